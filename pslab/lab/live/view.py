@@ -139,7 +139,7 @@ class Live:
         return self._error
 
     def refresh(self) -> None:
-        """Read the records, and bring the view up to date; what keeps it from being drawn is said in it."""
+        """Read the records, and bring the view up to date; an error of drawing is shown in it."""
         if not self.live:
             return
         try:

@@ -214,6 +214,12 @@ def test_wrong_value_is_shown_at_its_control(
     assert view.error == ""
 
 
+def test_a_cluster_of_a_readers_own_stays_as_it_is_given(tmp_path: Path):
+    own = {"preset": "lab", "compute_s": 0.01}
+    view = Live(sync=["bsp"], live=True, results=tmp_path, **{**TINY, "cluster": own})
+    assert [run.cluster for run in view.controls.runs()] == [Run(cluster=own).cluster]
+
+
 def test_choosing_nothing_is_refused(view: Live):
     chip(view, "BSP").value = False
     view.start()

@@ -61,8 +61,8 @@ def bars(
     for rank, (part, own) in enumerate(zip(parts, labels, strict=True)):
         for each in part.rows:
             step = block / (block + AROUND) / len(members)
-            aside = 0.0 if group is None else step * (members.index(each[group]) - (len(members) - 1) / 2)
-            at, look = own.index(part.label(each, names)) + aside, colours[repr([each[name] for name in leading])]
+            offset = 0.0 if group is None else step * (members.index(each[group]) - (len(members) - 1) / 2)
+            at, look = own.index(part.label(each, names)) + offset, colours[repr([each[name] for name in leading])]
             for column, (name, shown) in enumerate(zip(ys, x_axes, strict=True)):
                 page.add(rank, column, *_bar(each, name, at, 0.94 * step, look, part.label(each, names)))
                 page.write_in(rank, column, cell(each, name, brief=True), _end(each, name, shown), at, xanchor="left",

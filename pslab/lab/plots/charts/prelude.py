@@ -86,7 +86,8 @@ def grouped(
 
 def _groups(results: Results, by: Names, panels: Sequence[str]) -> tuple[list[str], list[str], list[Group]]:
     """The columns that tell groups of one panel apart, those of all panels, and the groups."""
-    columns, split = columns_of(results, by, *panels), groups(results, by, **{column: column for column in panels})
+    columns = columns_of(results, by, *panels)
+    split = groups(results, by, **dict(zip(("facet", "row"), panels, strict=False)))
     names = [name for name in columns if name not in panels or name in listed(by)]
     keys = [dict(zip(columns, key, strict=True)) for key in split]
     firsts = [group[0].run for group in split.values()]

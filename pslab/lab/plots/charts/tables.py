@@ -106,7 +106,7 @@ class Table:
         return [*[None] * (len(known) < len(values)), *sorted(known)] if numeric(known) else values
 
     def place_names(self, column: str) -> list[str]:
-        """... and how they are written there: the title of the axis says what a number is."""
+        """How the places of a column are written on an axis; its title says what a number is."""
         values = self.places(column)
         return [plain(value) if numeric([value]) else self.word(column, value) for value in values]
 

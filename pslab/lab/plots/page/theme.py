@@ -150,9 +150,9 @@ def told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]:
     """Of two in one panel that have the same marker the second gets another: another shape if they differ in colour and
     one is free, else another dash and fill (two staleness bounds, say), and where all of them are taken another shape
     with them."""
-    apart: list[Look] = []
+    separate: list[Look] = []
     for own, panel in zip(found, panels, strict=True):
-        look, beside = own, [other for other, theirs in zip(apart, panels, strict=False) if panel & theirs]
+        look, beside = own, [other for other, theirs in zip(separate, panels, strict=False) if panel & theirs]
         shapes = {other.shape: other.colour for other in beside}
         if shapes.get(look.shape, look.colour) != look.colour:
             reserved = {*shapes, *(each.shape for each in found)}
@@ -162,8 +162,8 @@ def told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]:
         markers = {marker for _, marker in taken}  # all that is seen of points that are not joined
         shapes_left = (shape for shape in MARKERS if shape != look.shape)
         free = next(filter(None, (_free(look, taken, shape) for shape in (look.shape, *shapes_left))), [look])
-        apart.append(next((each for each in free if each.marker not in markers), free[0]))
-    return apart
+        separate.append(next((each for each in free if each.marker not in markers), free[0]))
+    return separate
 
 
 def _free(look: Look, taken: Collection[tuple[str, str]], shape: str) -> list[Look]:
