@@ -66,3 +66,10 @@ def test_a_server_that_does_not_answer_is_named(lines, ends: bool):
         there.close()
     with pytest.raises(TimeoutError, match=r"server 0 has not answered worker 0 .* is there a firewall"):
         role._took_s(0)
+
+
+def test_an_answer_of_another_length_is_none(lines):
+    role, there = lines
+    link_speed.send(there, 2)
+    with pytest.raises(ConnectionError, match="1 bytes are missing"):
+        link_speed.take(role.lines[0], 3)
