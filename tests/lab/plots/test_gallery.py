@@ -81,7 +81,7 @@ def described(figure: go.Figure) -> list[str]:
         f"texts: {' / '.join(note.text for note in layout.annotations)}",
         *(f"{key}: {value['type']} | range {_brief(value['range'])} | ticks {_brief(value.get('ticktext', ()))}"
           for key, value in axes.items() if value["showticklabels"]),
-        *(_trace(trace) for trace in figure.data if trace.hovertemplate or trace.fill),
+        *(_trace(trace) for trace in figure.data if trace.hovertemplate or trace.fill or trace.mode == "text"),
         f"legend: {' | '.join(drawn.legend(figure)) or 'none'}",
     ]  # fmt: skip
 

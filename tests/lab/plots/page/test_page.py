@@ -88,6 +88,13 @@ def test_names_of_places_that_are_too_narrow_are_turned_and_have_room():
     assert Page([[sizes, sizes]], [[Y, Y]]).finish("t").layout.xaxis.tickangle == 0
 
 
+def test_headings_of_rows_end_with_their_panels_where_names_stand_beside():
+    figure = page(2, 1, sides=["a very long name of one of my own networks"] * 2, width="column").finish("t")
+    headings = [note for note in figure.layout.annotations if "<b>" in note.text and note.name != "title"]
+    assert len(headings) > 2
+    assert all(note.x * 336 + text_px(note.text) <= box(figure)[1] + 1 for note in headings)
+
+
 def test_bands_are_paler_where_they_are_many():
     opacities = []
     for count in (2, 4):
