@@ -213,8 +213,8 @@ class _LocalRun(Coordinator):
             self.running = bool(self.recovery.problem or self.recovery.rewinds)
             raise fallen
         self.parts.forget_torn()
-        self.recovery.rewind(fallen, pushes, found)
-        facts = found.facts
+        facts = found.facts  # others may have kept steps of which the decider had not yet heard that they are done
+        self.recovery.rewind(fallen, max(pushes, facts["pushes"]), found)
         self.phases.rewind(facts["seconds"])
         self.worked.clear()
         self.stored.clear()
