@@ -67,7 +67,7 @@ class Rows:
     def table(self) -> np.ndarray:
         """All rows, as a copy: float64 [rows, columns]."""
         self._write()
-        return _table(self._memory, self._columns)
+        return _table(self._memory, self._columns, self.count)
 
     def saved(self) -> list[Any]:
         """For a checkpoint: the rows; of those that lie in an arena, which is there anew, how many."""
@@ -114,12 +114,11 @@ class Rows:
 
 
 def rows_in(arena: Arena, columns: int) -> np.ndarray:
-    """The rows that another process has left in an arena, as a copy."""
+    """The rows that another process has left in an arena, as a copy; what it adds meanwhile is not among them."""
     (count,) = COUNT.unpack_from(arena.bytes(0, COUNT.size))
-    return _table(arena.bytes(0, ALIGNMENT + count * columns * NUMBER_BYTES), columns)
+    return _table(arena.bytes(0, ALIGNMENT + count * columns * NUMBER_BYTES), columns, count)
 
 
-def _table(memory: memoryview, columns: int) -> np.ndarray:
-    (count,) = COUNT.unpack_from(memory)
+def _table(memory: memoryview, columns: int, count: int) -> np.ndarray:
     found = np.frombuffer(memory, dtype="<f8", count=count * columns, offset=ALIGNMENT)
     return found.reshape(-1, columns).copy()

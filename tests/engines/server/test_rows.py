@@ -35,6 +35,23 @@ def test_a_new_table_begins_empty_where_another_was():
     arena.close()
 
 
+def test_rows_are_read_whole_while_their_writer_adds_more(monkeypatch):
+    arena = Arena()
+    rows, read = Rows(2, arena), arena.bytes
+    rows.append((1, 2))
+
+    def written_meanwhile(start: int, size: int) -> memoryview:
+        found = read(start, size)
+        rows.append((3, 4))
+        return found
+
+    monkeypatch.setattr(arena, "bytes", written_meanwhile)
+    found = rows_in(arena, 2)
+    monkeypatch.undo()
+    assert found.tolist() == [[1, 2], [3, 4]]  # a third was added when their number had been read
+    arena.close()
+
+
 def test_a_table_that_was_taken_does_not_change():
     rows = Rows(1)
     rows.append((1,))
