@@ -37,10 +37,10 @@ def small_pool(monkeypatch):
     """For tests that cost their pool: the next one is no larger than they ask for."""
     from pslab.engines.processes import pool
 
-    def acquire(workers, heed=lambda: None, fleet=pool.LOCAL, *tolerated):
-        if pool._kept is None or not pool._kept.serves(workers, fleet):
+    def acquire(workers, heed=lambda: None, fleet=pool.LOCAL, *tolerated, **others):
+        if pool._kept is None or not pool._kept.serves(workers, fleet, **others):
             pool.release(kill=True)
-            pool._kept = pool.Pool(workers, heed, fleet, *tolerated)
+            pool._kept = pool.Pool(workers, heed, fleet, *tolerated, **others)
         return pool._kept
 
     monkeypatch.setattr(pool, "acquire", acquire)

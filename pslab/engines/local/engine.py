@@ -64,8 +64,9 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
-    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}), Fleet.of(run.fleet),
-                         lambda number: run.on_death != "stop" and 0 <= number < run.workers)  # fmt: skip
+    others = ("server",) * (run.servers - 1) + ("evaluator",) * beside
+    pool = pools.acquire(run.workers + len(others), lambda: on_progress({}), Fleet.of(run.fleet),
+                         lambda number: run.on_death != "stop" and 0 <= number < run.workers, others)  # fmt: skip
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
     except BaseException as error:
@@ -81,7 +82,8 @@ def rehearse(experiment: Experiment) -> Pace:
         WorkerFailed, WorkerDied, StartFailed: the pool is closed then.
     """
     run = experiment.run
-    pool = pools.acquire(run.workers + run.servers - 1, fleet=Fleet.of(run.fleet))
+    others = ("server",) * (run.servers - 1)
+    pool = pools.acquire(run.workers + len(others), fleet=Fleet.of(run.fleet), others=others)
     try:
         return _LocalRun(pool, experiment, lambda news: None, beside=False, yields=None).rehearsed()
     except BaseException:

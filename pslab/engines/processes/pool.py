@@ -33,13 +33,19 @@ LOCAL = Fleet()
 
 
 class Pool:
-    """Spawned children, and memory that is theirs, too. Nothing has a name, so nothing can be left behind."""
+    """Spawned children, and memory that is theirs, too. Nothing has a name, so nothing can be left behind.
+
+    Args:
+        workers: how many there are beside the server.
+        others: the kinds of the last of these, which are no workers: "server", "evaluator".
+    """
 
     def __init__(
         self, workers: int, heed: Callable[[], None], fleet: Fleet = LOCAL,
-        tolerated: Callable[[int], bool] = lambda number: False,
+        tolerated: Callable[[int], bool] = lambda number: False, others: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.workers, self.fleet, self._edits = workers, fleet, sources.edits()
+        self._kinds = _kinds(workers, others)
         self._dataset: Dataset | None = None
         self._shelf: SharedDataset | None = None
         self.pipes: dict[int, Connection] = {}
@@ -49,12 +55,12 @@ class Pool:
         self._names: dict[int, str] = {}
         self._held: dict[int, Report] = {}  # ends that are not reported yet
         self._arenas: list[Arena] = []
-        self._fleet = launcher(fleet)(workers, fleet)
+        self._fleet = launcher(fleet)(self._kinds, fleet)
         try:
             for _ in range(ARENAS + workers):
                 self._arenas.append(self._fleet.arena())
-            self.arena, self.data, self.snapshots, *others = self._arenas
-            self.ledger, self.phases = (others[0], others[1]), others[2:]
+            self.arena, self.data, self.snapshots, *tables = self._arenas
+            self.ledger, self.phases = (tables[0], tables[1]), tables[2:]
             self._spawn(range(workers), heed, tolerated)
         except (OSError, MemoryError) as error:
             self.close(kill=True)
@@ -69,10 +75,12 @@ class Pool:
         whole = bool(self.processes) and not self._held and not self.ended
         return whole and all(p.is_alive() for p in self.processes.values())
 
-    def serves(self, workers: int, fleet: Fleet = LOCAL) -> bool:
-        """Whether there are enough processes of this fleet, and none has a module of the user's that was edited since.
-        """
-        return self.fleet == fleet and self.workers >= workers and self.alive and self._edits == sources.edits()
+    def serves(self, workers: int, fleet: Fleet = LOCAL, others: Sequence[str] = ()) -> bool:
+        """Whether there are enough processes of this fleet, with the shares of their kinds where it keeps shares, and
+        none has a module of the user's that was edited since."""
+        if self.fleet != fleet or (fleet.place == "ray" and self._kinds[:workers] != _kinds(workers, others)):
+            return False
+        return self.workers >= workers and self.alive and self._edits == sources.edits()
 
     def shelve(self, dataset: Dataset) -> SharedDataset:
         """The dataset in shared memory; copied only if it is another than last time."""
@@ -262,6 +270,10 @@ class Pool:
             self.ended.pop(number, None)
 
 
+def _kinds(workers: int, others: Sequence[str]) -> tuple[str, ...]:
+    return ("worker",) * (workers - len(others)) + tuple(others)
+
+
 def _dead(how: str) -> Report:
     return Report("gone", {"how": how}, NO_TABLE)
 
@@ -279,10 +291,10 @@ def _waits(report: Report, phase: str) -> bool:
     return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
 
 
-def launcher(fleet: Fleet) -> Callable[[int, Fleet], Any]:
+def launcher(fleet: Fleet) -> Callable[[Sequence[str], Fleet], Any]:
     """The class that starts the processes of such a fleet; its module is loaded only where a run asks for it."""
     module = import_module(f"pslab.engines.processes.fleets.{fleet.place}")
-    return cast("Callable[[int, Fleet], Any]", getattr(module, f"{fleet.place.capitalize()}Fleet"))
+    return cast("Callable[[Sequence[str], Fleet], Any]", getattr(module, f"{fleet.place.capitalize()}Fleet"))
 
 
 _kept: Pool | None = None
@@ -290,7 +302,7 @@ _kept: Pool | None = None
 
 def acquire(
     workers: int, heed: Callable[[], None] = lambda: None, fleet: Fleet = LOCAL,
-    tolerated: Callable[[int], bool] = lambda number: False,
+    tolerated: Callable[[int], bool] = lambda number: False, others: Sequence[str] = (),
 ) -> Pool:  # fmt: skip
     """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
 
@@ -298,10 +310,10 @@ def acquire(
     that ends before it is there is in `Pool.ended`, if that is `tolerated`.
     """
     global _kept
-    if _kept is not None and not _kept.serves(workers, fleet):
+    if _kept is not None and not _kept.serves(workers, fleet, others):
         release(kill=not _kept.alive)
     if _kept is None:
-        _kept = Pool(workers, heed, fleet, tolerated)
+        _kept = Pool(workers, heed, fleet, tolerated, others)
         atexit.unregister(release)
         atexit.register(release, kill=True)  # nothing is under way that could be lost; and before Ray, if there is one
     return _kept

@@ -4,7 +4,7 @@ key.
 Both ends answer a challenge of the other by an HMAC (RFC 2104) over all bytes sent until then, so that neither can be
 replayed or relayed with other bytes. All messages before that have a fixed length, nothing of them is unpickled, and a
 stranger that is slow, silent or wrong is dropped within HELLO_LIMIT_S without keeping others waiting. Nothing is
-encrypted.
+encrypted. A listener answers in a thread of its own, whatever its process does: who dials has to wait for nobody.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
+import math
 import platform
 import secrets
 import selectors
@@ -19,6 +20,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from importlib.metadata import version
 from multiprocessing.connection import Connection
@@ -29,12 +31,15 @@ from pslab.version import __version__
 
 Address = tuple[str, int]
 KEY_BYTES = NONCE_BYTES = 32
-HELLO_LIMIT_S = 1.0  # for a whole handshake
+HELLO_LIMIT_S = 10.0  # for a whole handshake: far hosts take 34 round trips, busy ones longer
+TRIES = 3  # of a handshake that was broken off
+STRANGERS = 256  # that may be in a handshake at once; the oldest one gives way, and dials again if it has the key
+REFUSALS = 64  # that are remembered
 HEED_S = 0.1
 START_LIMIT_S = 60.0  # in which a process that was started has dialled
 PINGS = 32
 CLOCK = -(1 << 32)  # instead of its number, from a process that dials for the time alone
-WIRE = 2  # raised whenever the bytes of messages, patches or this handshake change
+WIRE = 3  # raised whenever the bytes of messages, patches or this handshake change
 
 MAGIC = b"pslab\0"
 HELLO = struct.Struct(f"<6sq96s{NONCE_BYTES}s")  # of the caller: its number, versions, challenge
@@ -44,6 +49,10 @@ PROOF, INSTANT, VERDICT = struct.Struct("<32s"), struct.Struct("<d"), struct.Str
 
 class Refused(StartFailed):
     """A handshake has failed: the other end has another key or other versions, or is no process of pslab."""
+
+
+class BrokenOff(Refused):
+    """A handshake was not ended by the other end; it may be, if it is begun again."""
 
 
 class Offset(NamedTuple):
@@ -129,24 +138,23 @@ class Listener:
         self._socket = _bound(address_in(network), ports)
         self._socket.setblocking(False)
         self.address: Address = self._socket.getsockname()[:2]
-        self.refused: list[str] = []  #: why others were turned away
+        self.refused = deque[str](maxlen=REFUSALS)  #: why others were turned away, the last of them
         self._here: dict[int, Connection] = {}
         self._unfit: dict[int, str] = {}  # processes that have the key, and other versions
+        self._arrived = threading.Condition()  # also the lock of these two
         self._callers = dict[socket.socket, _Caller]()
+        self._closing, self._closes = socket.socketpair()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._socket, selectors.EVENT_READ)
-        self._arrived: threading.Condition | None = None
+        for each in (self._socket, self._closing):
+            self._selector.register(each, selectors.EVENT_READ)
+        self._answering = threading.Thread(target=self._answer, daemon=True)
+        self._answering.start()
 
-    def attend(self) -> None:
-        """Answer every caller at once, in a thread that never ends; `accept` then waits for that thread."""
-        self._arrived = threading.Condition()
-        threading.Thread(target=self._attend, args=(self._arrived,), daemon=True).start()
-
-    def _attend(self, arrived: threading.Condition) -> None:
-        while True:
-            self._turn(time.monotonic() + START_LIMIT_S)
-            with arrived:
-                arrived.notify_all()
+    def _answer(self) -> None:
+        """Answer every caller at once, until this listener is closed."""
+        while self._turn():
+            with self._arrived:
+                self._arrived.notify_all()
 
     def accept(
         self, number: int, limit_s: float = START_LIMIT_S, heed: Callable[[], None] = lambda: None
@@ -159,41 +167,43 @@ class Listener:
             Refused: it has, with other versions than this process.
         """
         until_s = time.monotonic() + limit_s
-        while number not in self._here:
-            if number in self._unfit:
-                raise Refused(self._unfit.pop(number))
-            if time.monotonic() > until_s:
-                why = f"; refused: {self.refused[-1]}" if self.refused else ""
-                raise TimeoutError(f"process {number} has not dialled {self.address[0]}:{self.address[1]} within "
-                                   f"{limit_s:g} s{why}")  # fmt: skip
-            if self._arrived is None:
-                heed()
-                self._turn(min(until_s, time.monotonic() + HEED_S))
-                continue
+        while True:
             with self._arrived:
-                if number not in self._here:
-                    self._arrived.wait(max(0.0, until_s - time.monotonic()) + 1e-3)
-        return self._here.pop(number)
+                if number in self._here:
+                    return self._here.pop(number)
+                if number in self._unfit:
+                    raise Refused(self._unfit.pop(number))
+                if time.monotonic() > until_s:
+                    why = f"; refused: {self.refused[-1]}" if self.refused else ""
+                    raise TimeoutError(f"process {number} has not dialled {self.address[0]}:{self.address[1]} within "
+                                       f"{limit_s:g} s{why}")  # fmt: skip
+                self._arrived.wait(HEED_S)
+            heed()
 
-    def _turn(self, until_s: float) -> None:
-        """Wait until a caller sends something, and answer."""
-        due_s = min([until_s, *(caller.until_s for caller in self._callers.values())])
-        for ready, _ in self._selector.select(max(0.0, due_s - time.monotonic()) + 1e-3):
+    def _turn(self) -> bool:
+        """Wait until a caller sends something, and answer; False when this listener is to be closed."""
+        due_s = min((caller.until_s for caller in self._callers.values()), default=math.inf)
+        left_s = None if due_s == math.inf else max(0.0, due_s - time.monotonic()) + 1e-3
+        for ready, _ in self._selector.select(left_s):
+            if ready.fileobj is self._closing:
+                return False
             if ready.fileobj is self._socket:
                 self._welcome()
-            else:
-                self._hear(self._callers[ready.fileobj])  # type: ignore[index]
+            elif (caller := self._callers.get(ready.fileobj)) is not None:  # type: ignore[call-overload]
+                self._hear(caller)  # else it has given way
         for caller in [caller for caller in self._callers.values() if caller.until_s < time.monotonic()]:
             self._dismiss(caller, f"a stranger sent nothing more for {HELLO_LIMIT_S:g} s")
+        return True
 
     def close(self) -> None:
         """Stop accepting connections."""
+        self._closes.close()
+        self._answering.join()
         for caller in list(self._callers.values()):
             self._dismiss(caller, "")
         self._selector.close()
-        self._socket.close()
-        for line in self._here.values():
-            line.close()
+        for each in (self._socket, self._closing, *self._here.values()):
+            each.close()
 
     def _welcome(self) -> None:
         with contextlib.suppress(OSError):  # it may have gone again
@@ -201,6 +211,8 @@ class Listener:
             line.setblocking(False)
             caller = _Caller(line, self._meet(line))
             caller.wants = next(caller.answers)
+            if len(self._callers) >= STRANGERS:
+                self._dismiss(next(iter(self._callers.values())), f"more than {STRANGERS} strangers at once")
             self._callers[line] = caller
             self._selector.register(line, selectors.EVENT_READ)
 
@@ -220,9 +232,10 @@ class Listener:
             if number == CLOCK:
                 caller.line.close()
                 return
-            if number in self._here:
-                self._here.pop(number).close()
-            self._here[number] = _connection(caller.line)
+            with self._arrived:
+                if number in self._here:
+                    self._here.pop(number).close()
+                self._here[number] = _connection(caller.line)
         except (OSError, Refused) as error:
             self._dismiss(caller, str(error))
 
@@ -241,8 +254,9 @@ class Listener:
         why = "" if own == theirs else f"it has {_text(theirs)}, the listener has {versions()}"
         _send(line, VERDICT.pack(not why, why.encode()[:254]))
         if why:
-            self._unfit[number] = f"process {number} cannot take part: {why}"
-            raise Refused(self._unfit[number])
+            with self._arrived:
+                self._unfit[number] = f"process {number} cannot take part: {why}"
+            raise Refused(f"process {number} cannot take part: {why}")
         for _ in range(PINGS):
             yield INSTANT.size
             _send(line, INSTANT.pack(self._clock()))
@@ -268,13 +282,27 @@ class _Caller:
 
 def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT_S,
          clock: Callable[[], float] | None = None) -> Peer:  # fmt: skip
-    """Connect to the process that listens there, as the process of this number.
+    """Connect to the process that listens there, as the process of this number; once more if that is broken off.
 
     Raises:
         Refused: it has another key or other versions, or is no process of pslab.
         OSError: no process listens there, or it does not answer within `limit_s`.
     """
+    until_s = time.monotonic() + limit_s
+    for left in reversed(range(TRIES)):
+        try:
+            return _dialled(address, number, key, max(1e-3, until_s - time.monotonic()), clock or time.monotonic)
+        except ConnectionRefusedError:  # no process listens there any more
+            raise
+        except (BrokenOff, OSError):
+            if not left or time.monotonic() > until_s:
+                raise
+    raise AssertionError("the last try raises")
+
+
+def _dialled(address: Address, number: int, key: bytes, limit_s: float, clock: Callable[[], float]) -> Peer:
     line = socket.create_connection(address, limit_s)
+    line.settimeout(min(limit_s, HELLO_LIMIT_S))
     try:
         own = _padded(versions())
         hello = HELLO.pack(MAGIC, number, own, secrets.token_bytes(NONCE_BYTES))
@@ -289,7 +317,7 @@ def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT
         welcome, why = VERDICT.unpack(_received(line, VERDICT.size, address))
         if not welcome:
             raise Refused(f"{address[0]}:{address[1]} refused process {number}: {why.decode(errors='replace')}")
-        pings, clock = [], clock or time.monotonic
+        pings = []
         for _ in range(PINGS):
             sent_s = clock()
             line.sendall(INSTANT.pack(sent_s))
@@ -334,7 +362,7 @@ def _received(line: socket.socket, size: int, address: Address) -> bytes:
     while len(data) < size:
         sent = line.recv(size - len(data))
         if not sent:
-            raise Refused(f"the listener at {address[0]}:{address[1]} has hung up: it may have another key")
+            raise BrokenOff(f"the listener at {address[0]}:{address[1]} has hung up: it may have another key")
         data += sent
     return data
 

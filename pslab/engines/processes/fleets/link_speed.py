@@ -79,7 +79,7 @@ def measured(workers: int, servers: Sequence[int], fleet: Fleet, heed: Callable[
         StartFailed: a process cannot be started, or is refused. WorkerFailed: one has not answered another within
         10 s. WorkerDied: one is gone.
     """
-    pool = Pool(workers + len(servers), heed, fleet)
+    pool = Pool(workers + len(servers), heed, fleet, others=("server",) * len(servers))
     try:
         everyone = {SERVER: "server", **{n: f"server {1 + s}" for s, n in enumerate(servers)},
                     **{worker: f"worker {worker}" for worker in range(workers)}}  # fmt: skip

@@ -20,8 +20,8 @@ Started = tuple[int, Any, Any]  # a process's number, its handle, and the pipe t
 class LocalFleet:
     """The default: a line is a socket pair, and what one process writes the others see."""
 
-    def __init__(self, children: int, fleet: Fleet) -> None:
-        self._context = context(children)
+    def __init__(self, kinds: Sequence[str], fleet: Fleet) -> None:
+        self._context = context(len(kinds))
         self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
 
     def arena(self) -> Arena:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from pslab.engines.processes.channel import ALIVE, limit_waits, report
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.fleets.handshake import (
     CLOCK,
-    HELLO_LIMIT_S,
     SAME,
     START_LIMIT_S,
     Address,
@@ -31,9 +31,10 @@ from pslab.engines.processes.fleets.handshake import (
 from pslab.engines.processes.fleets.local import Started
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.processes.spawn import context, spawning
-from pslab.errors import PslabError, StartFailed
+from pslab.errors import PslabError, StartFailed, ended
 
 KNOCK_LIMIT_S = 3.0  # in which a listener answers
+CLOCK_LIMIT_S = 1.0  # in which a process that is asked for the time answers
 PULSE_S, BUSY = 0.25, 0.05  # a process that used so large a share of a core since computes
 
 
@@ -81,7 +82,7 @@ class Reach:
     def offset(self, number: int) -> Offset | None:
         """How much more a process's clock shows now; None if it does not answer."""
         try:
-            line, clock = dial(self._book[number], CLOCK, self._key, HELLO_LIMIT_S)
+            line, clock = dial(self._book[number], CLOCK, self._key, CLOCK_LIMIT_S)
         except (PslabError, OSError):
             return None
         line.close()
@@ -100,9 +101,9 @@ class Reach:
 class LoopbackFleet:
     """Every process dials its parent, and all others the server."""
 
-    def __init__(self, children: int, fleet: Fleet) -> None:
+    def __init__(self, kinds: Sequence[str], fleet: Fleet) -> None:
         key, network, ports = new_key(), fleet.network, fleet.port_range
-        self._children, self._listener = children, Listener(key, network, ports)
+        self._kinds, self._listener = kinds, Listener(key, network, ports)
         self._way = Rendezvous(self._listener.address, key, network, ports)
         self._book: dict[int, Address] = {}  # where each process listens
 
@@ -117,7 +118,8 @@ class LoopbackFleet:
         processes = self._launched(numbers, heed)
         for number in numbers:
             try:
-                pipes[number] = self._listener.accept(number, START_LIMIT_S, heed)
+                heeding = partial(_heed, number, processes[number], heed)
+                pipes[number] = self._listener.accept(number, START_LIMIT_S, heeding)
             except TimeoutError as error:
                 raise StartFailed(f"{name(number)} has not come: {error}") from None
             self._book[number] = _listening(pipes[number], number)
@@ -131,7 +133,7 @@ class LoopbackFleet:
         with spawning():
             found = {}
             for number in numbers:
-                found[number] = context(self._children).Process(target=begin, args=(number, self._way),
+                found[number] = context(len(self._kinds)).Process(target=begin, args=(number, self._way),
                                                                 name=f"pslab-{name(number)}", daemon=True)  # fmt: skip
                 found[number].start()
         return found
@@ -145,6 +147,14 @@ class LoopbackFleet:
     def close(self) -> None:
         """Stop accepting connections."""
         self._listener.close()
+
+
+def _heed(number: int, process: Any, heed: Callable[[], None]) -> None:
+    """While a process is waited for: StartFailed, with its own words, if it has ended."""
+    heed()
+    if not process.is_alive():
+        words = getattr(process, "problem", "")
+        raise StartFailed(f"{name(number)} has ended before it came ({words or ended(process.exitcode)})")
 
 
 def knock(address: str) -> None:
@@ -196,7 +206,6 @@ def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     except (PslabError, OSError) as error:
         pipe.send_bytes(json.dumps(str(error)).encode())
         return
-    listener.attend()
     pipe.send_bytes(json.dumps(listener.address).encode())
     try:
         known = json.loads(pipe.recv_bytes())

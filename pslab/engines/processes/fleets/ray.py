@@ -1,32 +1,37 @@
-"""Processes on the hosts of a Ray cluster: Ray places and buries them, all that they say travels on streams of ours.
+"""Processes on the hosts of a Ray cluster: Ray starts and ends them, all that they say travels on streams of ours.
 
-Each is an actor without restarts: which one is replaced, and by what, the run decides. What Ray is told about a process
-is a small argument; jobs and tensors come over the pipe to it, as to processes of this machine.
+Each is an actor without restarts, on the host that pslab.engines.processes.fleets.placement has chosen. A host that
+does not answer gets none: Ray by default takes it for alive for a minute, and would wait for it. What Ray is told about
+a process is a small argument; jobs and tensors come over the pipe to it, as to processes of this machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pslab.config.fleet import Fleet
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.fleets.loopback import LoopbackFleet, Rendezvous, begin, knock
+from pslab.engines.processes.fleets.placement import Room, Share, described, placed, share_of, sizes
 from pslab.engines.processes.fleets.temporary_ray_folder import passing_folder
-from pslab.errors import StartFailed
+from pslab.errors import ConfigError, StartFailed
 
-START_LIMIT_S = 120.0  # in which the cluster finds room for processes, and starts them
+START_LIMIT_S = 120.0  # in which others make room for processes
+MOVED_LIMIT_S = 10.0  # in which there is room elsewhere for what was on a host that is gone
+BEGIN_LIMIT_S = 30.0  # in which a host that answers begins a process
+TRIES = 2  # to begin a process, on two hosts if there are
 KILLED_LIMIT_S = 4.0  # after which an actor that was killed is not waited for: its host may be gone
-MOVED_LIMIT_S = 10.0  # in which Ray finds room elsewhere for what was on a host that is gone
 LOOK_S = 0.1  # between two looks at which actors have ended
-#: A cluster that is started here: a frozen host is noticed within 6 s, and not after a minute.
-HEALTH = {"initial_delay_ms": 1000, "period_ms": 1000, "timeout_ms": 1000, "failure_threshold": 3}
-OWN = {"include_dashboard": False, "_system_config": {f"health_check_{name}": value for name, value in HEALTH.items()}}
+OWN = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # of a cluster that is started here
 
 
 def load_ray() -> Any:
@@ -41,15 +46,17 @@ def load_ray() -> Any:
 
 
 class RayFleet(LoopbackFleet):
-    """Each process an actor, within resources that are reserved for all of them together."""
+    """Each process an actor with cores and GPUs of its own."""
 
-    def __init__(self, children: int, fleet: Fleet) -> None:
-        super().__init__(children, fleet)
-        self._ray, self._fleet, self._over, self._processes = load_ray(), fleet, threading.Event(), list[RayProcess]()
+    def __init__(self, kinds: Sequence[str], fleet: Fleet) -> None:
+        super().__init__(kinds, fleet)
+        self._ray, self._fleet, self._over = load_ray(), fleet, threading.Event()
+        self._processes: dict[int, RayProcess] = {}
+        self._slow: set[str] = set()  # hosts that have not begun a process in time
         try:
             self._join()
             self._head = self._ray.get_runtime_context().gcs_address
-            self._reserved = self._reserve()
+            self._refuse_network()
         except BaseException:
             self.close()
             raise
@@ -66,101 +73,141 @@ class RayFleet(LoopbackFleet):
             knock(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
             ray.init(address=address, namespace="pslab", log_to_driver=False, **started)
         except Exception as error:
-            problem = "is there one? `ray start --head` begins it, address: local starts one for this process"
-            missing = f"no Ray cluster answers at {address} ({error}): {problem}"
-            raise StartFailed(f"no Ray cluster starts here: {error}" if started else missing) from error
+            if started:
+                raise StartFailed(f"no Ray cluster starts here: {error}") from error
+            advice = "is there one? `ray start --head` begins it, address: local starts one for this process"
+            if "uthentication" in f"{type(error).__name__} {error}":
+                advice = "its hosts and this process need the same token: see docs/many-machines.md"
+            raise StartFailed(f"no Ray cluster answers at {address} ({error}): {advice}") from error
 
-    def _reserve(self) -> Any:
-        """Room for the server, and for all others together or so many on a host."""
-        fleet, many = self._fleet, self._fleet.workers_per_node or 1
-        each = {"CPU": fleet.worker_cpus, "GPU": fleet.worker_gpus}
-        hosts = [min(many, self._children - first) for first in range(0, self._children, many)]
-        workers = [{kind: count * share for kind, share in each.items() if share} for count in hosts]
-        placed = "STRICT_SPREAD" if fleet.workers_per_node else "SPREAD" if fleet.servers_apart else "PACK"
-        wanted = [bundle or {"CPU": 0.001} for bundle in ({"CPU": fleet.server_cpus}, *workers)]
-        found = self._ray.util.placement_group(wanted, strategy=placed)
-        if not found.wait(START_LIMIT_S):
-            self._ray.util.remove_placement_group(found)
-            has = {kind: count for kind, count in self._ray.cluster_resources().items() if kind in ("CPU", "GPU")}
-            raise StartFailed(f"the Ray cluster has no room for {wanted} ({placed}) within {START_LIMIT_S:g} s; it has "
-                              f"{has} on {len(self._ray.nodes())} hosts")  # fmt: skip
-        return found
+    def _refuse_network(self) -> None:
+        """ConfigError if processes of other hosts cannot reach the network that this one listens on."""
+        addresses = sorted({node["NodeManagerAddress"] for node in self._nodes()})
+        if len(addresses) > 1 and ipaddress.ip_network(self._fleet.network, strict=False).is_loopback:
+            problem = (f"no other host reaches it; the Ray cluster has {', '.join(addresses)}: name their network as "
+                       "data.network, such as 10.0.0.0/8")  # fmt: skip
+            raise ConfigError("fleet.network", self._fleet.network, problem)
 
     def _launched(self, numbers: Sequence[int], heed: Callable[[], None]) -> dict[int, Any]:
         knock(self._head)  # Ray would look for it for minutes
-        hosts, until_s = self._hosts(), time.monotonic() + START_LIMIT_S
-        found, placing, gpus = dict[int, Any](), dict[int, Any](), self._fleet.worker_gpus > 0
+        shares = {number: share_of("server" if number == SERVER else self._kinds[number], self._fleet)
+                  for number in numbers}  # fmt: skip
+        begun_before = {n: process for n, process in self._processes.items() if n not in numbers and process.is_alive()}
+        there = [(process.share, process.host) for process in begun_before.values()]
+        if not there and placed(shares, whole := [_room(node, node["Resources"]) for node in self._nodes()],
+                                self._fleet) is None:  # fmt: skip
+            raise StartFailed(f"the Ray cluster has no room for {described(shares.values())}: it has {sizes(whole)}")
+        limit_s = MOVED_LIMIT_S if self._processes else START_LIMIT_S
+        until_s, failures = time.monotonic() + limit_s, Counter[int]()
+        placing, found, rooms = dict[int, RayProcess](), dict[int, Any](), list[Room]()
         while missing := [number for number in numbers if number not in found]:
-            placing = {number: placing.get(number) or self._place(number) for number in missing}
             heed()
+            if waiting := {number: shares[number] for number in missing if number not in placing}:
+                rooms = self._rooms()
+                taken = [*there, *((process.share, process.host) for process in placing.values())]
+                for number, host in (placed(waiting, rooms, self._fleet, taken) or {}).items():
+                    placing[number] = RayProcess(self._ray, self._fleet, number, waiting[number], host)
             self._over.wait(LOOK_S)
-            for number, (actor, begun) in placing.items():
-                if self._there(begun):  # it dials from now on; one that is given up does not
-                    found[number] = RayProcess(self._ray, actor, actor.serve.remote(number, self._way, gpus))
-            names, lost = [name(number) for number in missing if number not in found], hosts - self._hosts()
-            if names and (time.monotonic() > until_s or (lost and not self._reserved.wait(MOVED_LIMIT_S))):
-                why = "a host is gone, and no other one has room" if lost else f"not within {START_LIMIT_S:g} s"
-                raise StartFailed(f"Ray has not started {', '.join(names)}: {why}")
-            if lost:  # Ray does not place again what it was placing there
-                for actor in [actor for number, (actor, _) in placing.items() if number not in found]:
-                    self._ray.kill(actor)
-                hosts, placing = hosts - lost, {}
-        self._processes += found.values()
+            for number, process in [(number, placing[number]) for number in missing if number in placing]:
+                if process.begun():  # it dials from now on
+                    process.serve(self._way)
+                    self._processes[number] = found[number] = process
+                elif process.problem or process.late():
+                    failures[number] += 1
+                    self._slow.add(process.host)
+                    placing.pop(number).kill()
+                    if process.problem and failures[number] >= TRIES:
+                        raise StartFailed(f"Ray has not started {name(number)}: {process.problem}")
+                    until_s = max(until_s, time.monotonic() + MOVED_LIMIT_S)
+            if time.monotonic() > until_s and not placing:
+                who, wanted = ", ".join(name(number) for number in missing), described(waiting.values())
+                raise StartFailed(f"Ray has not started {who}: no host that answers had room for {wanted} within "
+                                  f"{limit_s:g} s; free: {sizes(rooms)}")  # fmt: skip
         return found
 
-    def _there(self, begun: Any) -> bool:
-        with contextlib.suppress(self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
-            return self._ray.get(begun, timeout=0) is None
-        return False
-
-    def _hosts(self) -> set[str]:
+    def _nodes(self) -> list[Any]:
         """The hosts that Ray takes for alive."""
-        return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        return [node for node in self._ray.nodes() if node["Alive"]]
 
-    def _place(self, number: int) -> tuple[Any, Any]:
-        """A new actor, and what is there once it has begun."""
-        fleet = self._fleet
-        bundle = 0 if number == SERVER else 1 + number // (fleet.workers_per_node or 1)
-        within = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-        place = within(self._reserved, placement_group_bundle_index=bundle)
-        cpus, gpus = (fleet.server_cpus, 0.0) if number == SERVER else (fleet.worker_cpus, fleet.worker_gpus)
-        actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=place).remote()
-        return actor, actor.begun.remote()
+    def _rooms(self) -> list[Room]:
+        """What is free on the hosts that answer; the large ones first, those that were slow last."""
+        from ray._private.state import available_resources_per_node
+
+        free, nodes = available_resources_per_node(), self._nodes()
+        with ThreadPoolExecutor(max(1, len(nodes))) as knocking:
+            answers = list(knocking.map(_answers, nodes))
+        there = [node for node, answer in zip(nodes, answers, strict=True) if answer]
+        rooms = [_room(node, free.get(node["NodeID"], {})) for node in there]
+        return sorted(rooms, key=lambda room: (room.host in self._slow, -room.gpus, -room.cpus))
 
     def _look(self) -> None:
         """Notice which actors have ended, so that a process that waits for their sentinels wakes."""
         while not self._over.wait(LOOK_S) and self._ray.is_initialized():
-            for process in self._processes:
+            for process in list(self._processes.values()):
                 process.look()
 
     def close(self) -> None:
-        """Stop accepting connections, and free the resources."""
+        """Stop accepting connections."""
         self._over.set()
         super().close()
-        with contextlib.suppress(Exception):  # the cluster may be gone, or nothing was reserved
-            knock(self._head)
-            self._ray.util.remove_placement_group(self._reserved)
+
+
+def _room(node: Any, resources: Any) -> Room:
+    return Room(node["NodeID"], resources.get("CPU", 0.0), resources.get("GPU", 0.0), node["NodeManagerAddress"])
+
+
+def _answers(node: Any) -> bool:
+    """Whether the system of a host answers, whatever Ray still takes it for."""
+    try:
+        knock(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+    except ConnectionError:
+        return False
+    return True
 
 
 class RayProcess:
     """An actor, as multiprocessing shows a process; `pid` is none of this machine's."""
 
-    def __init__(self, ray: Any, actor: Any, serving: Any) -> None:
-        self._ray, self._actor, self._serving = ray, actor, serving
+    def __init__(self, ray: Any, fleet: Fleet, number: int, share: Share, host: str) -> None:
+        there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(host, soft=False)
+        options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "scheduling_strategy": there}
+        self._ray, self._actor, self._number = ray, ray.remote(_Actor).options(**options).remote(), number
+        self._begun = self._serving = self._actor.begun.remote()
+        self.share, self.host, self.problem, self._since_s = share, host, "", time.monotonic()
         self.pid, self._looking, self._ended, self._until_s = -1, threading.Lock(), False, math.inf
         self.sentinel, self._here = os.pipe()  # which can be read once it has ended
         self.exitcode: int | None = None
+
+    def begun(self) -> bool:
+        """Whether it is there; if it never will be, `problem` says why."""
+        try:
+            return self._ray.get(self._begun, timeout=0) is None
+        except self._ray.exceptions.GetTimeoutError:
+            pass
+        except Exception as error:
+            self.problem = str(error)
+        return False
+
+    def late(self) -> bool:
+        """Whether its host has had enough time to begin it."""
+        return time.monotonic() - self._since_s > BEGIN_LIMIT_S
+
+    def serve(self, way: Rendezvous) -> None:
+        """Let it dial its parent."""
+        self._serving = self._actor.serve.remote(self._number, way, self.share.gpus > 0)
 
     def look(self, wait_s: float = 0.0) -> None:
         """Notice its end, if it comes within so long: what it was, Ray says."""
         with self._looking:
             if self._ended:
                 return
-            with contextlib.suppress(Exception):  # it was killed, or its host is gone, or Ray is
+            try:
                 if self._ray.wait([self._serving], timeout=wait_s)[1]:
                     return
                 self._ray.get(self._serving)
                 self.exitcode = 0
+            except Exception as error:  # it was killed, or its host is gone, or Ray is
+                self.problem = str(error)
             self.exitcode, self._ended = 1 if self.exitcode is None else self.exitcode, True
             os.close(self._here)
 
@@ -194,7 +241,9 @@ class _Actor:
 
     def serve(self, number: int, way: Rendezvous, gpus: bool) -> None:
         """Be a process of the pool until its parent hangs up."""
-        if number == SERVER or not gpus:
+        if not gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        with contextlib.suppress(OSError):  # Ray lets its processes give way to all others; only root can alter that
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         threading.current_thread().name = f"pslab-{name(number)}"
         begin(number, way, pulse=True)
