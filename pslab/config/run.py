@@ -232,7 +232,10 @@ class Run:
         newer |= {"whole rounds": 1} if self._ended_torn else {}
         newer |= {"costs of its weights": 1} if self._costs_grow else {}
         newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
-        return digest_of({"semantics": SEMANTICS, **newer, **self.plain(), **({"sources": read} if read else {})})
+        fields = self.plain()
+        if "fleet" in fields:  # on which addresses, and within which shares, changes no result
+            fields |= {"fleet": Fleet.of(self.fleet).place}
+        return digest_of({"semantics": SEMANTICS, **newer, **fields, **({"sources": read} if read else {})})
 
     @property
     def _ended_torn(self) -> bool:

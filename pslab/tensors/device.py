@@ -11,6 +11,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from pslab.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Device:
@@ -67,6 +69,9 @@ class Cuda(Device):
     number: int = 0
 
     def of(self, worker: int) -> Device:
+        """ConfigError on a host on which torch sees none."""
+        if not torch.cuda.is_available():
+            raise ConfigError("device", "cuda", NO_CUDA)
         return Cuda(worker % torch.cuda.device_count())
 
     @property
@@ -99,6 +104,7 @@ class Cuda(Device):
         torch.cuda.synchronize(self.place)
 
 
+NO_CUDA = "torch sees no CUDA device here; use device='cpu'"
 DEVICES: dict[str, Device] = {"cpu": Device(), "cuda": Cuda()}  #: by the names that a Run may give
 
 

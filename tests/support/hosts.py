@@ -71,10 +71,6 @@ class Host:
         """Its link goes down, or up again: nothing reaches it meanwhile, and nobody is told."""
         _ip("link", "set", self.space, "up" if up else "down")
 
-    def delay(self, seconds: float) -> None:
-        """All that it sends takes so much longer, if the kernel has a way."""
-        raise NotImplementedError
-
     def kill(self) -> None:
         """It loses its power."""
         os.kill(self._first, signal.SIGKILL)
@@ -82,8 +78,9 @@ class Host:
 
     def close(self) -> None:
         """It is gone, and so is its network."""
-        self._init.kill()
-        self._init.wait()
+        if self._init.poll() is None:
+            self.kill()
+        _ip("link", "delete", self.space)
         _ip("netns", "delete", self.space)
 
 
@@ -114,6 +111,7 @@ def able() -> bool:
 
 def _clear() -> None:
     for number in range(1, 9):
+        _ip("link", "delete", f"pslab-h{number}", check=False)
         _ip("netns", "delete", f"pslab-h{number}", check=False)
     _ip("link", "delete", "pslab-br", check=False)
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from pslab.config import sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
+from pslab.config.fleet import Fleet
 from pslab.config.run import Run
 from pslab.engines.experiment.compatibility import check_credit, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
@@ -23,7 +24,7 @@ from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
 from pslab.policies.partition import evenly, in_parts
 from pslab.protocol.traits import sized
-from pslab.tensors.device import DEVICES
+from pslab.tensors.device import DEVICES, NO_CUDA
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
@@ -221,8 +222,14 @@ def _owner(run: Run, dataset: Dataset, assignment: Any) -> Any:
 
 
 def _check_device(run: Run) -> None:
-    if run.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device", "cuda", "torch sees no CUDA device here; use device='cpu'")
+    if run.device != "cuda":
+        return
+    if (fleet := Fleet.of(run.fleet)).place != "ray":
+        if not torch.cuda.is_available():
+            raise ConfigError("device", "cuda", NO_CUDA)
+    elif not fleet.worker_gpus:  # whether a worker's host has one is seen there
+        problem = "device='cuda' needs a GPU, or a share of one, for each worker, as workers: {gpus: 0.5}"
+        raise ConfigError("fleet.worker_gpus", fleet.worker_gpus, problem)
 
 
 def _check_sent(run: Run) -> None:

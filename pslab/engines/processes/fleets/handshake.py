@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from pslab.errors import ConfigError, StartFailed
-from pslab.version import __version__
+from pslab.version import __version__, source_digest
 
 Address = tuple[str, int]
 KEY_BYTES = NONCE_BYTES = 32
@@ -93,7 +93,7 @@ def new_key() -> bytes:
 def versions() -> str:
     """The versions that have to be the same on both sides."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return f"Python {python}, pslab {__version__}, torch {version('torch')}, wire {WIRE}"
+    return f"Python {python}, pslab {__version__} ({source_digest()}), torch {version('torch')}, wire {WIRE}"
 
 
 def address_in(network: str) -> str:
