@@ -93,7 +93,8 @@ def new_key() -> bytes:
 def versions() -> str:
     """The versions that have to be the same on both sides."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return f"Python {python}, pslab {__version__} ({source_digest()}), torch {version('torch')}, wire {WIRE}"
+    torch = version("torch").partition("+")[0]  # a host without a GPU may have another build than those with one
+    return f"Python {python}, pslab {__version__} ({source_digest()}), torch {torch}, wire {WIRE}"
 
 
 def address_in(network: str) -> str:
@@ -202,8 +203,10 @@ class Listener:
         for caller in list(self._callers.values()):
             self._dismiss(caller, "")
         self._selector.close()
-        for each in (self._socket, self._closing, *self._here.values()):
-            each.close()
+        self._socket.close()
+        self._closing.close()
+        for line in self._here.values():
+            line.close()
 
     def _welcome(self) -> None:
         with contextlib.suppress(OSError):  # it may have gone again
