@@ -5,7 +5,7 @@
     address: auto                  # of the Ray cluster: host:port, auto (RAY_ADDRESS, or the one on this host), local
     workers: {count: 8, gpus: 0.5, cpus: 1, per_node: 4}
     servers: {count: 2, cpus: 1, apart: true}
-    data: {network: 10.0.0.0/8, ports: 20000-20100}
+    data: {network: 10.0.0.0/8, ports: 20000-20100, payload: authenticated}
     on_death: restart
     lease_s: 5
     checkpoint_every: 200
@@ -45,6 +45,7 @@ class Fleet:
     server_cpus: Annotated[float, COUNT, "cores that Ray keeps for each server"] = 1.0
     servers_apart: Annotated[bool, "whether each server gets a host of its own, as far as there are enough"] = False
     network: Annotated[str, "whose addresses processes listen on, and no others: 10.0.0.0/8"] = "127.0.0.1"
+    payload: Annotated[str, OneOf("plain", "authenticated"), "whether what messages bring has tags, too"] = "plain"
     ports: Annotated[str, "they listen on, as 20000-20100; any: whichever is free"] = "any"
 
     def __post_init__(self) -> None:
@@ -81,7 +82,7 @@ ENTRIES: dict[str, Any] = {
     "workers": {"count": "workers", "cpus": "fleet.worker_cpus", "gpus": "fleet.worker_gpus",
                 "per_node": "fleet.workers_per_node"},
     "servers": {"count": "servers", "cpus": "fleet.server_cpus", "apart": "fleet.servers_apart"},
-    "data": {"network": "fleet.network", "ports": "fleet.ports"},
+    "data": {"network": "fleet.network", "ports": "fleet.ports", "payload": "fleet.payload"},
     "on_death": "on_death", "lease_s": "lease_s", "checkpoint_every": "checkpoint_every", "links": "cluster",
 }  # fmt: skip
 

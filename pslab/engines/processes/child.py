@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from pslab.errors import FrameError
+
 if TYPE_CHECKING:
     from pslab.engines.experiment.shared_memory import Arena
 
@@ -140,7 +142,7 @@ def main(context: ProcessContext) -> None:
     while True:
         try:
             message = context.parent.recv_bytes()
-        except (EOFError, OSError):
+        except (EOFError, OSError, FrameError):  # the parent is gone, or another process sends orders in its name
             return
         try:
             verb, arguments = read_order(message)

@@ -23,9 +23,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from importlib.metadata import version
-from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from pslab.engines.processes.authentication import Line, Tags
 from pslab.errors import ConfigError, StartFailed
 from pslab.version import __version__, source_digest
 
@@ -81,7 +81,7 @@ def offset(pings: Iterable[tuple[float, float, float]]) -> Offset:
 class Peer(NamedTuple):
     """A line to a process that has proved its number."""
 
-    line: Connection
+    line: Line
     clock: Offset  #: of the process that listens, as the one that dialled has measured it
 
 
@@ -127,6 +127,7 @@ class Listener:
         key: that of the pool.
         network: see `address_in`.
         ports: the first and last port that may be taken; (0, 0) for any.
+        payload: see `Tags`.
 
     Raises:
         StartFailed: none of these ports is free.
@@ -134,13 +135,13 @@ class Listener:
     """
 
     def __init__(self, key: bytes, network: str = "127.0.0.1", ports: tuple[int, int] = (0, 0),
-                 clock: Callable[[], float] | None = None) -> None:  # fmt: skip
-        self._key, self._clock = key, clock or time.monotonic
+                 clock: Callable[[], float] | None = None, *, payload: bool = False) -> None:  # fmt: skip
+        self._key, self._clock, self._payload = key, clock or time.monotonic, payload
         self._socket = _bound(address_in(network), ports)
         self._socket.setblocking(False)
         self.address: Address = self._socket.getsockname()[:2]
         self.refused = deque[str](maxlen=REFUSALS)  #: why others were turned away, the last of them
-        self._here: dict[int, Connection] = {}
+        self._here: dict[int, Line] = {}
         self._unfit: dict[int, str] = {}  # processes that have the key, and other versions
         self._arrived = threading.Condition()  # also the lock of these two
         self._callers = dict[socket.socket, _Caller]()
@@ -159,7 +160,7 @@ class Listener:
 
     def accept(
         self, number: int, limit_s: float = START_LIMIT_S, heed: Callable[[], None] = lambda: None
-    ) -> Connection:
+    ) -> Line:
         """The line of the process with this number, once it has dialled; of two with one number that of the last.
         `heed` is called a few times a second until then: it may raise.
 
@@ -230,7 +231,7 @@ class Listener:
                 data, caller.sent = caller.sent, b""
                 caller.wants = caller.answers.send(data)
         except StopIteration as found:
-            number = found.value
+            number, secret = found.value
             self._leave(caller)
             if number == CLOCK:
                 caller.line.close()
@@ -238,12 +239,13 @@ class Listener:
             with self._arrived:
                 if number in self._here:
                     self._here.pop(number).close()
-                self._here[number] = _connection(caller.line)
+                self._here[number] = _line(caller.line, Tags(secret, dials=False, payload=self._payload))
         except (OSError, Refused) as error:
             self._dismiss(caller, str(error))
 
-    def _meet(self, line: socket.socket) -> Generator[int, bytes, int]:
-        """The listener's part: it yields how many bytes are to come next, and returns the caller's number."""
+    def _meet(self, line: socket.socket) -> Generator[int, bytes, tuple[int, bytes]]:
+        """The listener's part: it yields how many bytes are to come next, and returns the caller's number, and the
+        secret of the line to it."""
         hello = yield HELLO.size
         magic, number, theirs, _ = HELLO.unpack(hello)
         if magic != MAGIC:
@@ -263,7 +265,7 @@ class Listener:
         for _ in range(PINGS):
             yield INSTANT.size
             _send(line, INSTANT.pack(self._clock()))
-        return int(number)
+        return int(number), _secret(self._key, sent)
 
     def _leave(self, caller: _Caller) -> None:
         self._selector.unregister(caller.line)
@@ -278,13 +280,13 @@ class Listener:
 class _Caller:
     """A process that has dialled, and has not yet proved its number."""
 
-    def __init__(self, line: socket.socket, answers: Generator[int, bytes, int]) -> None:
+    def __init__(self, line: socket.socket, answers: Generator[int, bytes, tuple[int, bytes]]) -> None:
         self.line, self.answers, self.sent, self.wants = line, answers, b"", 0
         self.until_s = time.monotonic() + HELLO_LIMIT_S
 
 
 def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT_S,
-         clock: Callable[[], float] | None = None) -> Peer:  # fmt: skip
+         clock: Callable[[], float] | None = None, *, payload: bool = False) -> Peer:  # fmt: skip
     """Connect to the process that listens there, as the process of this number; once more if that is broken off.
 
     Raises:
@@ -294,7 +296,8 @@ def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT
     until_s = time.monotonic() + limit_s
     for left in reversed(range(TRIES)):
         try:
-            return _dialled(address, number, key, max(1e-3, until_s - time.monotonic()), clock or time.monotonic)
+            left_s = max(1e-3, until_s - time.monotonic())
+            return _dialled(address, number, key, left_s, clock or time.monotonic, payload)
         except ConnectionRefusedError:  # no process listens there any more
             raise
         except (BrokenOff, OSError):
@@ -303,7 +306,9 @@ def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT
     raise AssertionError("the last try raises")
 
 
-def _dialled(address: Address, number: int, key: bytes, limit_s: float, clock: Callable[[], float]) -> Peer:
+def _dialled(
+    address: Address, number: int, key: bytes, limit_s: float, clock: Callable[[], float], payload: bool
+) -> Peer:
     line = socket.create_connection(address, limit_s)
     line.settimeout(min(limit_s, HELLO_LIMIT_S))
     try:
@@ -329,7 +334,7 @@ def _dialled(address: Address, number: int, key: bytes, limit_s: float, clock: C
     except BaseException:
         line.close()
         raise
-    return Peer(_connection(line), offset(pings))
+    return Peer(_line(line, Tags(_secret(key, sent), dials=True, payload=payload)), offset(pings))
 
 
 def _bound(own: str, ports: tuple[int, int]) -> socket.socket:
@@ -343,6 +348,11 @@ def _bound(own: str, ports: tuple[int, int]) -> socket.socket:
 
 def _proof(key: bytes, role: bytes, sent: bytes) -> bytes:
     return hmac.digest(key, role + b"\0" + sent, "sha256")
+
+
+def _secret(key: bytes, sent: bytes) -> bytes:
+    """What the two ends of this line have, and no others: both have put in a challenge of their own."""
+    return _proof(key, b"line", sent)
 
 
 def _padded(text: str) -> bytes:
@@ -370,8 +380,10 @@ def _received(line: socket.socket, size: int, address: Address) -> bytes:
     return data
 
 
-def _connection(line: socket.socket) -> Connection:
+def _line(line: socket.socket, tags: Tags) -> Line:
     """The line for what comes now, without waiting for more to be sent along."""
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     line.settimeout(None)
-    return Connection(line.detach())
+    found = Line(line.detach())
+    found.tags = tags
+    return found

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pslab.config.fleet import Fleet
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import child
+from pslab.engines.processes.authentication import receive, send
 from pslab.engines.processes.channel import ALIVE, limit_waits, report
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.fleets.handshake import (
@@ -31,7 +32,7 @@ from pslab.engines.processes.fleets.handshake import (
 from pslab.engines.processes.fleets.local import Started
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.processes.spawn import context, spawning
-from pslab.errors import PslabError, StartFailed, ended
+from pslab.errors import FrameError, PslabError, StartFailed, ended
 
 KNOCK_LIMIT_S = 3.0  # in which a listener answers
 CLOCK_LIMIT_S = 1.0  # in which a process that is asked for the time answers
@@ -45,13 +46,14 @@ class Rendezvous(NamedTuple):
     key: bytes
     network: str
     ports: tuple[int, int]
+    payload: bool = False  #: see pslab.engines.processes.authentication.Tags
 
 
 class Reach:
     """How a process finds the others, by the addresses in its book."""
 
-    def __init__(self, number: int, key: bytes, listener: Listener, book: Mapping[int, Address]) -> None:
-        self._number, self._key, self._listener, self._book = number, key, listener, book
+    def __init__(self, number: int, way: Rendezvous, listener: Listener, book: Mapping[int, Address]) -> None:
+        self._number, self._way, self._listener, self._book = number, way, listener, book
         self._to: dict[int, Peer] = {}
         self._of: dict[int, Connection] = {}
         self.port = listener.address[1]
@@ -68,7 +70,7 @@ class Reach:
         """
         host, port = self._book[number]
         try:
-            return dial((host, port), self._number, self._key)
+            return dial((host, port), self._number, self._way.key, payload=self._way.payload)
         except OSError as error:
             words = f"{name(number)} cannot be reached at {host}:{port} ({error})"
             raise StartFailed(f"{words}: is there a firewall between their hosts?") from error
@@ -82,7 +84,7 @@ class Reach:
     def offset(self, number: int) -> Offset | None:
         """How much more a process's clock shows now; None if it does not answer."""
         try:
-            line, clock = dial(self._book[number], CLOCK, self._key, CLOCK_LIMIT_S)
+            line, clock = dial(self._book[number], CLOCK, self._way.key, CLOCK_LIMIT_S)
         except (PslabError, OSError):
             return None
         line.close()
@@ -103,8 +105,9 @@ class LoopbackFleet:
 
     def __init__(self, kinds: Sequence[str], fleet: Fleet) -> None:
         key, network, ports = new_key(), fleet.network, fleet.port_range
-        self._kinds, self._listener = kinds, Listener(key, network, ports)
-        self._way = Rendezvous(self._listener.address, key, network, ports)
+        payload = fleet.payload == "authenticated"
+        self._kinds, self._listener = kinds, Listener(key, network, ports, payload=payload)
+        self._way = Rendezvous(self._listener.address, key, network, ports, payload)
         self._book: dict[int, Address] = {}  # where each process listens
 
     def arena(self) -> Arena:
@@ -125,7 +128,7 @@ class LoopbackFleet:
             self._book[number] = _listening(pipes[number], number)
         known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
         for number, pipe in pipes.items():
-            pipe.send_bytes(json.dumps(known).encode())
+            send(pipe, json.dumps(known).encode())
             yield number, processes[number], _patched(pipe, number, memory[number])
 
     def _launched(self, numbers: Sequence[int], heed: Callable[[], None]) -> dict[int, Any]:
@@ -171,8 +174,8 @@ def _listening(pipe: Connection, number: int) -> Address:
     """Where a new process listens; StartFailed with its own words if it cannot."""
     limit_waits(pipe, START_LIMIT_S)
     try:
-        found = json.loads(pipe.recv_bytes())
-    except (EOFError, OSError) as error:
+        found = json.loads(receive(pipe))
+    except (EOFError, OSError, FrameError) as error:
         raise StartFailed(f"{name(number)} has come, and is gone again before it said where it listens") from error
     if isinstance(found, str):
         raise StartFailed(f"{name(number)} cannot listen: {found}")
@@ -198,20 +201,20 @@ def _flat(memory: child.Memory) -> list[Arena]:
 def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     """A new process: find the others, then serve; with a `pulse` where the parent cannot see whether it computes."""
     try:
-        pipe = dial(way.parent, number, way.key).line
+        pipe = dial(way.parent, number, way.key, payload=way.payload).line
     except ConnectionRefusedError:  # the parent has given up: another one could not
         return
     try:
-        listener = Listener(way.key, way.network, way.ports)
+        listener = Listener(way.key, way.network, way.ports, payload=way.payload)
     except (PslabError, OSError) as error:
-        pipe.send_bytes(json.dumps(str(error)).encode())
+        send(pipe, json.dumps(str(error)).encode())
         return
-    pipe.send_bytes(json.dumps(listener.address).encode())
+    send(pipe, json.dumps(listener.address).encode())
     try:
-        known = json.loads(pipe.recv_bytes())
-    except (EOFError, OSError):  # the parent gives up now
+        known = json.loads(receive(pipe))
+    except (EOFError, OSError, FrameError):  # the parent gives up now
         return
-    reach = Reach(number, way.key, listener, {other: tuple(address) for other, address in known["book"]})
+    reach = Reach(number, way, listener, {other: tuple(address) for other, address in known["book"]})
     one, *others = (PrivateArena(passes=number == 2) for number in range(5))
     phases = None if number == SERVER else PrivateArena()
     memory = child.Memory(one, others[0], others[1], (others[2], others[3]), phases)

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from pslab.engines.experiment.shared_memory import PIECE_BYTES, Arena
+from pslab.engines.processes.authentication import TAG_BYTES, receive, send, tags_of
 from pslab.errors import FrameError
 
 HEAD = struct.Struct("<BQQB")  # of a patch: the arena's number, offset, bytes, and whether they follow
@@ -121,6 +122,8 @@ class PatchedPipe:
         self._late: deque[Parcel] = deque()
         self._sender: threading.Thread | None = None
         self._broken: OSError | None = None
+        tags = tags_of(pipe)
+        self._tags = tags if tags is not None and tags.payload else None  # of the bytes of patches
         for arena in arenas:
             arena.read_by(reader)
 
@@ -161,13 +164,16 @@ class PatchedPipe:
 
     def _send(self, patches: list[tuple[int, Patch]], message: bytes) -> None:
         pieces = [(number, piece) for number, patch in patches for piece in patch.pieces()]
-        self._pipe.send_bytes(b"".join([HEAD.pack(number, *piece) for number, piece in pieces]))
+        send(self._pipe, b"".join([HEAD.pack(number, *piece) for number, piece in pieces]))
         for number, piece in pieces:
             if piece.kept and piece.size_bytes:
-                self._pipe.send_bytes(self._arenas[number].bytes(piece.offset, piece.size_bytes))
+                place = self._arenas[number].bytes(piece.offset, piece.size_bytes)
+                self._pipe.send_bytes(place)
+                if self._tags is not None:
+                    self._pipe.send_bytes(self._tags.of((place,)))
         for number, patch in patches:
             self._arenas[number].sent(patch)
-        self._pipe.send_bytes(message)
+        send(self._pipe, message)
 
     def _send_late(self) -> None:
         while True:
@@ -182,11 +188,17 @@ class PatchedPipe:
                 self._sending.notify_all()
 
     def recv_bytes(self) -> bytes:
-        """The next message; the changes before it are made."""
-        for number, *patch in HEAD.iter_unpack(self._pipe.recv_bytes()):
+        """The next message; the changes before it are made.
+
+        Raises:
+            FrameError: it has come from another process than that at the other end, or was altered on the way.
+        """
+        for number, *patch in HEAD.iter_unpack(receive(self._pipe)):
             if number >= len(self._arenas):
                 raise FrameError(f"a patch of arena {number}; there are {len(self._arenas)}")
             place = self._arenas[number].apply(Patch(*patch))
             if len(place):
                 self._pipe.recv_bytes_into(place)
-        return self._pipe.recv_bytes()
+                if self._tags is not None:
+                    self._tags.check(self._pipe.recv_bytes(TAG_BYTES), (place,))
+        return receive(self._pipe)
