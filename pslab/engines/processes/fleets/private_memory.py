@@ -10,6 +10,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import BufferTooShort
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -198,7 +199,10 @@ class PatchedPipe:
                 raise FrameError(f"a patch of arena {number}; there are {len(self._arenas)}")
             place = self._arenas[number].apply(Patch(*patch))
             if len(place):
-                self._pipe.recv_bytes_into(place)
+                try:
+                    self._pipe.recv_bytes_into(place)
+                except BufferTooShort:
+                    raise FrameError(f"more than the {len(place)} bytes of a patch") from None
                 if self._tags is not None:
                     self._tags.check(self._pipe.recv_bytes(TAG_BYTES), (place,))
         return receive(self._pipe)
