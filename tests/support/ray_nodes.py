@@ -8,8 +8,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from pslab.engines.processes.fleets.ray import OWN
-
 
 class Nodes:
     """A head without room, where the notebook is, and two nodes with room: what is on one may move to the other."""
@@ -18,7 +16,7 @@ class Nodes:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, **OWN}
+        head = {"num_cpus": 0}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self._cluster.address
         self.raylets, self._fallen = list[int](), set[int]()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from pslab.engines.processes.fleets.handshake import (
     offset,
 )
 from pslab.errors import ConfigError, StartFailed
+from pslab.version import source_digest
 
 KEY = bytes(range(KEY_BYTES))
 Beside = Callable[..., "Future[Any]"]
@@ -51,7 +53,7 @@ def test_processes_that_have_the_key_connect_and_wait_until_they_are_asked_for(l
             here.send_bytes(b"one")
             there.send_bytes(b"%d" % number)
             assert (there.recv_bytes(), here.recv_bytes()) == (b"one", b"%d" % number)
-    assert listener.refused == []
+    assert not listener.refused
 
 
 def test_a_process_that_waits_for_another_heeds_an_interrupt(listener: Listener):
@@ -84,7 +86,7 @@ def test_another_key_is_refused_on_both_sides_within_a_second(listener: Listener
         listener.accept(3, limit_s=0.3)
     with pytest.raises(Refused, match="has another key"):
         stranger.result()
-    assert listener.refused == ["a stranger hung up"]
+    assert list(listener.refused) == ["a stranger hung up"]
 
 
 def test_a_proof_without_the_key_is_refused(listener: Listener, beside: Beside):
@@ -127,15 +129,41 @@ def test_the_bytes_of_one_handshake_are_no_proof_in_another(
 
 
 def test_other_versions_are_named_on_both_sides(listener: Listener, beside: Beside, monkeypatch: pytest.MonkeyPatch):
-    from threading import current_thread, main_thread
-
-    monkeypatch.setattr(handshake, "versions", lambda: "Python 3.11" if current_thread() is main_thread()
-                        else "Python 3.12")  # fmt: skip
-    other, words = beside(dial, listener.address, 0, KEY), r"it has Python 3\.12, the listener has Python 3\.11"
+    here = current_thread()
+    monkeypatch.setattr(handshake, "versions", lambda: "Python 3.12" if current_thread() is here else "Python 3.11")
+    words = r"it has Python 3\.12, the listener has Python 3\.11"
+    with pytest.raises(Refused, match=f"refused process 0: {words}"):
+        dial(listener.address, 0, KEY)
     with pytest.raises(Refused, match=words):
         listener.accept(0)
-    with pytest.raises(Refused, match=f"refused process 0: {words}"):
-        other.result()
+
+
+def test_another_commit_is_another_version(monkeypatch: pytest.MonkeyPatch):
+    assert source_digest() in handshake.versions()
+    assert "+" not in handshake.versions()  # of a build of torch for GPUs or none
+
+
+def test_a_handshake_that_is_broken_off_is_begun_again(listener: Listener, monkeypatch: pytest.MonkeyPatch):
+    real, tries = handshake.Listener._welcome, list[int]()
+
+    def break_off_the_first(own: Listener) -> None:
+        tries.append(1)
+        real(own)
+        if len(tries) == 1:
+            own._dismiss(next(iter(own._callers.values())), "it was busy")
+
+    monkeypatch.setattr(handshake.Listener, "_welcome", break_off_the_first)
+    with dial(listener.address, 3, KEY).line, listener.accept(3):
+        assert len(tries) == 2
+
+
+def test_of_many_strangers_the_oldest_gives_way(listener: Listener, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(handshake, "STRANGERS", 3)
+    silent = [socket.create_connection(listener.address) for _ in range(5)]
+    with dial(listener.address, 0, KEY).line, listener.accept(0):
+        assert list(listener.refused) == ["more than 3 strangers at once"] * 3
+    for line in silent:
+        line.close()
 
 
 def test_strangers_keep_no_process_waiting_and_are_gone_soon(
@@ -159,9 +187,7 @@ def test_strangers_keep_no_process_waiting_and_are_gone_soon(
     assert all(why in usual or "Connection reset" in why for why in listener.refused)
 
 
-def test_a_caller_does_not_wait_until_a_listener_that_attends_accepts_it():
-    listener = Listener(KEY)
-    listener.attend()
+def test_a_caller_does_not_wait_until_a_listener_accepts_it(listener: Listener):
     with dial(listener.address, 3, KEY).line as there, listener.accept(3) as here:  # this thread alone accepts it
         there.send_bytes(b"here")
         assert here.recv_bytes() == b"here"

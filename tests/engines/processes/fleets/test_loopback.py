@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 
@@ -10,10 +11,17 @@ import pytest
 
 from pslab.config.fleet import Fleet
 from pslab.engines.processes import pool
+from pslab.engines.processes.authentication import receive, send
 from pslab.engines.processes.child import SERVER
+from pslab.engines.processes.fleets import loopback
 from pslab.engines.processes.fleets.handshake import Listener, new_key
 from pslab.engines.processes.fleets.loopback import Rendezvous, begin
 from pslab.errors import StartFailed
+
+
+def goes(number: int, way: Rendezvous) -> None:
+    """Instead of a process of the pool."""
+    os._exit(9)
 
 
 def a_free_port() -> int:
@@ -33,12 +41,18 @@ def test_a_process_that_does_not_reach_another_names_it_and_where_it_should_be()
     child = threading.Thread(target=begin, args=(0, Rendezvous(parent.address, key, "127.0.0.1", (0, 0))))
     child.start()
     with parent.accept(0) as pipe:
-        assert json.loads(pipe.recv_bytes())[0] == "127.0.0.1"
-        pipe.send_bytes(json.dumps({"book": [[SERVER, ["127.0.0.1", port]]], "others": []}).encode())
-        pipe.recv_bytes()  # patches
-        last = pipe.recv_bytes().decode(errors="replace")
+        assert json.loads(receive(pipe))[0] == "127.0.0.1"
+        send(pipe, json.dumps({"book": [[SERVER, ["127.0.0.1", port]]], "others": []}).encode())
+        receive(pipe)  # patches
+        last = receive(pipe).decode(errors="replace")
     child.join()
     parent.close()
     assert '"kind": "gone"' in last
     assert f"server cannot be reached at 127.0.0.1:{port}" in last
     assert "firewall" in last
+
+
+def test_a_process_that_ends_before_it_comes_is_noticed_with_its_own_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loopback, "begin", goes)
+    with pytest.raises(StartFailed, match=r"server has ended before it came \(exit code 9\)"):
+        pool.Pool(1, lambda: None, Fleet("loopback"))

