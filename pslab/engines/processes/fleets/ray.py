@@ -30,6 +30,7 @@ MOVED_LIMIT_S = 10.0  # in which there is room elsewhere for what was on a host 
 BEGIN_LIMIT_S = 30.0  # in which a host that answers begins a process
 TRIES = 2  # to begin a process, on two hosts if there are
 KILLED_LIMIT_S = 4.0  # after which an actor that was killed is not waited for: its host may be gone
+CLOSED_LIMIT_S = 1.0  # in which Ray ends a process in order
 LOOK_S = 0.1  # between two looks at which actors have ended
 OWN = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # of a cluster that is started here
 
@@ -147,8 +148,15 @@ class RayFleet(LoopbackFleet):
                 process.look()
 
     def close(self) -> None:
-        """Stop accepting connections."""
+        """End the processes by Ray's means, so that it does not report each one as a failure, and stop accepting
+        connections."""
         self._over.set()
+        with contextlib.suppress(Exception):  # the cluster may be gone, or was never there
+            knock(self._head)
+            for process in self._processes.values():
+                process.kill()
+            for process in self._processes.values():
+                process.join(CLOSED_LIMIT_S)
         super().close()
 
 
