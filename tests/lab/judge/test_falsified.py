@@ -25,7 +25,7 @@ from falsified import (
     truncated,
     who_notices,
     without,
-    without_arrivals,
+    without_file,
 )
 from histories import swapped
 
@@ -96,7 +96,7 @@ STILL: dict[str, Row] = {
     "another seed, the same digest": ("bsp", fact("run", lambda run: {**run, "seed": 9}), "parameters were changed"),
 }  # fmt: skip
 JUDGED: dict[str, Row] = {
-    "arrivals are removed, and their sum": ("ssp", without_arrivals, "there is no table of arrivals"),
+    "arrivals are removed, and their sum": ("ssp", without_file("arrivals.csv"), "there is no table of arrivals"),
     "phases are cut off": ("asp", truncated("phases.csv"), "the table of phases contains"),
     "arrivals are cut off": ("ssp", truncated("arrivals.csv", 0.9), "it arrived at nan s"),
     "another seed": ("bsp", relabelled(seed=9), "the cluster's is"),
