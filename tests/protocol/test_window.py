@@ -56,6 +56,7 @@ def test_the_low_bound_is_the_least_clock_of_the_members(members, length, events
         assert (window.base, window.members) == (min(clocks), len(clocks))
         assert sum(window.counts.values()) == sum(c - min(clocks) for c in clocks)
         assert len(window.counts) <= (length or max(clocks) + 1)
+        assert not window.valid(window.base - 1)
     with pytest.raises(ProtocolError, match="below the low bound"):
         window.join(window.base - 1)
 

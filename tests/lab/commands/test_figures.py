@@ -228,6 +228,7 @@ CHANGES: dict[str, Callable[[Bench], object]] = {
     "stamp": lambda bench: (bench.results / "notebooks" / "two.json").write_text('{"made": '),
     "figure": lambda bench: (bench.results / "figures" / "two-time.json").write_text("{}"),
     "figures": lambda bench: shutil.rmtree(bench.results / "figures"),
+    "notebook": lambda bench: (bench.results / "notebooks" / "two.ipynb").unlink(),
     "notebooks": lambda bench: shutil.rmtree(bench.results / "notebooks"),
 }  # fmt: skip
 
