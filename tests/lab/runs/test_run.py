@@ -186,7 +186,7 @@ from pslab.policies.sync.asp import ASP
 class Mine(ASP):
     pass
 
-result = run(Run.of({"sync": Mine(), "data": "tiny:digits", "model": "tiny:net", "workers": 2, "batch_size": 16,
+result = run(Run.of({"sync": Mine(), "data": "tiny:digits", "model": "tiny:net", "workers": 1, "batch_size": 16,
                      "pushes": 8}), results=sys.argv[1], progress=False)
 print("pushed", result.manifest["pushes"])
 """
