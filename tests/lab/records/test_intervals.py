@@ -159,9 +159,8 @@ def test_the_part_of_a_span_that_lies_in_computations():
 
 
 @pytest.mark.parametrize(("sync", "speeds", "pushes", "lead"), [
-    ("bsp", (1, 3), 200, 0), ("ssp:3", (1, 3), 203, 3), ("ssp:15", (1, 3), 215, 15), ("asp", (1, 3), 400, 201),
-    ("dssp:3,12,literal", (1, 3), 393, 194), ("dssp:3,12,literal", (1, 1, 1, 2), 1050, 151),
-    ("dssp:3,12", (1, 3), 204, 5),
+    ("bsp", (1, 3), 200, 0), ("ssp:3", (1, 3), 203, 3), ("asp", (1, 3), 400, 201),
+    ("dssp:3,12,literal", (1, 1, 1, 2), 1050, 151),
 ])  # fmt: skip
 def test_leads_and_pushes_in_300_seconds_known_by_hand(
     sync: str, speeds: tuple[int, ...], pushes: int, lead: int, tmp_path: Path

@@ -200,16 +200,6 @@ def test_a_script_needs_no_guard_around_its_main(tmp_path):
     assert done.stdout.splitlines() == ["pushed 8"]
 
 
-def test_loading_a_record_needs_no_torch(tmp_path):
-    made = run(tiny(model="tiny:net", data="tiny:digits"), results=tmp_path, progress=False)
-    script = (
-        "import sys; from pslab import Run, sweep; from pslab.lab.records.results import load;"
-        f"r = load({str(made.path)!r}); again = sweep([r.run], results={str(tmp_path)!r})[0];"
-        "assert again.cached and len(again.accuracy); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=ENVIRONMENT)
-
-
 def test_a_record_says_how_large_its_weights_are(tmp_path):
     found = run(tiny(engine="virtual", cluster="lab", learning_rate=1e4), results=tmp_path, progress=False)
     assert found.manifest["largest_weight"] == abs(found.weights).max() > 1e3
