@@ -9,14 +9,13 @@ import handmade
 import pytest
 
 from pslab import plots
-from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.lab.live.figure import frame
 from pslab.lab.live.state import Point, Track
 from pslab.lab.plots.charts.tables import show
 from pslab.lab.plots.labels import caption
 from pslab.lab.records.summary import summary
-from pslab.lab.records.tuning import best, goal, rounded
+from pslab.lab.records.tuning import best, goal
 from pslab.lab.runs.grid import grid
 
 
@@ -53,11 +52,6 @@ def test_the_best_choice_reaches_the_goal_first_or_ends_lowest(results: Any):
 def test_the_goal_is_a_round_value_that_runs_fall_to(results: Any):
     assert goal(results) == 0.5
     assert goal(results, over="seed", share=1.0) == 6.0
-
-
-@pytest.mark.parametrize(("value", "wanted"), [(0.1234, 0.13), (97.1, 98.0), (-0.1234, -0.12), (0.5, 0.5), (0.0, 0.0)])
-def test_a_round_value_is_not_better(results: Any, value: float, wanted: float):
-    assert rounded(value, metric_of(BASE)) == pytest.approx(wanted)
 
 
 def test_tables_and_figures_name_the_metric(results: Any):

@@ -200,9 +200,10 @@ LOSS, SCORE = Metric("loss", True, share=False), Metric("loss", False, share=Fal
 @pytest.mark.parametrize(("value", "metric", "wanted"), [
     (0.9749, None, 0.97), (0.975, None, 0.975), (0.2, None, 0.3), (1.0, None, 0.99),
     (0.29, SCORE, 0.29), (0.29, LOSS, 0.29), (0.288, SCORE, 0.28), (0.288, LOSS, 0.29), (5.7, SCORE, 5.7),
+    (0.1234, LOSS, 0.13), (97.1, LOSS, 98.0), (-0.1234, LOSS, -0.12), (0.0, LOSS, 0.0),
 ])  # fmt: skip
 def test_a_round_value_is_not_better_and_stays_as_it_is(value: float, metric: Metric | None, wanted: float):
-    assert rounded(value, *filter(None, [metric])) == wanted
+    assert rounded(value, *filter(None, [metric])) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("axes", "curves", "named", "chosen"), [
