@@ -231,6 +231,7 @@ class Run:
         newer: dict[str, Any] = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}
         newer |= {"whole rounds": 1} if self._ended_torn else {}
         newer |= {"costs of its weights": 1} if self._costs_grow else {}
+        newer |= {"stalest of all": 1} if self._missed_stalest else {}
         newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
         return digest_of({"semantics": SEMANTICS, **newer, **self.plain(), **({"sources": read} if read else {})})
 
@@ -243,6 +244,12 @@ class Run:
         even = name == "bsp" and not moves and self.pushes is not None and self.pushes % self.workers == 0
         return several and self.pushes is not None and not even and (
             name in ROUNDS or bool(getattr(self.sync, "rounds", False)))  # fmt: skip
+
+    @property
+    def _missed_stalest(self) -> bool:
+        """Whether its rate did not see workers that went on with weights that they had, before it looked at all."""
+        named = isinstance(self.sync, str) and isinstance(self.rate, str)
+        return named and split(self.sync)[0] == "downpour" and "stalest" in self.rate
 
     @property
     def _costs_grow(self) -> bool:
