@@ -115,24 +115,17 @@ def test_varint_size_at_the_limits_of_each_byte(gap: int, size: int) -> None:
     assert decode(frame).indices == [gap]
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "codec"),
-    [(80_000, 8, "varint"), (80_000, 9_000, "varint"), (80_000, 10_000, "bitmap"), (80_000, 77_600, "bitmap"),
-     (80_000, 79_999, "runs"), (80_000, 80_000, "dense"), (MAX_N, 1, "coordinates")],
-)  # fmt: skip
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_auto_chooses_by_density(n: int, k: int, codec: str, dtype: str) -> None:
-    given_entries = drawn(n, k, dtype=dtype) if n < MAX_N else Entries(n, np.array([2**29]), np.ones(1, dtype))
-    assert NAMES[encode(given_entries)[8]] == codec
+@given(st.integers(1, 3000), st.sampled_from(["f4", "f8"]), st.data())
+def test_auto_is_the_shortest_codec(n: int, dtype: str, data: st.DataObject) -> None:
+    given_entries = drawn(n, n - data.draw(st.integers(0, n)), seed=data.draw(st.integers(0, 99)), dtype=dtype)
+    possible = NAMES if len(given_entries.values) == n else SPARSE
+    sizes = {codec: len(encode(given_entries, codec)) for codec in possible}
+    frame = encode(given_entries)
+    assert len(frame) == sizes[NAMES[frame[8]]] == min(sizes.values())
 
 
-@given(st.integers(1, 3000), st.data())
-def test_auto_is_the_shortest_codec(n: int, data: st.DataObject) -> None:
-    given_entries = drawn(n, data.draw(st.integers(0, n)), seed=data.draw(st.integers(0, 99)))
-    others = [len(encode(given_entries, codec)) for codec in SPARSE]
-    if len(given_entries.values) == n:
-        others.append(len(encode(given_entries, "dense")))
-    assert len(encode(given_entries)) == min(others)
+def test_auto_writes_the_places_of_a_few_far_entries() -> None:
+    assert NAMES[encode(Entries(MAX_N, np.array([2**29]), np.ones(1)))[8]] == "coordinates"
 
 
 def test_frame_bytes_and_largest_frame_bytes() -> None:
@@ -202,23 +195,6 @@ def test_decode_refuses_every_flipped_bit_and_every_wrong_length(codec: str) -> 
     for wrong in (*flipped, *truncated, *lengths, frame + b"\0", resealed(frame + b"\0")):
         with pytest.raises(FrameError):
             decode(wrong)
-
-
-@pytest.mark.parametrize("rounds", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_decode_refuses_damaged_frames(rounds: int) -> None:
-    rng = np.random.default_rng(24)
-    frames = [encode(drawn(6000, k, seed=k), codec) for k in (60, 600) for codec in SPARSE]
-    frames.append(encode(Entries(600, None, np.ones(600, np.float32))))
-    for _ in range(rounds):
-        frame = bytearray(frames[rng.integers(len(frames))])
-        if rng.random() < 0.3:
-            del frame[rng.integers(len(frame)) :]
-        else:
-            for _ in range(rng.integers(1, 4)):
-                frame[rng.integers(len(frame))] ^= rng.integers(1, 256)
-        if bytes(frame) not in frames:
-            with pytest.raises(FrameError):
-                decode(memoryview(frame))
 
 
 @settings(max_examples=200)
