@@ -234,7 +234,7 @@ def test_implementations_agree(dtype: torch.dtype, name: str) -> None:
 
 @pytest.mark.usefixtures("small_samples")
 def test_implementations_agree_on_poor_samples() -> None:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.integers(1, 400), st.sampled_from(DTYPES), st.data())
     def agree(n: int, dtype: torch.dtype, data: st.DataObject) -> None:
         v = adversarial(n, dtype)[data.draw(st.sampled_from(list(adversarial(1, dtype))))]
