@@ -197,6 +197,23 @@ def test_decode_refuses_every_flipped_bit_and_every_wrong_length(codec: str) -> 
             decode(wrong)
 
 
+@pytest.mark.parametrize("rounds", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_decode_refuses_damaged_frames(rounds: int) -> None:
+    rng = np.random.default_rng(24)
+    frames = [encode(drawn(6000, k, seed=k), codec) for k in (60, 600) for codec in SPARSE]
+    frames.append(encode(Entries(600, None, np.ones(600, np.float32))))
+    for _ in range(rounds):
+        frame = bytearray(frames[rng.integers(len(frames))])
+        if rng.random() < 0.3:
+            del frame[rng.integers(len(frame)) :]
+        else:
+            for _ in range(rng.integers(1, 4)):
+                frame[rng.integers(len(frame))] ^= rng.integers(1, 256)
+        if bytes(frame) not in frames:
+            with pytest.raises(FrameError):
+                decode(memoryview(frame))
+
+
 @settings(max_examples=200)
 @given(st.data(), st.sampled_from(NAMES))
 def test_forged_content_is_refused_or_is_a_valid_vector(data: st.DataObject, codec: str) -> None:
