@@ -1,4 +1,4 @@
-"""A Ray cluster on hosts of its own, begun as a user begins it with Ray's own settings, and users there."""
+"""A Ray cluster on hosts of its own, begun as docs/many-machines.md says, and users there."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RayHosts:
     def _start(self, host: Host, *words: str) -> None:
         for left in reversed(range(TRIES)):
             try:
-                host.run(*RAY, "start", *words, PYTHONPATH=PATHS)
+                host.run(*RAY, "start", *words, PYTHONPATH=PATHS, RAY_worker_niceness="0")
                 return
             except (AssertionError, subprocess.TimeoutExpired):
                 if not left:

@@ -278,13 +278,13 @@ class _Actor:
 
     def begun(self) -> None:
         """It is there, and has loaded the module that would keep it from giving signs of life."""
+        with contextlib.suppress(OSError):  # Ray lets its processes give way to all others; only root can alter that
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         import torch  # noqa: F401
 
     def serve(self, number: int, way: Rendezvous, gpus: bool) -> None:
         """Be a process of the pool until its parent hangs up."""
         if not gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        with contextlib.suppress(OSError):  # Ray lets its processes give way to all others; only root can alter that
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
         threading.current_thread().name = f"pslab-{name(number)}"
         begin(number, way, pulse=True)
