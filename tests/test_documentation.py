@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
+import io
 import posixpath
 import re
 import shlex
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -115,14 +117,24 @@ def test_a_policy_has_a_page_with_its_rule_its_source_and_its_studies(written: d
     assert all(f"policies/{kind}/{name}.md" in written for kind, name in SITE.listed())
 
 
-def test_a_policy_has_a_figure_that_shows_it(tmp_path, monkeypatch):
+@pytest.fixture
+def figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Writes the files of a figure to results of this test."""
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
     (tmp_path / "figures").mkdir()
+
+    def write(name: str, **texts: str) -> None:
+        for kind, text in texts.items():
+            (tmp_path / "figures" / f"{name}.{kind}").write_text(text)
+
+    return write
+
+
+def test_a_policy_has_a_figure_that_shows_it(figure: Callable[..., None]):
     drawn = {"20_sync_policies-accuracy": "DSSP, s = 3", "20_sync_policies-best-rates-accuracy": "SSP, s = 3",
              "30_elastic-accuracy": "ElasticBSP, R = 15"}  # fmt: skip
     for name, label in drawn.items():
-        (tmp_path / "figures" / f"{name}.svg").write_text("<svg/>")
-        (tmp_path / "figures" / f"{name}.json").write_text(f'{{"data": [{{"name":"{label}"}}]}}')
+        figure(name, svg="<svg/>", json=f'{{"data": [{{"name":"{label}"}}]}}')
     for policy, name in zip(("dssp", "ssp", "elastic"), drawn, strict=True):
         page = SITE.policy(SITE.listed()["sync", policy])
         assert [link for link in SITE.links(page) if link.endswith(".svg")] == [f"../../figures/{name}.svg"]
@@ -131,12 +143,10 @@ def test_a_policy_has_a_figure_that_shows_it(tmp_path, monkeypatch):
 CAPTION = "<p id='00_tour-accuracy'>\n\n  a caption</p>"
 
 
-def test_a_policy_has_a_figure_of_its_own_or_says_how_to_draw_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+def test_a_policy_has_a_figure_of_its_own_or_says_how_to_draw_it(figure: Callable[..., None]):
     row = SITE.listed()["prune", "none"]
     assert "`pslab figures --only 15_each_policy` draws its curve" in SITE.policy(row)
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "15_each_policy-prune-none.svg").write_text("<svg/>")
+    figure("15_each_policy-prune-none", svg="<svg/>")
     assert "![15_each_policy-prune-none](../../figures/15_each_policy-prune-none.svg)" in SITE.policy(row)
 
 
@@ -148,25 +158,15 @@ def test_every_policy_is_drawn_by_itself():
     assert {kind: sorted(each) for kind, each in names.items()} == {kind: sorted(each) for kind, each in listed.items()}
 
 
-def test_the_gallery_has_every_figure_with_what_it_shows(tmp_path, monkeypatch):
-    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+def test_the_gallery_has_every_figure_with_what_it_shows_as_an_image_or_its_page(figure: Callable[..., None]):
     assert SITE.gallery().endswith("Nothing is drawn yet.")
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "00_tour-accuracy.svg").write_text("<svg/>")
-    (tmp_path / "figures" / "00_tour-accuracy.txt").write_text('"Accuracy" [in time]\nmore')
+    figure("00_tour-accuracy", html="<html></html>", json='{"data": [], "layout": {"height": 300}}',
+           txt='"Accuracy" [in time]\nmore')  # fmt: skip
+    assert '<iframe src="figures/00_tour-accuracy.html" title="Accuracy in time"' in SITE.gallery()
+    figure("00_tour-accuracy", svg="<svg/>")
     assert "[![Accuracy in time](figures/00_tour-accuracy.svg)" in SITE.gallery()
     assert "[Accuracy in time](studies/00_tour.md)" in SITE.gallery()  # as words, too
     assert SITE.links(SITE.gallery())[-1] == "studies/00_tour.md"
-
-
-def test_a_figure_that_has_no_image_is_shown_as_its_page(tmp_path, monkeypatch):
-    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "00_tour-accuracy.html").write_text("<html></html>")
-    (tmp_path / "figures" / "00_tour-accuracy.json").write_text('{"data": [], "layout": {"height": 300}}')
-    (tmp_path / "figures" / "00_tour-accuracy.txt").write_text("Accuracy")
-    assert '<iframe src="figures/00_tour-accuracy.html" title="Accuracy"' in SITE.gallery()
-    assert "[Accuracy](studies/00_tour.md)" in SITE.gallery()
     assert "Nothing is drawn yet" not in SITE.gallery()
 
 
@@ -195,24 +195,23 @@ def test_a_kind_has_a_page_with_its_names_and_the_way_to_an_own_one(written: dic
     assert "](../how-to/pruner.md)" in written["policies/prune.md"]
 
 
-def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(tmp_path, monkeypatch):
+def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(
+    figure: Callable[..., None], tmp_path: Path
+):
     import nbformat
 
-    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
     (path,) = (each for each in SITE.notebooks() if each.stem == "00_tour")
     assert "not executed yet" in SITE.study(path)
     executed = nbformat.read(path, 4)
-    executed.cells[-2].source += " "
-    folder = tmp_path / "notebooks"
-    folder.mkdir()
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "00_tour-accuracy.svg").write_text("<svg/>")
-    for words, seen in ((" ", False), ("", True)):
-        executed.cells[-2].source = executed.cells[-2].source.rstrip() + words
-        for cell in executed.cells:
-            if cell.cell_type == "code":
-                cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": CAPTION})]
-        nbformat.write(executed, folder / path.name)
+    for cell in executed.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": CAPTION})]
+    (tmp_path / "notebooks").mkdir()
+    figure("00_tour-accuracy", svg="<svg/>")
+    own = executed.cells[-2].source
+    for source, seen in ((f"{own} ", False), (own, True)):
+        executed.cells[-2].source = source
+        nbformat.write(executed, tmp_path / "notebooks" / path.name)
         SITE.cells.cache_clear()
         page = SITE.study(path)
         assert ("<p id='00_tour-accuracy'> a caption</p>" in page) == seen
@@ -241,19 +240,17 @@ def examples(page: str) -> list[str]:
     return re.findall(r"(?ms)^```python\n(.*?)^```$", (ROOT / "docs" / "how-to" / f"{page}.md").read_text())
 
 
-#: Runs what a page has run once more, with few pushes, on real processes and in virtual time.
+#: Runs what a page has run with its own class once more, with few pushes, on real processes and in virtual time.
 AGAIN = """
 from dataclasses import replace
 
-few = {engine: sweep([replace(result.run, engine=engine, pushes=8) for result in results])
-       for engine in ("virtual", "local")}
-for engine, found in few.items():
-    for each in found:
-        print(f"{engine} {type(each.run.OWN).__name__}, {each.manifest['pushes']} pushes")
+own = next(result.run for result in results if type(result.run.OWN).__name__ == "NAME")
+for engine in ("virtual", "local"):
+    print(engine, sweep([replace(own, engine=engine, pushes=8)])[0].manifest["pushes"])
 """
 
 
-def executed(cells: Sequence[str], place: Path) -> str:
+def in_a_kernel(cells: Sequence[str], place: Path) -> str:
     """What the last of some cells prints, which a kernel of Jupyter executes as a notebook."""
     import nbformat
     from nbclient import NotebookClient
@@ -267,21 +264,29 @@ def executed(cells: Sequence[str], place: Path) -> str:
     return "".join(output.get("text", "") for output in notebook.cells[-1].outputs if output.get("name") == "stdout")
 
 
-@pytest.mark.parametrize(("page", "own"), [
-    ("pruner", "prune"), *(pytest.param(*each, marks=pytest.mark.slow)
-                           for each in (("policy", "sync"), ("rate", "rate"), ("order", "order")))])  # fmt: skip
+def in_this_process(cells: Sequence[str], place: Path) -> str:
+    """The same without a kernel: as in one, the code is of no file, and its classes are of the main module."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for source in cells:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(source, names)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(("executed", "page", "own"), [
+    (in_this_process, "pruner", "prune"), *(pytest.param(in_a_kernel, *each, marks=pytest.mark.slow) for each in (
+        ("pruner", "prune"), ("policy", "sync"), ("rate", "rate"), ("order", "order")))])  # fmt: skip
 def test_the_code_of_a_how_to_runs_in_a_notebook_in_virtual_time_and_on_real_processes(
-    page: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    executed: Callable[[Sequence[str], Path], str], page: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
     (source,) = (each for each in examples(page) if "\nclass " in each)
     (name,) = re.findall(r"(?m)^class (\w+)", source)
-    said = executed([*examples(page), AGAIN.replace("OWN", own)], tmp_path).splitlines()
-    assert f"virtual {name}, 8 pushes" in said
-    assert f"local {name}, 8 pushes" in said
+    said = executed([*examples(page), AGAIN.replace("OWN", own).replace("NAME", name)], tmp_path)
+    assert said.splitlines() == ["virtual 8", "local 8"]
     before = sorted(tmp_path.glob("runs/*"))
-    assert len(before) > len(said) > 0
-    if page == "pruner":  # another kernel finds the records of a class that was written in a cell
+    assert len(before) > 2
+    if page == "pruner":  # where the cell is executed anew, the records of its class are found
         executed(["# a comment\n" + source, *(each for each in examples(page) if each != source)], tmp_path)
         assert sorted(tmp_path.glob("runs/*")) == before
 

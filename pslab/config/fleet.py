@@ -45,7 +45,7 @@ class Fleet:
     server_cpus: Annotated[float, COUNT, "cores that Ray keeps for each server"] = 1.0
     servers_apart: Annotated[bool, "whether each server gets a host of its own, as far as there are enough"] = False
     network: Annotated[str, "whose addresses processes listen on, and no others: 10.0.0.0/8"] = "127.0.0.1"
-    payload: Annotated[str, OneOf("plain", "authenticated"), "whether what messages bring has tags, too"] = "plain"
+    payload: Annotated[str, OneOf("plain", "authenticated", "encrypted"), "the numbers that messages bring"] = "plain"
     ports: Annotated[str, "they listen on, as 20000-20100; any: whichever is free"] = "any"
 
     def __post_init__(self) -> None:

@@ -100,9 +100,7 @@ def test_an_object_that_is_nested_without_end_is_unknown():
 
 def test_another_process_with_other_hashes_finds_the_same_content(tmp_path: Path):
     script = "import sys; sys.path[:0] = sys.argv[1:]; import cells; print(*cells.of_all_cells())"
-    here = of_all_cells()
     folders = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
-    for seed in ("1", "2"):
-        done = subprocess.run([sys.executable, "-c", script, *folders], env={**os.environ, "PYTHONHASHSEED": seed},
-                              capture_output=True, text=True, check=True, cwd=tmp_path)  # fmt: skip
-        assert done.stdout.split() == here
+    done = subprocess.run([sys.executable, "-c", script, *folders], env={**os.environ, "PYTHONHASHSEED": "1"},
+                          capture_output=True, text=True, check=True, cwd=tmp_path)  # fmt: skip
+    assert done.stdout.split() == of_all_cells()

@@ -36,12 +36,9 @@ def test_how_often_a_run_is_checkpointed_is_no_part_of_what_names_it():
 
 def test_the_digest_is_the_same_in_another_process():
     script = "from pslab.config.run import Run; print(Run(sync='ssp:3', cluster={'b': 1, 'a': 2}).digest)"
-    seen = {
-        subprocess.run([sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True,
-                       check=True).stdout.strip()
-        for seed in ("1", "2")
-    }  # fmt: skip
-    assert seen == {Run(sync="ssp:3", cluster={"a": 2, "b": 1}).digest}
+    done = subprocess.run([sys.executable, "-c", script], env={"PYTHONHASHSEED": "1"}, capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    assert done.stdout.strip() == Run(sync="ssp:3", cluster={"a": 2, "b": 1}).digest
 
 
 def test_the_digest_of_an_object_is_its_content():
@@ -65,11 +62,6 @@ def test_plain_is_json_and_makes_the_same_run():
 
 def test_an_integer_may_stand_for_a_number():
     assert Run(learning_rate=1).digest == Run(learning_rate=1.0).digest
-
-
-def test_the_error_names_the_nearest_field():
-    with pytest.raises(ConfigError, match="did you mean 'workers'"):
-        Run.of({"wokers": 2})
 
 
 def test_the_evaluation_period_is_a_twentieth_of_the_budget():
@@ -126,7 +118,7 @@ def test_runs_on_gpus_of_different_kinds_are_different_ones(tmp_path, monkeypatc
 
 
 def test_an_unknown_field_is_refused_with_the_nearest():
-    for make in (Run, Run().but):
+    for make in (Run, Run().but, lambda **fields: Run.of(fields)):
         with pytest.raises(ConfigError, match=r"worker=3: Run has no such field; did you mean 'workers'\? allowed: "):
             make(worker=3)
 

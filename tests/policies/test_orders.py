@@ -43,68 +43,57 @@ def all_of(order: Order, ready: Sequence[Request], seen: View) -> list[Request]:
 
 
 BACKWARD = (push(2), push(1), push(0))  # as a backward pass makes them ready
+LAYERED = (push(3), push(2), push(1), pull(3), pull(2), push(0), pull(1))
+AHEAD = View(0, counts=(3, 2), low=(2, 2), alone=(True, True))  # range 0 is above the low bound
+BLOCKED = view([[0, 0, 0], [1, 1, 1]], held=(0, 0, 9), blocked=2)
+HALF_DUPLEX = view([[0, 0], [1, 1]], held=(5, 1))
+
+#: The rule: orders, the requests that are ready, what is known, the first that are sent. Ranges count from 0.
+DECISIONS: dict[str, tuple[list[Order], Sequence[Request], View, list[Request]]] = {
+    "a push that raises a low bound goes first": (
+        [Advancing(), Needed()], (push(0), push(1)), view([[3, 2], [2, 3]]), [push(1)]),
+    "without such a push the oldest goes": (
+        [FIFO(), Advancing(), Needed()], (push(1), push(0)), view([[0, 1], [0, 0]], worker=1), [push(1)]),
+    "a push of the front goes first": ([Front()], (push(1), push(0)), view([[0, 1], [0, 0]], worker=1), [push(0)]),
+    "of two that raise a low bound the smaller range goes": (
+        [Advancing(), Needed()], (push(1), push(0)), view([[1, 1], [0, 0]], worker=1), [push(0)]),
+    "a push of a worker ahead raises no low bound": (
+        [Advancing()], (push(0, 3), push(1, 2)), AHEAD, [push(1, 2)]),
+    "of other pushes the oldest goes": ([Needed()], (push(2), push(1)), view([[0, 0, 0], [0, 0, 0]]), [push(2)]),
+    "the stalest pull goes first": (
+        [Stalest(), Needed()], (pull(0), pull(1), pull(2)), view([[4, 4, 4], [4, 4, 4]], held=(4, 2, 3)),
+        [pull(1), pull(2), pull(0)]),
+    "of equally stale pulls the smallest range goes": (
+        [Stalest(), Needed()], (pull(2), pull(1), pull(0)), view(held=(3, 2, 2)), [pull(1)]),
+    "the pull that computing waits for goes before all others": (
+        [Needed()], (push(0), pull(0), pull(1), pull(2)), BLOCKED, [pull(2), push(0), pull(0), pull(1)]),
+    "a blocked range without a ready pull changes nothing": (
+        [Needed()], (push(1), pull(0)), view([[0, 0, 0], [0, 0, 0]], held=(0, 0, 0), blocked=2), [pull(0)]),
+    "an order of pulls delays no older push": (
+        [Stalest(), TIC(), TAC()], (push(1), pull(0), pull(1)), HALF_DUPLEX, [push(1)]),
+    "an order of pulls decides among those before a push": (
+        [Stalest()], (pull(0), push(1), pull(1)), HALF_DUPLEX, [pull(1)]),
+    "an order of pushes delays no older pull": ([Advancing()], (pull(1), push(0), pull(0)), HALF_DUPLEX, [pull(1)]),
+    "an order of pushes decides among all of them": (
+        [Advancing()], (push(1), pull(1), push(0)), HALF_DUPLEX, [push(0)]),
+    "first in, first out": ([FIFO()], BACKWARD, view(), [*BACKWARD]),
+    "first in, last out": ([FILO()], BACKWARD, view(), [*reversed(BACKWARD)]),
+    "the first layers go first, and pulls before pushes": (
+        [Front()], LAYERED, view(layers=(0, 1, 1, 2)),
+        [push(0), pull(1), pull(2), push(1), push(2), pull(3), push(3)]),
+    "the older push of a range goes first": (
+        [Front()], (push(1, 4), push(0, 4), push(0, 5)), view(), [push(0, 4)]),
+    "times decide, not numbers of ranges": (
+        [TAC()], (pull(0), pull(1)), view(layers=(1, 0), sizes=(1, 1), forward_s=(1.0, 1.0), byte_s=1.0), [pull(1)]),
+}  # fmt: skip
 
 
-# --- decision vectors; ranges are numbered from 0 ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("order", [Advancing(), Needed()])
-def test_a_push_that_raises_a_low_bound_goes_first(order: Order):
-    assert order.pick((push(0), push(1)), view([[3, 2], [2, 3]])) == push(1)
-
-
-@pytest.mark.parametrize(("order", "expected"), [(FIFO(), 1), (Advancing(), 1), (Needed(), 1), (Front(), 0)])
-def test_without_such_a_push_the_oldest_goes(order: Order, expected: int):
-    assert order.pick((push(1), push(0)), view([[0, 1], [0, 0]], worker=1)) == push(expected)
-
-
-@pytest.mark.parametrize("order", [Advancing(), Needed()])
-def test_of_two_such_pushes_the_smaller_range_goes(order: Order):
-    assert order.pick((push(1), push(0)), view([[1, 1], [0, 0]], worker=1)) == push(0)
-
-
-@pytest.mark.parametrize("order", [Stalest(), Needed()])
-def test_the_stalest_pull_goes_first(order: Order):
-    seen = view([[4, 4, 4], [4, 4, 4]], held=(4, 2, 3))
-    assert all_of(order, (pull(0), pull(1), pull(2)), seen) == [pull(1), pull(2), pull(0)]
-
-
-@pytest.mark.parametrize("order", [Stalest(), Needed()])
-def test_of_equally_stale_pulls_the_smallest_range_goes(order: Order):
-    assert order.pick((pull(2), pull(1), pull(0)), view(held=(3, 2, 2))) == pull(1)
-
-
-# --- the rules of Needed ----------------------------------------------------------------------------------------------
-
-
-def test_the_pull_that_computing_waits_for_goes_before_all_others():
-    seen = view([[0, 0, 0], [1, 1, 1]], held=(0, 0, 9), blocked=2)
-    ready = (push(0), pull(0), pull(1), pull(2))
-    assert all_of(Needed(), ready, seen) == [pull(2), push(0), pull(0), pull(1)]
-
-
-def test_a_blocked_range_without_a_ready_pull_changes_nothing():
-    assert Needed().pick((push(1), pull(0)), view([[0, 0, 0], [0, 0, 0]], held=(0, 0, 0), blocked=2)) == pull(0)
-
-
-def test_of_other_pushes_the_oldest_goes():
-    assert Needed().pick((push(2), push(1)), view([[0, 0, 0], [0, 0, 0]])) == push(2)
-
-
-def test_a_push_of_a_worker_ahead_raises_no_low_bound():
-    """Its count of range 0 is above the low bound, although the other workers are above it, too."""
-    seen = View(0, counts=(3, 2), low=(2, 2), alone=(True, True))
-    assert Advancing().pick((push(0, 3), push(1, 2)), seen) == push(1, 2)
-
-
-def test_orders_of_one_kind_do_not_delay_older_requests_of_the_other():
-    """Over half duplex an order of pulls does not delay an older push, nor an order of pushes an older pull."""
-    seen = view([[0, 0], [1, 1]], held=(5, 1))
-    for order in (Stalest(), TIC(), TAC()):
-        assert order.pick((push(1), pull(0), pull(1)), seen) == push(1)
-    assert Stalest().pick((pull(0), push(1), pull(1)), seen) == pull(1)
-    assert Advancing().pick((pull(1), push(0), pull(0)), seen) == pull(1)
-    assert Advancing().pick((push(1), pull(1), push(0)), seen) == push(0)
+@pytest.mark.parametrize("rule", DECISIONS)
+def test_requests_are_sent_by_the_rule(rule: str):
+    orders, ready, seen, sent = DECISIONS[rule]
+    for order in orders:
+        assert order.pick(ready, seen) == sent[0], order
+        assert len(sent) == 1 or all_of(order, ready, seen) == sent, order
 
 
 @pytest.mark.parametrize("name", ROWS["order"])
@@ -112,24 +101,6 @@ def test_orders_work_without_any_knowledge(name: str):
     """A driver may know neither counts nor layers."""
     ready = (push(1), pull(0), push(0), pull(1))
     assert sorted(all_of(build("order", name), ready, View(0))) == sorted(ready)
-
-
-# --- FIFO, FILO, Front ------------------------------------------------------------------------------------------------
-
-
-def test_fifo_and_filo():
-    assert all_of(FIFO(), BACKWARD, view()) == list(BACKWARD)
-    assert all_of(FILO(), BACKWARD, view()) == list(reversed(BACKWARD))
-
-
-def test_front_sends_the_first_layers_first_and_pulls_before_pushes():
-    seen = view(layers=(0, 1, 1, 2))
-    ready = (push(3), push(2), push(1), pull(3), pull(2), push(0), pull(1))
-    assert all_of(Front(), ready, seen) == [push(0), pull(1), pull(2), push(1), push(2), pull(3), push(3)]
-
-
-def test_front_sends_the_older_push_of_a_range():
-    assert Front().pick((push(1, 4), push(0, 4), push(0, 5)), view()) == push(0, 4)
 
 
 def served(order: Order, arrivals: int, service: int) -> list[int]:
@@ -201,8 +172,3 @@ def test_tic_and_tac_start_at_the_input_of_a_chain(chain: list[tuple[int, int, i
                                      | {r for r, at in enumerate(layers) if at == place})
              for place, (f, _, _) in enumerate(chain)}  # fmt: skip
     assert tac(graph, dict(enumerate(map(float, sizes)))) == sorted(range(len(layers)))
-
-
-def test_tac_decides_by_times_not_by_numbers_of_ranges():
-    seen = view(layers=(1, 0), sizes=(1, 1), forward_s=(1.0, 1.0), byte_s=1.0)
-    assert TAC().pick((pull(0), pull(1)), seen) == pull(1)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from driven import Driven
 from simulate import simulate
+from tiny import tiny
 
 from pslab.config.spec import build
 from pslab.errors import ProtocolError
+from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.backup import Backup
 from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.dssp import DSSP
 from pslab.policies.sync.elastic import ElasticBSP
 from pslab.policies.sync.ssp import SSP
-from pslab.protocol.messages import Aggregate, Asked, Start
+from pslab.protocol.messages import Asked, Start
 
+PRUNED = {"prune": "static:5%", "pull": "changed"}
 SPEEDS = [1.0, 1.37, 2.11, 2.9]
 POLICIES = [BSP(), SSP(1), SSP(3), ASP(), Backup(1), DSSP(1, 4), DSSP(grant="literal"), ElasticBSP(3),
             ElasticBSP(3, include_last=True)]  # fmt: skip
@@ -33,14 +36,6 @@ def test_traces_by_hand(sync, compute_s, until_s, pushes, waited):
     assert (trace.pushes, trace.waited) == (dict(enumerate(pushes)), dict(enumerate(waited)))
     rounds = [[(push.worker, push.iteration) for push in step.pushes] for step in trace.steps if step.aggregate]
     assert rounds == ([[(0, t), (1, t)] for t in range(4)] if sync == BSP() else [])
-
-
-@pytest.mark.parametrize("sync", [BSP(), Backup(0)], ids=repr)
-def test_a_round_does_not_wait_for_a_worker_that_left(sync):
-    driven = Driven(sync, 2)
-    assert driven.push(0) == driven.ask(0) == ()
-    assert driven.leave(1) == (Aggregate(((0, 0),)), Start(0, 1))
-    assert driven.state == sync.initial((0,) if isinstance(sync, Backup) else ())
 
 
 @pytest.mark.parametrize("ranges", [1, 3])
@@ -69,6 +64,27 @@ def test_policies_are_equal_in_the_limit(sync, limit, compute_s, ranges):
     ours, theirs = (simulate(each, compute_s, 60, ranges=ranges) for each in (sync, limit))
     assert (ours.pushes, ours.waited) == (theirs.pushes, theirs.waited)
     assert not theirs.dropped
+
+
+@pytest.mark.parametrize(("sync", "limit", "fields"), [
+    ("backup:0", "bsp", PRUNED), ("local:1", "bsp", {**PRUNED, "schedule": "linear"}),
+    ("local:1", "bsp", {"optimizer": "adam"}), ("downpour", "asp", PRUNED), ("downpour", "asp", {"optimizer": "adam"}),
+    ("average:1", "local:4", {"batch_size": 64, "pushes": 32}),  # a pass of a worker's quarter of the data
+], ids=str)  # fmt: skip
+def test_whole_runs_are_equal_in_the_limit(tmp_path, sync, limit, fields):
+    ours, theirs = (
+        run(tiny(engine="virtual", sync=each, cluster="steady", **fields), results=tmp_path, progress=False)
+        for each in (sync, limit)
+    )
+    assert np.array_equal(ours.weights, theirs.weights)
+    assert ours.pushes.equals(theirs.pushes)
+    assert (ours.manifest["verdict"], ours.manifest["dropped"]) == ("valid", 0)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_ssp_lead_is_the_staleness_plus_the_push_itself(staleness):
+    # a worker may start an iteration `staleness` ahead of the slowest; once pushed it counts as done
+    assert simulate(SSP(staleness), [1, 10], 100).gap_max == staleness + 1
 
 
 @pytest.mark.parametrize(("compute_s", "totals"), [

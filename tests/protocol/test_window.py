@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pslab.errors import ProtocolError
 from pslab.protocol.window import Window
@@ -32,55 +32,31 @@ def test_window_vector():
     assert ring(window) == (2, [1, 1, 0])
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_the_low_bound_is_the_least_clock_and_rises_by_at_most_one_per_push(seed):
-    chance = random.Random(seed)
-    members, length = chance.randint(1, 6), chance.choice([1, 2, 4, None])
+EVENTS = st.lists(st.tuples(st.sampled_from(["push"] * 8 + ["join", "leave"]), st.integers(0, 99)), max_size=80)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 6), st.sampled_from([1, 2, 4, None]), EVENTS)
+def test_the_low_bound_is_the_least_clock_of_the_members(members, length, events):
+    """Whatever is pushed, and whoever joins or leaves; a push raises it by at most one."""
     window, clocks = Window(members, length), [0] * members
-    for _ in range(120):
-        worker = chance.randrange(members)
-        allowed = length is None or clocks[worker] - min(clocks) <= length - 1  # SSP with s = l - 1
-        assert window.valid(clocks[worker]) is allowed
-        if not allowed:
-            continue
-        before = window.base
-        moved = window.push(clocks[worker])
-        clocks[worker] += 1
-        assert window.base == min(clocks)
-        assert moved is (window.base == before + 1)
+    for what, number in events:
+        which, before = number % len(clocks), window.base
+        allowed = length is None or clocks[which] - before <= length - 1  # SSP with s = l - 1
+        assert window.valid(clocks[which]) is allowed
+        if what == "push" and allowed:
+            moved = window.push(clocks[which])
+            clocks[which] += 1
+            assert moved is (window.base == before + 1) is (window.base > before)
+        elif what == "leave" and len(clocks) > 1:
+            assert window.leave(clocks.pop(which)) is (min(clocks) > before)
+        elif what == "join":
+            clocks.append(before + number % (length or 4))
+            window.join(clocks[-1])
+        assert (window.base, window.members) == (min(clocks), len(clocks))
         assert sum(window.counts.values()) == sum(c - min(clocks) for c in clocks)
         assert len(window.counts) <= (length or max(clocks) + 1)
-
-
-def pushed(chance: random.Random, members: int, pushes: int) -> tuple[Window, list[int]]:
-    """A window without a length after random pushes, and the clocks of its members."""
-    window, clocks = Window(members, None), [0] * members
-    for _ in range(pushes):
-        worker = chance.randrange(members)
-        window.push(clocks[worker])
-        clocks[worker] += 1
-    return window, clocks
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_member_that_left_has_no_influence(seed):
-    chance = random.Random(seed)
-    window, clocks = pushed(chance, chance.randint(2, 5), 40)
-    before, clock = window.base, clocks.pop(chance.randrange(len(clocks)))
-    moved = window.leave(clock)
-    assert window.base == min(clocks)
-    assert moved is (window.base > before)
-    assert sum(window.counts.values()) == sum(c - min(clocks) for c in clocks)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_member_that_joins_counts_like_the_others(seed):
-    chance = random.Random(seed)
-    window, clocks = pushed(chance, chance.randint(1, 4), 30)
-    clocks.append(window.base + chance.randint(0, 3))
-    window.join(clocks[-1])
-    assert window.base == min(clocks)
-    assert sum(window.counts.values()) == sum(c - min(clocks) for c in clocks)
+        assert not window.valid(window.base - 1)
     with pytest.raises(ProtocolError, match="below the low bound"):
         window.join(window.base - 1)
 

@@ -103,10 +103,14 @@ def truncated(name: str, share: float = 0.5) -> Falsify:
     return falsify
 
 
-def without_arrivals(folder: Path) -> None:
-    """There is no table of arrivals, and no sum of it."""
-    (folder / "arrivals.csv").unlink()
-    fact("sha256", lambda found: {name: value for name, value in found.items() if name != "arrivals.csv"})(folder)
+def without_file(name: str) -> Falsify:
+    """There is no such file, and no sum of it."""
+
+    def falsify(folder: Path) -> None:
+        (folder / name).unlink()
+        fact("sha256", lambda found: {other: value for other, value in found.items() if other != name})(folder)
+
+    return falsify
 
 
 def hidden_drop(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -84,14 +83,10 @@ def _result(run: Run, random: Random, end: str) -> Result:
     accuracy = tables["accuracy"].accuracy
     tables["accuracy"]["accuracy"] = (accuracy * random.uniform(0.5, 1.0)).clip(upper=1.0)
     pushes = len(tables["pushes"]) // run.servers
-    facts = {"digest": run.digest, "run": run.plain(), "outcome": "diverged" if end in ENDS[-2:] else "budget",
-             "verdict": random.choice(["valid", "unknown", "invalid"]), "emulation_ok": end != "slow", "emulation": {},
-             "disturbed": run.evaluate == "beside", "seconds": 4.0 * scale * (pushes > 0), "pushes": pushes,
-             "accepted": pushes, "dropped": 0, "deaths": [],
-             "sha256": {f"{name}.csv": "" for name in tables}}  # fmt: skip
-    result = Result(run, Path("results/runs") / run.digest, facts)
-    result.__dict__.update(tables)
-    return result
+    return handmade.result(
+        None, run, tables, outcome="diverged" if end in ENDS[-2:] else "budget", emulation_ok=end != "slow",
+        verdict=random.choice(["valid", "unknown", "invalid"]), disturbed=run.evaluate == "beside",
+        seconds=4.0 * scale * (pushes > 0), pushes=pushes)  # fmt: skip
 
 
 @lru_cache

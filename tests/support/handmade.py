@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pandas as pd
 from pslab.config.run import Run
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result
+from pslab.lab.records.results import Results, Runs
 
 PHASE_COLUMNS = ["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"]
 ARRIVAL_COLUMNS = ["kind", "worker", "range", "iteration", "version", "seconds"]
@@ -56,30 +58,44 @@ EAGER = [
 EAGER_PUSHES = [(1, 0, 0, 0, 1, 0, 6.05), (2, 0, 1, 0, 2, 1, 10.05)]
 
 
-def eager(folder: Path) -> Result:
+def eager(folder: Path | None = None) -> Result:
     return record(folder, Run(sync="eager", workers=1, pushes=2), EAGER, EAGER_PUSHES)
 
 
-def bsp(folder: Path) -> Result:
+def bsp(folder: Path | None = None) -> Result:
     return record(folder, Run(sync="bsp", workers=2, pushes=4), BSP, BSP_PUSHES)
 
 
-def asp(folder: Path) -> Result:
+def asp(folder: Path | None = None) -> Result:
     return record(folder, Run(sync="asp", workers=2, pushes=3), ASP, ASP_PUSHES)
 
 
-def record(folder: Path, run: Run, phases: Iterable[tuple], pushes: Iterable[tuple]) -> Result:
+def record(folder: Path | None, run: Run, phases: Iterable[tuple], pushes: Iterable[tuple]) -> Result:
     """A finished run with these tables; every push takes 100 bytes, its pull 30."""
     table = pd.DataFrame(list(phases), columns=PHASE_COLUMNS)
     table["range"] = np.where(table.phase.isin(ALL), -1, 0)
     applied = pd.DataFrame(list(pushes), columns=PUSH_COLUMNS).assign(
         range=0, loss=1.0, density=1.0, bytes_up=100, bytes_up_raw=100, bytes_down=30, bytes_down_raw=30)  # fmt: skip
     evaluated = pd.DataFrame({"pushes": [0], "iteration": [0.0], "seconds": [0.0], "accuracy": [0.1], "loss": [2.3]})
-    facts = {"outcome": "budget", "verdict": "unknown", "emulation_ok": True, "emulation": {}, "disturbed": False,
-             "seconds": 11.0, "pushes": len(applied), "accepted": len(applied), "dropped": 0, "deaths": []}  # fmt: skip
     arrivals = arrived(table, applied, eager=run.sync == "eager")
     tables = {"accuracy": evaluated, "phases": table, "pushes": applied, "arrivals": arrivals}
-    return Draft(run, folder).save(tables, np.zeros(2, np.float32), facts)
+    return result(folder, run, tables, seconds=11.0, pushes=len(applied))
+
+
+def result(folder: Path | None, run: Run, tables: dict[str, pd.DataFrame], **facts: Any) -> Result:
+    """A finished run with these tables and facts: recorded in a folder, or, without one, nowhere."""
+    facts = {"outcome": "budget", "verdict": "unknown", "emulation_ok": True, "emulation": {}, "disturbed": False,
+             "accepted": facts["pushes"], "dropped": 0, "deaths": [], **facts}  # fmt: skip
+    if folder is not None:
+        return Draft(run, folder).save(tables, np.zeros(2, np.float32), facts)
+    facts = {"digest": run.digest, "run": run.plain(), **facts, "sha256": {f"{name}.csv": "" for name in tables}}
+    return changed(Result(run, Path("results/runs") / run.digest, facts), **tables)
+
+
+def changed(result: Result, **tables: pd.DataFrame) -> Result:
+    """The same result with other tables."""
+    result.__dict__.update(tables)
+    return result
 
 
 def arrived(phases: pd.DataFrame, pushes: pd.DataFrame, *, eager: bool = False) -> pd.DataFrame:
@@ -105,13 +121,11 @@ def two_ranges(result: Result) -> Result:
     phases = pd.concat([result.phases, later], ignore_index=True)
     second = result.pushes.assign(range=1, seconds=result.pushes.seconds + 0.25)
     pushes = pd.concat([result.pushes, second], ignore_index=True)
-    object.__setattr__(result, "__dict__", {**result.__dict__, "phases": phases, "pushes": pushes,
-                                              "arrivals": arrived(phases, pushes)})  # fmt: skip
-    return result
+    return changed(result, phases=phases, pushes=pushes, arrivals=arrived(phases, pushes))
 
 
 def curve(
-    folder: Path, run: Run, accuracy: Sequence[float], seconds: Sequence[float] | None = None, **facts: object
+    folder: Path | None, run: Run, accuracy: Sequence[float], seconds: Sequence[float] | None = None, **facts: Any
 ) -> Result:
     """A finished run with these evaluations, evenly spaced over its pushes, a second apart; 130 bytes a push.
 
@@ -133,6 +147,11 @@ def curve(
     evaluated = pd.DataFrame({"pushes": at, "iteration": at / run.workers, "seconds": instants, "accuracy": accuracy,
                               "loss": 0.5})  # fmt: skip
     tables = {"accuracy": evaluated, "phases": pd.DataFrame(rows, columns=[*PHASE_COLUMNS, "range"]), "pushes": applied}
-    told = {"outcome": "budget", "verdict": "unknown", "emulation_ok": True, "emulation": {}, "disturbed": False,
-            "seconds": end_s, "pushes": pushes, "accepted": pushes, "dropped": 0, "deaths": [], **facts}  # fmt: skip
-    return Draft(run, folder).save(tables, np.zeros(2, np.float32), told)
+    return result(folder, run, tables, **{"seconds": end_s, "pushes": pushes, **facts})
+
+
+def finished(runs: Runs, accuracy: Any, folder: Path | None = None, **facts: Any) -> Results:
+    """The results of runs by `curve`; what is a function is asked for each run."""
+    given = {"accuracy": accuracy, **facts}
+    return runs.finished([curve(folder, run, **{name: each(run) if callable(each) else each
+                                                for name, each in given.items()}) for run in runs])  # fmt: skip

@@ -239,9 +239,9 @@ class Pool:
 
     def close(self, *, kill: bool = False) -> None:
         """End every process: in order if they are well, at once if not."""
+        self._fleet.close()
         for pipe in self.pipes.values():
             pipe.close()
-        self._fleet.close()
         for process in self.processes.values():
             if kill:
                 process.kill()

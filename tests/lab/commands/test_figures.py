@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,12 +141,14 @@ LISTED = """
 """
 
 
-def test_without_all_the_main_entries_are_executed(bench: Bench):
-    (bench.notebooks / "batch.yaml").write_text(LISTED)
-    assert main(["figures", *bench.places]) == 0
-    assert bench.executed == ["two"]
-    assert main(["figures", *bench.places, "--only", "one"]) == 0
-    assert bench.executed == ["two", "one"]
+@pytest.mark.parametrize(("listed", "words", "executed"), [
+    (LISTED, [], ["two"]), (LISTED, ["--only", "one"], ["one"]), (PLAN, ["--all", "--only", "one"], ["one"]),
+    (PLAN, ["--all", "--only", "one-fast", "--set", "pushes=32"], ["one-fast"]),
+])  # fmt: skip
+def test_the_main_entries_are_executed_or_those_that_are_named(bench: Bench, listed, words, executed):
+    (bench.notebooks / "batch.yaml").write_text(listed)
+    assert main(["figures", *bench.places, *words, "--no-images"]) == 0
+    assert (bench.executed, bench.exported) == (executed, [])
 
 
 def test_what_it_will_take_is_said_before_it_starts(
@@ -172,22 +176,13 @@ def test_without_the_space_for_its_results_nothing_is_executed(
     assert bench.executed == []
 
 
-def test_only_a_notebook_or_a_variant(bench: Bench):
-    assert bench("--only", "one") == 0
-    assert bench.executed == ["one"]
-    assert bench("--only", "one-fast", "--set", "pushes=32") == 0
-    assert bench.executed == ["one-fast"]
-
-
-def test_the_stamp_names_everything(bench: Bench, first: Callable[..., int]):
+def test_with_nothing_new_nothing_is_executed(bench: Bench, first: Callable[..., int], capsys: pytest.CaptureFixture):
     made = bench.stamp("two")["made"]
     assert set(made["records"]) == {f"runs/{path.name}" for path in (bench.results / "runs").iterdir()}
     assert set(made["figures"]) == {"two-accuracy", "two-time"}
     assert batch.MISSING not in [*made["records"].values(), *made["figures"].values()]
     assert made["parameters"] == {"live": False}
-
-
-def test_with_nothing_new_nothing_is_executed(bench: Bench, first: Callable[..., int], capsys: pytest.CaptureFixture):
+    bench.write("two", words="A better text")
     capsys.readouterr()
     assert first() == 0
     assert (bench.executed, bench.exported) == ([], [])
@@ -207,12 +202,6 @@ def test_again_executes_what_was_not_emulated_in_time(bench: Bench, first: Calla
     assert AGAIN not in os.environ
 
 
-def test_prose_is_no_reason_to_execute_a_notebook_again(bench: Bench, first: Callable[..., int]):
-    bench.write("two", words="A better text")
-    assert first() == 0
-    assert bench.executed == []
-
-
 def test_a_notebook_that_is_changed_while_it_is_executed_is_executed_again(bench: Bench):
     def changes(*arguments: Any) -> None:
         bench.kernel(*arguments)
@@ -226,30 +215,34 @@ def test_a_notebook_that_is_changed_while_it_is_executed_is_executed_again(bench
     assert done == ["two", "two"]  # the second time it is already what it becomes
 
 
-@pytest.mark.parametrize("change", ["code", "record", "package", "semantics", "stamp", "figure", "notebook", "lost"])
-def test_what_a_figure_was_made_of_is_watched(
-    bench: Bench, first: Callable[..., int], monkeypatch: pytest.MonkeyPatch, change: str
-):
-    manifest = next((bench.results / "runs").iterdir()) / "manifest.json"
-    match change:
-        case "code":
-            bench.write("two", code="sweep(runs)  # now")
-        case "record":
-            manifest.write_text(manifest.read_text() + " ")
-        case "lost":
-            shutil.rmtree(manifest.parent)
-        case "package":
-            monkeypatch.setattr(batch, "_package", lambda: "another")
-        case "semantics":
-            monkeypatch.setattr(batch, "SEMANTICS", batch.SEMANTICS + 1)
-        case "stamp":
-            (bench.results / "notebooks" / "two.json").write_text('{"made": ')
-        case "figure":
-            (bench.results / "figures" / "two-time.json").write_text("{}")
-        case "notebook":
-            (bench.results / "notebooks" / "two.ipynb").unlink()
+def _manifest(bench: Bench) -> Path:
+    return next((bench.results / "runs").iterdir()) / "manifest.json"
+
+
+CHANGES: dict[str, Callable[[Bench], object]] = {
+    "code": lambda bench: bench.write("two", code="sweep(runs)  # now"),
+    "record": lambda bench: _manifest(bench).write_text(_manifest(bench).read_text() + " "),
+    "lost": lambda bench: shutil.rmtree(_manifest(bench).parent),
+    "package": lambda bench: bench.monkeypatch.setattr(batch, "_package", lambda: "another"),
+    "semantics": lambda bench: bench.monkeypatch.setattr(batch, "SEMANTICS", batch.SEMANTICS + 1),
+    "stamp": lambda bench: (bench.results / "notebooks" / "two.json").write_text('{"made": '),
+    "figure": lambda bench: (bench.results / "figures" / "two-time.json").write_text("{}"),
+    "figures": lambda bench: shutil.rmtree(bench.results / "figures"),
+    "notebook": lambda bench: (bench.results / "notebooks" / "two.ipynb").unlink(),
+    "notebooks": lambda bench: shutil.rmtree(bench.results / "notebooks"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_figure_was_made_of_is_watched(bench: Bench, first: Callable[..., int], change: str):
+    """What was deleted comes back as it was; a record that is there is not written again."""
+    before = {path: path.read_bytes() for path in (bench.results / "figures").iterdir()}
+    CHANGES[change](bench)
+    runs = {path: path.stat().st_mtime_ns for path in (bench.results / "runs").iterdir()}
     assert first() == 0
     assert bench.executed == ["two"]
+    assert {path: path.read_bytes() for path in (bench.results / "figures").iterdir()} == before
+    assert runs.items() <= {path: path.stat().st_mtime_ns for path in (bench.results / "runs").iterdir()}.items()
     assert first() == 0
     assert bench.executed == []
 
@@ -261,17 +254,6 @@ def test_a_change_of_the_drawing_package_is_a_change(tmp_path: Path, monkeypatch
     batch._package.cache_clear()
     assert batch._package() != before
     batch._package.cache_clear()
-
-
-@pytest.mark.parametrize("lost", ["figures", "notebooks"])
-def test_what_was_deleted_comes_back_without_a_run(bench: Bench, first: Callable[..., int], lost: str):
-    runs = sorted((path.name, path.stat().st_mtime_ns) for path in (bench.results / "runs").iterdir())
-    before = {path.name: path.read_bytes() for path in (bench.results / "figures").iterdir()}
-    shutil.rmtree(bench.results / lost)
-    assert first() == 0
-    assert bench.executed == ["two"]
-    assert {path.name: path.read_bytes() for path in (bench.results / "figures").iterdir()} == before
-    assert sorted((path.name, path.stat().st_mtime_ns) for path in (bench.results / "runs").iterdir()) == runs
 
 
 def test_a_figure_that_is_drawn_no_longer_goes(bench: Bench, first: Callable[..., int]):
@@ -289,16 +271,14 @@ def test_a_changed_parameter_executes_and_runs_what_is_missing(bench: Bench, fir
     assert bench.stamp("two")["made"]["parameters"] == {"live": False, "syncs": ["bsp", "ssp:3"]}
 
 
-def test_a_given_parameter_concerns_the_notebooks_that_have_it(bench: Bench):
+def test_a_parameter_is_given_to_the_notebooks_that_have_it_and_tiny_ones_to_a_folder_of_their_own(
+    bench: Bench, capsys: pytest.CaptureFixture
+):
     path = bench.notebooks / "two.ipynb"
     path.write_text(path.read_text().replace("pushes = 8", "iterations = 8"))
-    entries = plan(bench.notebooks, bench.results, given={"pushes": 4})
-    assert [dict(entry.values) for entry in entries] == [{"pushes": 4}, {"live": False}, {"pushes": 4}]
-
-
-def test_tiny_parameters_need_a_folder_of_their_own(bench: Bench, capsys: pytest.CaptureFixture):
-    assert [dict(entry.values) for entry in plan(bench.notebooks, bench.results, tiny=True)] == [
-        {"pushes": 4}, {"live": False}, {"pushes": 16}]  # fmt: skip
+    for how, each in (({"given": {"pushes": 4}}, (4, 4)), ({"tiny": True}, (4, 16))):
+        entries = plan(bench.notebooks, bench.results, **how)
+        assert [dict(entry.values) for entry in entries] == [{"pushes": each[0]}, {"live": False}, {"pushes": each[1]}]
     assert main(["figures", "--notebooks", str(bench.notebooks), "--tiny"]) == 2
     assert "name a folder with --results" in capsys.readouterr().err
 
@@ -306,23 +286,14 @@ def test_tiny_parameters_need_a_folder_of_their_own(bench: Bench, capsys: pytest
 # -- images ----------------------------------------------------------------------------------------
 
 
-def test_images_that_were_deleted_come_back_without_a_notebook(bench: Bench, first: Callable[..., int]):
+def test_images_that_were_deleted_or_are_older_than_their_figure_come_back_without_a_notebook(
+    bench: Bench, first: Callable[..., int]
+):
     (bench.results / "figures" / "two-time.svg").unlink()
-    assert first() == 0
-    assert (bench.executed, bench.exported) == ([], ["two-time"])
-
-
-def test_an_image_older_than_its_figure_is_exported_again(bench: Bench, first: Callable[..., int]):
     os.utime(bench.results / "figures" / "two-accuracy.png", (1, 1))
-    assert first() == 0
-    assert bench.exported == ["two-accuracy"]
-    assert first() == 0
-    assert bench.exported == []  # though the image came out equal
-
-
-def test_no_images(bench: Bench):
-    assert bench("--no-images") == 0
-    assert bench.exported == []
+    for exported in (["two-accuracy", "two-time"], []):  # once, though the images came out equal
+        assert first() == 0
+        assert (bench.executed, sorted(bench.exported)) == ([], exported)
 
 
 # -- failures --------------------------------------------------------------------------------------
@@ -350,13 +321,12 @@ def test_a_failing_notebook_is_reported_and_the_rest_goes_on(bench: Bench, capsy
     assert not list(folder.glob("*failed*"))
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), Unwritable("no room")],
-                         ids=["notebook", "record"])  # fmt: skip
-def test_a_full_disk_ends_the_batch(bench: Bench, error: Exception, capsys: pytest.CaptureFixture):
-    bench.fails = {"one": error}
-    assert bench() == 1
-    assert bench.executed == ["one"]
-    assert "nothing can be written any more, so one is the last one" in capsys.readouterr().err
+def test_a_full_disk_ends_the_batch(bench: Bench, capsys: pytest.CaptureFixture):
+    for error in (OSError(errno.ENOSPC, "No space left on device"), Unwritable("no room")):
+        bench.fails = {"one": error}
+        assert bench() == 1
+        assert bench.executed == ["one"]
+        assert "nothing can be written any more, so one is the last one" in capsys.readouterr().err
 
 
 def test_half_a_notebook_never_takes_the_place_of_a_whole_one(bench: Bench, first: Callable[..., int]):
@@ -424,13 +394,11 @@ def test_a_plan_that_cannot_be_is_refused(bench: Bench, text: str, words: str):
         plan(bench.notebooks, bench.results)
 
 
-def test_notebooks_are_searched_upward(bench: Bench, tmp_path: Path):
+def test_notebooks_are_searched_upward_and_an_installed_package_says_where_they_are(bench: Bench, tmp_path: Path):
     (tmp_path / "results" / "deep").mkdir(parents=True)
     assert batch.folder(tmp_path / "results" / "deep") == bench.notebooks
-
-
-def test_an_installed_package_says_where_notebooks_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(batch, "__file__", str(tmp_path / "site-packages" / "pslab" / "batch.py"))
+    shutil.rmtree(bench.notebooks)
+    bench.monkeypatch.setattr(batch, "__file__", str(tmp_path / "site-packages" / "pslab" / "batch.py"))
     with pytest.raises(ConfigError, match="a copy of the project's sources, or name the folder with --notebooks"):
         batch.folder(tmp_path)
 
@@ -439,7 +407,7 @@ def test_yaml_numbers_are_numbers():
     assert figures._assignment("cluster={bandwidth_bit_s: 1e8, duplex: half}") == (
         "cluster", {"bandwidth_bit_s": 1e8, "duplex": "half"})  # fmt: skip
     assert figures._assignment("thresholds=['10%', 1%]") == ("thresholds", ["10%", "1%"])
-    assert figures._assignment("rates=[5e-1]") == ("rates", [0.5])
+    assert figures._assignment("learning-rate=5e-1") == ("learning_rate", 0.5)
 
 
 # -- kernels and progress --------------------------------------------------------------------------
@@ -501,6 +469,8 @@ def test_runs_that_are_recorded_are_no_part_of_what_is_expected(bench: Bench, fi
     for expected_s in (57.0, 107.0):  # one of two records is gone, both are
         shutil.rmtree(next((bench.results / "runs").iterdir()))
         assert entry.expected_s() == expected_s
+    found = entry.stamp_of([{"swept_s": 3.0}, {"swept_s": 4.5}], 10.0)
+    assert (found["swept_s"], found["drawing_s"]) == (7.5, 2.5)
 
 
 @pytest.mark.parametrize(("given", "times"), [
@@ -514,19 +484,11 @@ def test_other_parameters_take_as_much_longer_as_there_is_more_to_run(bench: Ben
     assert entry.takes == (own.takes[0] * times, own.takes[1] * times)
 
 
-def test_the_time_of_sweeps_is_kept_apart(bench: Bench):
-    entry = plan(bench.notebooks, bench.results)[0]
-    found = entry.stamp_of([{"swept_s": 3.0}, {"swept_s": 4.5}], 10.0)
-    assert (found["swept_s"], found["drawing_s"]) == (7.5, 2.5)
-
-
-def test_a_second_call_needs_no_torch_and_no_papermill(bench: Bench, first: Callable[..., int]):
-    import subprocess
-    import sys
-
-    script = ("import sys; from pslab.__main__ import main; "
-              f"assert main(['figures', '--results', {str(bench.results)!r}, '--notebooks', {str(bench.notebooks)!r}, "
-              "'--only', 'two', '--no-images']) == 0; assert not {'torch', 'papermill'} & {*sys.modules}")  # fmt: skip
+def test_a_second_call_a_trace_and_the_doctor_need_no_torch_and_no_papermill(bench: Bench, first: Callable[..., int]):
+    trace = ["trace", handmade.bsp(bench.results).digest, "--results", str(bench.results)]
+    words = ["figures", *bench.places, "--only", "two", "--no-images"]
+    script = ("import sys, pslab.lab.commands.doctor; from pslab.__main__ import main; "
+              f"assert main({words}) == main({trace}) == 0; assert not {{'torch', 'papermill'}} & {{*sys.modules}}")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "1 up to date" in done.stdout
@@ -540,7 +502,3 @@ def test_a_dry_run_says_what_would_be_executed_and_executes_nothing(bench: Bench
     said = capsys.readouterr().out.splitlines()
     assert said[:3] == ["one: up to date", "two: how long is not known yet", "one-fast: how long is not known yet"]
     assert said[3].startswith("to be executed: two, one-fast;")
-
-
-def test_a_parameter_is_set_with_dashes_or_underscores():
-    assert figures._assignment("learning-rate=0.5") == figures._assignment("learning_rate=0.5")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import handmade
@@ -66,10 +64,3 @@ def test_exit_statuses(tmp_path: Path, results: dict[str, Result], capsys: pytes
     (tmp_path / "file").write_text("")
     assert trace(tmp_path, results["asp"].digest, "--out", str(tmp_path / "file" / "x.json")) == 1
     assert "cannot be written" in capsys.readouterr().err
-
-
-def test_a_trace_needs_no_torch(tmp_path: Path, results: dict[str, Result]):
-    words = ["trace", results["asp"].digest, "--results", str(tmp_path)]
-    code = f"import sys; from pslab.__main__ import main; sys.exit(main({words!r}) or 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -267,7 +267,7 @@ def test_a_decision_for_all_ranges_must_be_the_same_on_each():
     assert_invalid(judge(wanted, {**tables, "pushes": both[:-1]}, facts), "the policy decides for all of them")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["bsp", "ssp:1", "asp", "eager", "eager:1", "local:3", "backup:1", "backup:2"]),
        st.integers(0, 29), st.sampled_from(INTEGERS), st.sampled_from([-2, -1, 1, 2]))  # fmt: skip
 def test_no_number_of_a_push_can_be_changed(sync, row, name, by):

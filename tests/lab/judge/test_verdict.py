@@ -120,7 +120,7 @@ CLUSTERS = st.fixed_dictionaries(
      "serve_s": st.sampled_from([0.0, 0.01]), "decode_s": st.sampled_from([0.0, 0.02])})  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(st.sampled_from(SYNCS), CLUSTERS, st.integers(1, 5), st.integers(1, 60), st.integers(0, 9), st.booleans())
 def test_every_history_of_the_timing_engine_is_valid(sync, cluster, workers, pushes, seed, timed):
     stop = {"pushes": None, "seconds": pushes / 3} if timed else {"pushes": pushes}
@@ -135,7 +135,7 @@ def test_every_history_of_the_timing_engine_is_valid(sync, cluster, workers, pus
     assert verdict.checked[-1] == "the policy's decisions, replayed"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(SYNCS), st.sampled_from([0.0, 0.2]), st.floats(0.5, 8), st.floats(0.5, 8), st.integers(0, 2))
 def test_histories_with_workers_that_join_and_leave_are_valid(sync, latency_s, leave_s, join_s, who):
     moves = {"leave": {who: leave_s}, "join": {who: join_s, (who + 1) % 3: join_s / 2}}

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import handmade
 import plotly.graph_objects as go
 import pytest
 from tiny import digits, net
@@ -220,17 +221,13 @@ def test_a_cluster_of_a_readers_own_stays_as_it_is_given(tmp_path: Path):
     assert [run.cluster for run in view.controls.runs()] == [Run(cluster=own).cluster]
 
 
-def test_choosing_nothing_is_refused(view: Live):
+def test_choosing_nothing_and_wrong_arguments_are_refused(view: Live, tmp_path: Path):
     chip(view, "BSP").value = False
     view.start()
     assert "choose at least one" in view.message.value
-
-
-def test_wrong_arguments_are_refused_at_once(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"no such field; .*did you mean 'optimizer'"):
-        Live(optimiser="sgd", live=True, results=tmp_path)
-    with pytest.raises(ConfigError, match="live"):
-        Live(live="yes", results=tmp_path)  # type: ignore[arg-type]
+    for wrong, words in (({"optimiser": "sgd", "live": True}, "did you mean 'optimizer'"), ({"live": "yes"}, "live")):
+        with pytest.raises(ConfigError, match=words):
+            Live(results=tmp_path, **wrong)
 
 
 def test_runs_of_others_are_shown_and_listed(view: Live, tmp_path: Path):
@@ -319,14 +316,9 @@ def test_stretch_of_waiting_without_room_has_no_text():
     assert [text for *_, text in live_figure.stretches(kept)] == ["", ""]
 
 
-def test_each_strip_has_its_name():
-    kept = deque([Doing("computing", (), 0)])
-    assert strips(track(workers=[kept] * 12)).layout.yaxis.dtick == 1  # plotly leaves out every second one else
-
-
-def test_many_workers_are_counted():
-    many = [deque([Doing("computing", (), 0)]) for _ in range(live_figure.LANES + 4)]
-    shown = strips(track(workers=many))
+def test_each_strip_has_its_name_and_many_workers_are_counted():
+    shown = strips(track(workers=[deque([Doing("computing", (), 0)])] * (live_figure.LANES + 4)))
+    assert shown.layout.yaxis.dtick == 1  # plotly leaves out every second one else
     assert len(shown.data[0].y) == live_figure.LANES
     assert shown.layout.xaxis.title.text.endswith("4 more workers")
 
@@ -345,25 +337,18 @@ def test_dead_worker_has_no_iteration():
     assert "iteration 4," in second
 
 
-def test_diverged_run_is_listed_as_diverged():
+def test_what_is_wrong_with_a_run_is_said_in_the_list_and_marked_at_its_curve():
     ended = track(state=FINISHED, manifest={"outcome": "diverged"})
     assert row_of(ended, "BSP", True)["state"] == "diverged"
-
-
-def test_an_emulation_that_was_not_kept_is_marked_in_the_list():
-    missed, kept = (track(state=FINISHED, manifest={"emulation_ok": ok, "dilation": 2.0}) for ok in (False, True))
+    points = [Point(0, 0.0, 0.1, 1.0), Point(5, 1.0, 0.5, 1.0)]
+    missed, kept = (track(state=FINISHED, points=points, manifest={"emulation_ok": ok, "dilation": 2.0})
+                    for ok in (False, True))  # fmt: skip
     assert row_of(missed, "BSP", True)["run"] == "BSP*"
     assert row_of(missed, "BSP", True)["state"] == "finished, emulated 2 times slower"
     assert row_of(kept, "BSP", True)["run"] == "BSP"
     assert "* the machine was too slow" in notes_under([kept, missed])
     assert "too slow" not in notes_under([kept])
-
-
-def test_an_emulation_that_was_not_kept_is_marked_at_its_curve():
-    points = [Point(0, 0.0, 0.1, 1.0), Point(5, 1.0, 0.5, 1.0)]
-    tracks = [track(state=FINISHED, points=points, manifest={"emulation_ok": False})]
-    shown = live_figure.curves(tracks, Session().names(tracks))
-    assert shown.data[0].name.endswith("*")
+    assert live_figure.curves([missed], Session().names([missed])).data[0].name.endswith("*")
 
 
 def test_frame_follows_the_best_curve():
@@ -393,11 +378,20 @@ def test_script_has_no_front_end():
     assert not has_front_end()
 
 
-def test_view_needs_no_torch(tmp_path: Path):
+def test_neither_a_view_nor_what_is_recorded_needs_torch(tmp_path: Path):
+    made = handmade.curve(tmp_path, Run(pushes=8), [0.1, 0.9])
     Draft(Run(pushes=100), tmp_path).note({"pushes": 8, "seconds": 1.0})
-    script = (
-        "import sys; from pslab.lab.live.view import Live;"
-        f"view = Live(live=True, results={json.dumps(str(tmp_path))}); view.refresh();"
-        "assert 'elsewhere' in view.table.value; assert 'torch' not in sys.modules"
-    )
+    script = f"""
+import sys
+from pslab import sweep
+from pslab.lab.live.view import Live
+from pslab.lab.records.results import load
+
+view = Live(live=True, results={str(tmp_path)!r})
+view.refresh()
+assert "elsewhere" in view.table.value
+(again,) = sweep([load({str(made.path)!r}).run], results={str(tmp_path)!r})
+assert again.cached and len(again.accuracy)
+assert "torch" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import handmade
 import pytest
@@ -28,7 +27,7 @@ from pslab.lab.records.record import Result
 from pslab.lab.records.units import size
 from pslab.protocol.server import first_step
 
-BASE = Run(pushes=8, engine="virtual")
+BASE = Run(pushes=8, engine="virtual", cluster="lab")
 
 
 def said(field: str, value: object) -> str:
@@ -115,48 +114,48 @@ def test_cluster_is_described_with_its_presets_fields():
 # -- captions --------------------------------------------------------------------------------------
 
 
-def results(folder: Path, *runs: Run, **facts: object) -> list[Result]:
-    return [handmade.curve(folder, run, [0.1, 0.9], **facts) for run in runs]
+def results(*runs: Run) -> list[Result]:
+    return [handmade.curve(None, run, [0.1, 0.9]) for run in runs]
 
 
 def told(found: list[Result], *shown: str) -> str:
     return "\n".join(caption(found, shown)).replace("\u00a0", " ").replace("\u202f", " ")
 
 
-def test_caption_says_what_runs_share(tmp_path: Path):
+def test_caption_says_what_runs_share():
     run = Run(sync="asp", cluster="lab", learning_rate=0.5, pushes=8, schedule="linear")
-    text = told(results(tmp_path, run, run.but(seed=1)))
+    text = told(results(run, run.but(seed=1)))
     assert text == (
         "MLP, MNIST, ASP, dense, 4 workers, batch 64, SGD, η = 0.5, linear schedule, push weight 1/W, stops at 8 "
         "pushes, median and range of 2 seeds\ncluster: 1 Gbit/s per worker, full duplex, 500 µs latency, 10 Gbit/s at "
         "the server, computation 20 ms (log-normal, σ 0.1), 5 % of iterations ×5 slower")
 
 
-def test_caption_leaves_out_what_the_figure_shows_and_what_differs(tmp_path: Path):
-    text = told(results(tmp_path, Run(sync="bsp", pushes=8, learning_rate=0.5), Run(sync="asp", pushes=8)), "prune")
+def test_caption_leaves_out_what_the_figure_shows_and_what_differs():
+    text = told(results(Run(sync="bsp", pushes=8, learning_rate=0.5), Run(sync="asp", pushes=8)), "prune")
     assert "η" not in text
     assert "dense" not in text
     assert "ASP" not in text
     assert "push weight 1/W" in text  # of the policy that has one
-    assert "one step a round by the mean gradient" in told(results(tmp_path, Run(pushes=8)))
+    assert "one step a round by the mean gradient" in told(results(Run(pushes=8)))
 
 
-def test_caption_of_different_clusters_says_what_they_share(tmp_path: Path):
-    text = told(results(tmp_path, Run(cluster="lab", pushes=8), Run(cluster="lab-slow-net", pushes=8)))
+def test_caption_of_different_clusters_says_what_they_share():
+    text = told(results(Run(cluster="lab", pushes=8), Run(cluster="lab-slow-net", pushes=8)))
     assert "\nall clusters: full duplex, 500 µs latency, computation 20 ms" in text
     assert "\ncluster lab: 1 Gbit/s per worker" in text
     assert "full duplex" not in text.partition("\ncluster lab")[2]
 
 
-def test_caption_without_tensors_omits_what_plays_no_part(tmp_path: Path):
-    text = told(results(tmp_path, Run(engine="timing", cluster="lab", pushes=8)))
+def test_caption_without_tensors_omits_what_plays_no_part():
+    text = told(results(Run(engine="timing", cluster="lab", pushes=8)))
     assert "without gradients" in text
     for word in ("batch", "η", "push weight", "MNIST"):
         assert word not in text
 
 
-def test_single_machine_is_explained(tmp_path: Path):
-    found = results(tmp_path, Run(pushes=8), Run(workers=1, pushes=8))
+def test_single_machine_is_explained():
+    found = results(Run(pushes=8), Run(workers=1, pushes=8))
     assert told(found).endswith("single machine: the same computation, no network")
     assert "4 workers" in told(found)
 
@@ -170,13 +169,13 @@ def test_single_machine_is_explained(tmp_path: Path):
     ({"largest_weight": 7e28}, "§", "weights of a million and more"), ({"largest_weight": 3.5}, "", ""),
     ({"dilation": 2.5}, "", "emulated 2.5 times slower than shown"), ({"dilation": 1.0}, "", ""), ({}, "", ""),
 ])  # fmt: skip
-def test_what_is_wrong_with_a_result_is_marked_and_explained(tmp_path: Path, facts: dict, mark: str, words: str):
-    found = [handmade.curve(tmp_path, Run(pushes=8), [0.1, 0.9], **facts)]
+def test_what_is_wrong_with_a_result_is_marked_and_explained(facts: dict, mark: str, words: str):
+    found = [handmade.curve(None, Run(pushes=8), [0.1, 0.9], **facts)]
     assert marks(found) == mark
     assert words in " ".join(notes_of(found))
     assert bool(notes_of(found)) == bool(words)
 
 
-def test_a_range_of_dilations_is_one_note(tmp_path: Path):
-    found = [handmade.curve(tmp_path, Run(pushes=8, seed=k), [0.1, 0.9], dilation=k) for k in (4, 1)]
+def test_a_range_of_dilations_is_one_note():
+    found = [handmade.curve(None, Run(pushes=8, seed=k), [0.1, 0.9], dilation=k) for k in (4, 1)]
     assert notes_of(found) == ["emulated 1–4 times slower than shown: seconds are the cluster's own"]

@@ -22,14 +22,14 @@ METADATA = {"process_name": "name", "process_sort_index": "sort_index",
             "thread_name": "name", "thread_sort_index": "sort_index"}  # fmt: skip
 
 RUNS = {"bsp": handmade.bsp, "asp": handmade.asp,
-        "two ranges, bsp": lambda folder: handmade.two_ranges(handmade.bsp(folder)),
-        "two ranges, asp": lambda folder: handmade.two_ranges(handmade.asp(folder)),
-        "empty": lambda folder: handmade.record(folder, Run(workers=2), [], [])}  # fmt: skip
+        "two ranges, bsp": lambda: handmade.two_ranges(handmade.bsp()),
+        "two ranges, asp": lambda: handmade.two_ranges(handmade.asp()),
+        "empty": lambda: handmade.record(None, Run(workers=2), [], [])}  # fmt: skip
 
 
 @pytest.fixture(params=list(RUNS))
-def result(request: pytest.FixtureRequest, tmp_path: Path) -> Result:
-    return RUNS[request.param](tmp_path)
+def result(request: pytest.FixtureRequest) -> Result:
+    return RUNS[request.param]()
 
 
 def events(result: Result, **window: float) -> list[dict[str, Any]]:
@@ -122,42 +122,42 @@ def test_bytes_in_flight_come_back_to_nothing(result: Result):
 # -- what it says ----------------------------------------------------------------------------------
 
 
-def test_times_are_exact_microseconds(tmp_path: Path):
-    assert spans_of(events(handmade.asp(tmp_path)), WORKERS, "worker 1") == [
+def test_times_are_exact_microseconds():
+    assert spans_of(events(handmade.asp()), WORKERS, "worker 1") == [
         ("compute", 0.0, 1e6), ("push", 1e6, 1e6), ("apply", 2e6, 1e5), ("serve", 2.1e6, 1e5), ("pull", 2.2e6, 8e5),
         ("compute", 3e6, 5e5), ("push", 3.5e6, 1e6), ("apply", 4.5e6, 1e5), ("serve", 4.6e6, 1e5),
         ("pull", 4.7e6, 8e5)]  # fmt: skip
 
 
-def test_nanoseconds_are_kept(tmp_path: Path):
+def test_nanoseconds_are_kept():
     rows = [(0, 0, "compute", 1234.567890123, 1234.567890124, -1)]
-    (span,) = [e for e in events(handmade.record(tmp_path, Run(workers=1), rows, [])) if e["ph"] == "X"]
+    (span,) = [e for e in events(handmade.record(None, Run(workers=1), rows, [])) if e["ph"] == "X"]
     assert (span["ts"], span["dur"]) == (1234567890.123, 0.001)
 
 
-def test_the_servers_answers_lie_in_what_they_interrupt(tmp_path: Path):
-    served = spans_of(events(handmade.bsp(tmp_path)), SERVER, "server")
+def test_the_servers_answers_lie_in_what_they_interrupt():
+    served = spans_of(events(handmade.bsp()), SERVER, "server")
     assert served == [
         ("apply", 2e6, 1e5), ("apply", 4e6, 3e5), ("serve", 4.2e6, 1e5), ("serve", 4.3e6, 1e5),
         ("apply", 7e6, 1e5), ("apply", 9.6e6, 4e5), ("serve", 9.9e6, 1e5), ("serve", 10e6, 1e5)]  # fmt: skip
 
 
-def test_a_version_lasts_from_its_step_to_the_next(tmp_path: Path):
-    found = events(handmade.asp(tmp_path))
+def test_a_version_lasts_from_its_step_to_the_next():
+    found = events(handmade.asp())
     assert spans_of(found, SERVER, "range 0: versions") == [
         ("version 1", 2.05e6, 2.5e6), ("version 2", 4.55e6, 0.5e6), ("version 3", 5.05e6, 0.95e6)]  # fmt: skip
     assert [e["args"] for e in found if e["ph"] == "X" and e["name"] == "version 3"][-1] == {
         "range": 0, "version": 3, "pushes": 1, "staleness": 2}  # fmt: skip
 
 
-def test_links_carry_pushes_up_and_pulls_down(tmp_path: Path):
-    found = events(handmade.asp(tmp_path))
+def test_links_carry_pushes_up_and_pulls_down():
+    found = events(handmade.asp())
     assert spans_of(found, LINKS, "worker 1 up") == [("push", 1e6, 1e6), ("push", 3.5e6, 1e6)]
     assert spans_of(found, LINKS, "worker 0 down") == [("pull", 5.2e6, 8e5)]
 
 
-def test_arguments_say_iteration_bytes_and_for_whom_it_waits(tmp_path: Path):
-    found = [e for e in events(handmade.bsp(tmp_path)) if e["ph"] == "X" and e["pid"] == WORKERS]
+def test_arguments_say_iteration_bytes_and_for_whom_it_waits():
+    found = [e for e in events(handmade.bsp()) if e["ph"] == "X" and e["pid"] == WORKERS]
     said = {(e["name"], e["args"]["worker"], e["args"]["iteration"]): e["args"] for e in found}
     assert said["wait", 0, 0] == {"worker": 0, "iteration": 0, "waits_for": 1}
     assert said["wait", 1, 0] == {"worker": 1, "iteration": 0}  # for nobody
@@ -165,22 +165,22 @@ def test_arguments_say_iteration_bytes_and_for_whom_it_waits(tmp_path: Path):
     assert said["pull", 1, 1] == {"worker": 1, "iteration": 1, "bytes": 30}
 
 
-def test_a_flow_leads_from_a_push_to_the_version_it_is_part_of(tmp_path: Path):
-    joined = flows(events(handmade.bsp(tmp_path)), "application")
+def test_a_flow_leads_from_a_push_to_the_version_it_is_part_of():
+    joined = flows(events(handmade.bsp()), "application")
     assert [(a["name"], a["args"]["worker"], a["args"]["iteration"], b["name"]) for a, b in joined] == [
         ("push", 0, 0, "version 1"), ("push", 1, 0, "version 1"),
         ("push", 1, 1, "version 2"), ("push", 0, 1, "version 2")]  # fmt: skip
 
 
-def test_a_flow_leads_from_the_releasing_push_to_who_goes_on(tmp_path: Path):
-    joined = flows(events(handmade.bsp(tmp_path)), "release")
+def test_a_flow_leads_from_the_releasing_push_to_who_goes_on():
+    joined = flows(events(handmade.bsp()), "release")
     assert [(a["name"], a["args"]["worker"], a["pid"], b["name"], b["args"]["worker"], b["ts"]) for a, b in joined] == [
         ("apply", 1, WORKERS, "serve", 0, 4.2e6), ("apply", 0, WORKERS, "serve", 1, 9.9e6)]  # fmt: skip
-    assert flows(events(handmade.asp(tmp_path)), "release") == []
+    assert flows(events(handmade.asp()), "release") == []
 
 
-def test_counters(tmp_path: Path):
-    found = [(e["name"], e["ts"], e["args"]) for e in events(handmade.asp(tmp_path)) if e["ph"] == "C"]
+def test_counters():
+    found = [(e["name"], e["ts"], e["args"]) for e in events(handmade.asp()) if e["ph"] == "C"]
     assert [(ts, args["of the push"]) for name, ts, args in found if name == "staleness"] == [
         (2.05e6, 0), (4.55e6, 0), (5.05e6, 2)]  # fmt: skip
     moving = {ts: (args["up"], args["down"]) for name, ts, args in found if name == "bytes in flight"}
@@ -188,14 +188,14 @@ def test_counters(tmp_path: Path):
         (100, 0), (0, 0), (0, 30), (0, 0), (100, 0), (200, 0), (100, 0), (100, 30), (0, 30), (0, 60), (0, 30), (0, 0)]
 
 
-def test_requests_of_several_ranges_get_threads_of_their_own(tmp_path: Path):
-    found = events(handmade.two_ranges(handmade.asp(tmp_path)))
+def test_requests_of_several_ranges_get_threads_of_their_own():
+    found = events(handmade.two_ranges(handmade.asp()))
     assert {"worker 1", "worker 1 (2)", "range 0: versions", "range 1: versions"} <= set(names(found).values())
     assert len(flows(found, "application")) == 6
 
 
-def test_a_window_takes_what_lies_wholly_in_it(tmp_path: Path):
-    found = events(handmade.asp(tmp_path), begin_s=2.0, end_s=5.0)
+def test_a_window_takes_what_lies_wholly_in_it():
+    found = events(handmade.asp(), begin_s=2.0, end_s=5.0)
     assert spans_of(found, WORKERS, "worker 0") == [("push", 4e6, 1e6)]
     assert spans_of(found, WORKERS, "worker 1")[0] == ("apply", 2e6, 1e5)
     assert spans_of(found, SERVER, "range 0: versions") == [("version 1", 2.05e6, 2.5e6), ("version 2", 4.55e6, 0.45e6)]
@@ -203,8 +203,8 @@ def test_a_window_takes_what_lies_wholly_in_it(tmp_path: Path):
         ({"worker": 1, "iteration": 1, "bytes": 100, "staleness": 0}, 2)]  # fmt: skip
 
 
-def test_the_run_is_named(tmp_path: Path):
-    result = handmade.asp(tmp_path)
+def test_the_run_is_named():
+    result = handmade.asp()
     trace = perfetto(result)
     assert trace["otherData"]["digest"] == result.digest
     assert json.loads(trace["otherData"]["run"]) == result.run.plain()
@@ -215,7 +215,7 @@ def test_the_run_is_named(tmp_path: Path):
 
 
 def test_the_file_is_the_trace_and_nothing_else_is_left(tmp_path: Path):
-    result = handmade.bsp(tmp_path / "results")
+    result = handmade.bsp()
     path = write_perfetto(result, tmp_path / "traces" / "bsp.json")
     assert json.loads(path.read_text()) == perfetto(result)
     assert [file.name for file in path.parent.iterdir()] == ["bsp.json"]
@@ -224,11 +224,11 @@ def test_the_file_is_the_trace_and_nothing_else_is_left(tmp_path: Path):
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="cannot be written"):
-        write_perfetto(handmade.bsp(tmp_path), tmp_path / "file" / "trace.json")
+        write_perfetto(handmade.bsp(), tmp_path / "file" / "trace.json")
 
 
-def test_what_an_eager_worker_does_at_one_time_has_threads_of_its_own(tmp_path: Path):
-    found = perfetto(handmade.eager(tmp_path))["traceEvents"]
+def test_what_an_eager_worker_does_at_one_time_has_threads_of_its_own():
+    found = perfetto(handmade.eager())["traceEvents"]
     called, spans_ = names(found), [e for e in found if e["ph"] == "X" and e["pid"] == WORKERS]
     by_thread = {called[e["tid"]]: {s["name"] for s in spans_ if s["tid"] == e["tid"]} for e in spans_}
     assert by_thread["worker 0 computing"] == {"compute"}

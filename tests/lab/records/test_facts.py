@@ -34,7 +34,7 @@ RUNS = {
     "methods": {"sync": "admm:3", "cluster": "lab"},
     "faults": {"sync": "asp", "cluster": {"preset": "lab", "faults": [{"what": "delay", "probability": 0.1}]}},
 }  # fmt: skip
-MANY = int(os.environ.get("PSLAB_CHANGES", "80"))  # changes of the records: of their manifests, facts, tables
+MANY = int(os.environ.get("PSLAB_CHANGES", "40"))  # changes of the records: of their manifests, facts, tables
 #: Facts that no run here has.
 OTHERS: dict[str, Any] = {
     "rewinds": [{"seconds": 0.1, "how": "server died", "pushes": 5, "to_pushes": 3, "to_seconds": 0.05}],

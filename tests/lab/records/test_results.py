@@ -17,12 +17,12 @@ from pslab.lab.runs.grid import alone, grid
 BASE = Run(pushes=8, workers=2, engine="virtual", cluster="lab")
 
 
-def finished(folder: Path, runs) -> Results:
-    return runs.finished([handmade.curve(folder, run, [0.1, 0.5, 0.9]) for run in runs])
+def finished(runs: Runs, folder: Path | None = None) -> Results:
+    return handmade.finished(runs, [0.1, 0.5, 0.9], folder)
 
 
-def test_results_are_a_sequence_with_the_columns_of_their_grid(tmp_path: Path):
-    results = finished(tmp_path, grid(BASE, sync=["bsp", "asp"], seed=[0, 1]))
+def test_results_are_a_sequence_with_the_columns_of_their_grid():
+    results = finished(grid(BASE, sync=["bsp", "asp"], seed=[0, 1]))
     assert len(results) == 4
     assert isinstance(results[0], Result)
     assert [r.run.seed for r in results[1:3]] == [1, 0]
@@ -36,8 +36,8 @@ def test_results_are_a_sequence_with_the_columns_of_their_grid(tmp_path: Path):
         results[4]
 
 
-def test_one_result_is_results_and_one_run_is_runs(tmp_path: Path):
-    result = handmade.curve(tmp_path, BASE, [0.1])
+def test_one_result_is_results_and_one_run_is_runs():
+    result = handmade.curve(None, BASE, [0.1])
     assert [*Results(result)] == [result]
     assert (repr(Results(result)), repr(Runs([BASE, BASE.but(seed=1)]))) == ("1 result", "2 runs\nseed: 0, 1")
     assert summary(result).seeds.tolist() == [1]
@@ -49,49 +49,49 @@ def test_placed_yields_each_run_at_each_of_its_points():
         ({"family": "static"}, "none"), ({"family": "std"}, "none"), ({"family": "static"}, "static:1%")]  # fmt: skip
 
 
-def test_again_makes_the_chosen_runs_with_every_seed(tmp_path: Path):
-    results = finished(tmp_path, grid(BASE, policy={"strict": {"sync": "bsp"}, "free": {"sync": "asp"}}, seed=[0]))
+def test_again_makes_the_chosen_runs_with_every_seed():
+    results = finished(grid(BASE, policy={"strict": {"sync": "bsp"}, "free": {"sync": "asp"}}, seed=[0]))
     runs = results.where(policy="free").again(seed=[0, 1, 2])
     assert [(run.sync, run.seed) for run in runs] == [("asp", 0), ("asp", 1), ("asp", 2)]
     assert runs.columns[2] == ({"policy": "free", "seed": 2},)
     assert [run.engine for run in results.again(engine="timing")] == ["timing", "timing"]
 
 
-def test_levels_keep_the_grids_order(tmp_path: Path):
-    results = finished(tmp_path, grid(BASE, learning_rate=[0.4, 0.1, 0.2]))
+def test_levels_keep_the_grids_order():
+    results = finished(grid(BASE, learning_rate=[0.4, 0.1, 0.2]))
     assert results.levels("learning_rate") == [0.4, 0.1, 0.2]
     assert Results([*results][::-1], results.columns[::-1], {"learning_rate": [0.4, 0.1, 0.2]}).where(
         learning_rate=[0.1, 0.4]).levels("learning_rate") == [0.4, 0.1]  # fmt: skip
 
 
-def test_what_differs_is_told_by_as_few_columns_as_there_can_be(tmp_path: Path):
+def test_what_differs_is_told_by_as_few_columns_as_there_can_be():
     families = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}}
-    results = finished(tmp_path, grid(BASE, family=families, sync=["bsp", "asp"], seed=[0, 1]))
+    results = finished(grid(BASE, family=families, sync=["bsp", "asp"], seed=[0, 1]))
     assert results.differing() == ["sync", "prune"]  # the family says nothing that its rule does not say
     assert results.where(sync="bsp", family="std").differing() == ["prune"]
-    named = finished(tmp_path, grid(BASE, method={"whole": {"push_weight": 1.0}, "shared": {"learning_rate": 0.2}}))
+    named = finished(grid(BASE, method={"whole": {"push_weight": 1.0}, "shared": {"learning_rate": 0.2}}))
     assert named.differing() == ["method"]
     assert results[:1].differing() == []
 
 
-def test_a_frame_has_a_row_for_each_evaluation_at_each_point(tmp_path: Path):
+def test_a_frame_has_a_row_for_each_evaluation_at_each_point():
     families = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none"]}}
-    table = finished(tmp_path, grid(BASE, family=families, seed=[3])).frame("evaluation")
+    table = finished(grid(BASE, family=families, seed=[3])).frame("evaluation")
     assert len(table) == 3 * 3  # dense stands in both families
     row = table.iloc[2]
     assert (row.family, row.prune, row.seed, row.sync) == ("static", "none", 3, "bsp")
     assert (row.pushes, row.iteration, row.seconds, row.accuracy, row.loss) == (8, 4.0, 2.0, 0.9, 0.5)
     assert (row.bytes, row.bytes_up, row.bytes_down) == (8 * 130, 800, 240)
-    assert list(evaluations(handmade.curve(tmp_path, BASE, [0.1, 0.5, float("nan")])).accuracy) == [0.1, 0.5]
+    assert list(evaluations(handmade.curve(None, BASE, [0.1, 0.5, float("nan")])).accuracy) == [0.1, 0.5]
 
 
-def test_a_single_machines_iteration_counts_as_many_pushes_as_the_others(tmp_path: Path):
-    table = finished(tmp_path, grid(BASE, sync=["bsp"]) + grid(alone(BASE), seed=[0])).frame("evaluation")
+def test_a_single_machines_iteration_counts_as_many_pushes_as_the_others():
+    table = finished(grid(BASE, sync=["bsp"]) + grid(alone(BASE), seed=[0])).frame("evaluation")
     assert table.groupby("workers").iteration.max().to_dict() == {1: 4.0, 2: 4.0}
 
 
-def test_a_row_for_each_run_says_what_it_was_and_how_it_ended(tmp_path: Path):
-    results = finished(tmp_path, grid(BASE, loss=["cross_entropy", "mse"]))
+def test_a_row_for_each_run_says_what_it_was_and_how_it_ended():
+    results = finished(grid(BASE, loss=["cross_entropy", "mse"]))
     row, frame = results.frame().iloc[1], results.frame("evaluation")
     assert (row.loss, row.sync, row.digest) == ("mse", "bsp", results[1].digest)
     assert (row.outcome, row.final, row.pushes, row.seconds, row.emulation_ok) == ("budget", 0.9, 8, 2.0, True)
@@ -99,8 +99,8 @@ def test_a_row_for_each_run_says_what_it_was_and_how_it_ended(tmp_path: Path):
     assert set(frame.loss) == {0.5}
 
 
-def test_every_table_of_a_record_has_a_frame_with_the_fields_of_its_run(tmp_path: Path):
-    results = Results([handmade.bsp(tmp_path), handmade.asp(tmp_path)])
+def test_every_table_of_a_record_has_a_frame_with_the_fields_of_its_run():
+    results = Results([handmade.bsp(), handmade.asp()])
     for each in EACH:
         frame = results.frame(each)
         assert len(frame) == sum(len(EACH[each](result)) for result in results)
@@ -114,7 +114,7 @@ def test_every_table_of_a_record_has_a_frame_with_the_fields_of_its_run(tmp_path
 
 
 def test_all_records_are_found_and_those_with_the_asked_fields(tmp_path: Path):
-    made = finished(tmp_path, grid(BASE, sync=["bsp", "asp"], seed=[0, 1]))
+    made = finished(grid(BASE, sync=["bsp", "asp"], seed=[0, 1]), tmp_path)
     assert {result.digest for result in records(results=tmp_path)} == {result.digest for result in made}
     found = records(results=tmp_path, sync="asp", seed=[1, 0])
     assert [(result.run.sync, result.run.seed) for result in found] == [("asp", 0), ("asp", 1)]

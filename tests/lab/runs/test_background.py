@@ -87,15 +87,11 @@ def test_a_second_one_is_refused_while_one_is_under_way(tmp_path: Path, pushed: 
     assert run(tiny(seed=5), results=tmp_path, progress=False).manifest["pushes"] == 40
 
 
-def test_what_is_wrong_is_said_with_its_field(tmp_path: Path):
-    background = Background([tiny(sync="bps")], tmp_path)
+@pytest.mark.parametrize(("fields", "field", "words"), [
+    ({"sync": "bps"}, "sync", "did you mean 'bsp'"), ({"model": Raises}, "", "the model broke here"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_with_its_field(tmp_path: Path, fields: dict, field: str, words: str):
+    background = Background([tiny(**fields)], tmp_path)
     assert background.wait(LIMIT_S)
-    assert background.field == "sync"
-    assert "did you mean 'bsp'" in background.error
-
-
-def test_what_a_model_raises_is_said(tmp_path: Path):
-    background = Background([tiny(model=Raises)], tmp_path)
-    assert background.wait(LIMIT_S)
-    assert "the model broke here" in background.error
-    assert background.field == ""
+    assert background.field == field
+    assert words in background.error

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import grids
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pslab.config.cluster import PRESETS
-from pslab.config.run import Run
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError
 from pslab.lab.runs.grid import NETWORK, RefusedCombinations, alone, grid
-from pslab.policies.sync.ssp import SSP
 
 LAB = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "compute_s": 0.02, "duplex": "full"}
 
 
-def test_every_combination_the_last_axis_fastest():
-    runs = grid(Run(), sync=["bsp", "asp"], seed=[0, 1])
-    assert [(run.sync, run.seed) for run in runs] == [("bsp", 0), ("bsp", 1), ("asp", 0), ("asp", 1)]
-    assert runs.columns[1] == ({"sync": "bsp", "seed": 1},)
-
-
-def test_digests_are_those_of_plain_runs():
-    assert [run.digest for run in grid(Run(), learning_rate=[0.1, 0.2])] == [
-        Run(learning_rate=rate).digest for rate in (0.1, 0.2)]  # fmt: skip
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from([*FIELDS]), min_size=1, max_size=3, unique=True), st.data())
+def test_every_combination_of_any_fields_the_last_axis_fastest(fields: list[str], data: st.DataObject):
+    base, few = Run(cluster="lab"), {"min_size": 1, "max_size": 3}
+    axes = {field: data.draw(st.lists(st.sampled_from(grids.values_of(field)), **few), field) for field in fields}
+    named = {field: {f"value {at}": value for at, value in enumerate(values)} for field, values in axes.items()}
+    try:
+        wanted = {names: base.but(**{field: named[field][name] for field, name in zip(fields, names, strict=True)})
+                  for names in product(*named.values())}  # fmt: skip
+    except ConfigError:
+        return  # it is none of a run
+    plain, by_name = grid(base, **axes), grid(base, **named)
+    assert [run.digest for run in plain] == [run.digest for run in by_name] == [
+        *dict.fromkeys(run.digest for run in wanted.values())]  # fmt: skip
+    assert {tuple(point[field] for field in fields): run.digest for point, run in by_name.placed()} == {
+        names: run.digest for names, run in wanted.items()}  # fmt: skip
+    assert all(by_name.levels(field) == [*named[field]] for field in fields)
 
 
 def test_equal_runs_are_one_run_with_several_points():
@@ -59,12 +71,6 @@ def test_dropping_all_or_an_unknown_way_is_refused():
         grid(Run(), refuse="drop")
 
 
-def test_named_values_of_a_field():
-    runs = grid(Run(), cluster={"fast": "lab", "slow": {"preset": "lab", "compute_s": 1.0}})
-    assert [run.cluster for run in runs] == ["lab", {"preset": "lab", "compute_s": 1.0}]
-    assert runs.levels("cluster") == ["fast", "slow"]
-
-
 def test_each_entry_has_its_own_inner_axis():
     runs = grid(Run(), method={"plain": {"push_weight": 1.0, "learning_rate": [0.1, 0.2]},
                                "adagrad": {"rate": "adagrad", "learning_rate": [0.01]}})  # fmt: skip
@@ -91,12 +97,6 @@ def test_sums_merge_points_and_keep_the_order():
     again = [Run(seed=0)]
     assert (first + first).columns == first.columns
     assert (first + again).columns[0] == ({"a": "x"},)
-
-
-def test_a_policy_object_is_a_value():
-    runs = grid(Run(), sync=["bsp", SSP(3)])
-    assert runs.levels("sync") == ["bsp", "SSP(staleness=3)"]
-    assert runs.where(sync=SSP(3))[0].sync == SSP(3)
 
 
 def test_the_single_machine_keeps_the_computation_and_loses_the_network():

@@ -40,22 +40,17 @@ def test_from_a_notebook(tmp_path, parameters, field):
 
 
 @pytest.mark.parametrize(("parameters", "field"), BAD, ids=str)
-def test_from_a_file(tmp_path, capsys, parameters, field):
-    file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump(parameters))
-    assert main(["run", "--file", str(file), "--results", str(tmp_path)]) == 2
-    assert f"pslab run: {field}=" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("parameters", "field"), [b for b in BAD if b != ({"sync": 3}, "sync")], ids=str)
-def test_from_the_command_line(tmp_path, capsys, parameters, field):
-    words = ["--results", str(tmp_path)]
+def test_from_a_file_and_from_the_command_line(tmp_path, capsys, parameters, field):
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(parameters))
+    words = []
     for name, value in parameters.items():
         text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]
         words += [f"--{name.replace('_', '-')}", text.strip()]
-    assert main(["run", *words]) == 2
-    wanted = field if field in FIELDS or "." in field else "option"
-    assert f"pslab run: {wanted}=" in capsys.readouterr().err
+    typed = field if field in FIELDS or "." in field else "option"
+    for given, named in ((["--file", str(tmp_path / "run.yaml")], field), (words, typed)):
+        if given != ["--sync", "3"]:  # what is typed is a name
+            assert main(["run", *given, "--results", str(tmp_path)]) == 2
+            assert f"pslab run: {named}=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -83,22 +78,17 @@ class Small(Device):
         return [2**40, 2**30]
 
 
-def test_a_device_whose_memory_is_too_small_is_refused_before_anything_starts(monkeypatch):
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"workers": 8}, r"4 workers compute on device 1: with [\d,]+ weights they take at least 1\.2 GiB, and 1\.0 GiB"),
+    ({"data": "planted", "model": "logistic", "loss": "logistic"}, r"the rows of .* are sparse, for the CPU: use cpu"),
+], ids=["memory", "sparse rows"])  # fmt: skip
+def test_what_a_device_cannot_hold_is_refused_before_anything_starts(monkeypatch, fields, words):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(DEVICES, "cuda", Small())
-    words = r"4 workers compute on device 1: with [\d,]+ weights they take at least 1\.2 GiB, and 1\.0 GiB are free"
-    resolve(tiny(device="cuda", workers=6))
+    for held in ({"workers": 6}, {"workers": 8, "engine": "virtual", "cluster": "lab"}):  # one process each, or fewer
+        resolve(tiny(device="cuda", **held))
     with pytest.raises(ConfigError, match=words) as error:
-        resolve(tiny(device="cuda", workers=8))
-    assert error.value.field == "device"
-    resolve(tiny(device="cuda", workers=8, engine="virtual", cluster="lab"))  # one process each, or fewer
-
-
-def test_sparse_rows_are_not_for_a_device(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setitem(DEVICES, "cuda", Small())
-    with pytest.raises(ConfigError, match=r"the rows of .* are sparse, for the CPU: use cpu") as error:
-        resolve(tiny(device="cuda", data="planted", model="logistic", loss="logistic"))
+        resolve(tiny(device="cuda", **fields))
     assert error.value.field == "device"
 
 

@@ -39,9 +39,9 @@ def test_a_claim_that_does_not_hold_is_loud(value: float, bounds: dict, words: s
     assert words in capsys.readouterr().err
 
 
-def test_other_parameters_and_broken_emulations_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture):
-    good = handmade.curve(tmp_path, Run(pushes=4), [0.1, 0.2])
-    bad = handmade.curve(tmp_path, Run(pushes=4, seed=1), [0.1, 0.2], emulation_ok=False)
+def test_other_parameters_and_broken_emulations_are_not_judged(capsys: pytest.CaptureFixture):
+    good = handmade.curve(None, Run(pushes=4), [0.1, 0.2])
+    bad = handmade.curve(None, Run(pushes=4, seed=1), [0.1, 0.2], emulation_ok=False)
     others, slow = claim(TEXT, 9.0, at_most=1, given=False), claim(TEXT, 9.0, at_most=1, results=[good, bad])
     assert (others.holds, slow.holds, others.title) == (None, None, None)
     assert repr(slow).startswith("not judged (the machine did not keep up")
@@ -49,9 +49,9 @@ def test_other_parameters_and_broken_emulations_are_not_judged(tmp_path: Path, c
     assert claim(TEXT, 9.0, at_most=1, results=[good]).holds is False
 
 
-def test_a_title_says_how_many_seeds_it_rests_on_and_which_runs_diverged(tmp_path: Path):
-    bsp = [handmade.curve(tmp_path, Run(pushes=4, seed=seed), [0.1, 0.2]) for seed in range(3)]
-    asp = handmade.curve(tmp_path, Run(pushes=4, sync="asp"), [0.1], outcome="diverged")
+def test_a_title_says_how_many_seeds_it_rests_on_and_which_runs_diverged():
+    bsp = [handmade.curve(None, Run(pushes=4, seed=seed), [0.1, 0.2]) for seed in range(3)]
+    asp = handmade.curve(None, Run(pushes=4, sync="asp"), [0.1], outcome="diverged")
     said = {1: bsp[:1], 3: [*bsp, bsp[0]], 4: [*bsp, asp]}
     titles = [claim(TEXT, 0.5, at_most=1, results=results).title for results in said.values()]
     assert titles == [f"it takes 0.50 of the time ({words})"

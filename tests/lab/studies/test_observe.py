@@ -102,18 +102,13 @@ def test_observed_training_equals_a_run_with_one_worker_bit_for_bit(tmp_path: Pa
     assert np.array_equal(training.weights.numpy(), pslab.run(run, results=tmp_path).weights)
 
 
-def test_observing_restores_threads_and_random_state(tmp_path: Path):
+def test_diverged_training_leaves_no_record_and_threads_and_random_state_as_they_were(tmp_path: Path):
     threads, states = torch.get_num_threads(), global_states()
-    observe(wanted(), results=tmp_path)
+    with pytest.raises(ConfigError, match="diverged"):
+        observe(Observation(run=tiny(workers=1, model=Diverges), rules=["std:1"]), results=tmp_path)
+    assert not list(tmp_path.iterdir())
     assert torch.get_num_threads() == threads
     assert global_states() == states
-
-
-def test_diverged_training_is_refused_and_leaves_no_record(tmp_path: Path):
-    run = tiny(workers=1, model=Diverges)
-    with pytest.raises(ConfigError, match="diverged"):
-        observe(Observation(run=run, rules=["std:1"]), results=tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_default_moments_and_period_are_shares_of_the_budget():
@@ -159,13 +154,12 @@ def test_costs_have_each_operation_in_each_round(seen: Observed):
     assert (on_cpu.seconds > 0).all()
 
 
-def test_observation_is_measured_once_then_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    first = observe(wanted(), results=tmp_path)
+def test_observation_is_measured_once_then_read(seen: Observed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(looking, "Training", None)
-    again = observe(wanted(), results=tmp_path)
-    assert (first.cached, again.cached) == (False, True)
-    assert again.layers.equals(first.layers)
-    assert [path.name for path in (tmp_path / "observations").iterdir()] == [wanted().digest]
+    again = observe(wanted(), results=seen.path.parents[1])
+    assert (seen.cached, again.cached) == (False, True)
+    assert again.layers.equals(seen.layers)
+    assert [path.name for path in seen.path.parent.iterdir()] == [wanted().digest]
     assert sorted(path.name for path in again.path.iterdir()) == sorted(FILES)
 
 

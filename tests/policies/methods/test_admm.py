@@ -53,7 +53,7 @@ def test_the_gradients_of_a_round():
 
 
 def test_it_trains_a_network_and_engines_agree(tmp_path):
-    fields = {**TRAINING, "sync": f"{TRAINING['sync']},solver=lbfgs", "batch_size": 128, "pushes": 2 * 4 * 8 * 6}
+    fields = {**TRAINING, "sync": f"{TRAINING['sync']},solver=lbfgs", "batch_size": 128}
     here = run(tiny(engine="virtual", cluster="steady", **fields), results=tmp_path, progress=False)
     there = run(tiny(**fields), results=tmp_path, progress=False)
     assert np.array_equal(here.weights, there.weights)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from scalar import ROUNDS, Targets, scalar, traced
-from tiny import tiny
 
 from pslab.errors import ConfigError
-from pslab.lab.runs.run import run
 from pslab.policies.methods.average import Average
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.protocol.traits import Lengths
@@ -40,12 +37,3 @@ def test_averaging_once_needs_a_budget():
     assert Average().sized(Lengths(16, 100)) == LocalSGD(100)
     with pytest.raises(ConfigError, match="needs a budget"):
         Average().sized(Lengths(16, None))
-
-
-def test_a_pass_is_as_many_steps_of_local_sgd(tmp_path):
-    fields = {"engine": "virtual", "cluster": "steady", "batch_size": 64, "pushes": 32}
-    passes, steps = (run(tiny(sync=sync, **fields), results=tmp_path, progress=False)
-                     for sync in ("average:1", f"local:{1024 // (4 * 64)}"))  # fmt: skip
-    assert np.array_equal(passes.weights, steps.weights)
-    assert passes.manifest["verdict"] == "valid"
-    assert len(passes.pushes) == 4 * 2

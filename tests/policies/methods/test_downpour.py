@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from scalar import scalar, traced
@@ -103,14 +102,6 @@ def test_what_is_left_at_the_end_of_the_budget_is_pushed(monkeypatch):
     steps, outcome = traced(monkeypatch, falling("downpour:2,2", pushes=3))
     assert after(steps) == [-2, -3]
     assert outcome.facts["pushes"] == 3
-
-
-@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"optimizer": "adam"}])
-def test_fetching_and_pushing_at_each_step_is_asynchronous_sgd(tmp_path, fields):
-    replica, asp = (run(tiny(engine="virtual", sync=sync, cluster="steady", **fields), results=tmp_path, progress=False)
-                    for sync in ("downpour", "asp"))  # fmt: skip
-    assert np.array_equal(replica.weights, asp.weights)
-    assert replica.pushes.equals(asp.pushes)
 
 
 @pytest.mark.one_of(3)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from scalar import scalar, traced
-from tiny import tiny
 
-from pslab.lab.runs.run import run
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.protocol.traits import traits_of
 
@@ -39,18 +36,6 @@ def test_a_schedule_counts_gradients(monkeypatch):
     for step in range(4):
         w -= 0.5 * (1 - step / 4) * (w - 4.0)
     assert steps[-1][-1] == pytest.approx(w, abs=1e-15)
-
-
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"optimizer": "adam"}])
-def test_a_period_of_one_is_bsp(tmp_path, fields):
-    local, bsp = (
-        run(tiny(engine="virtual", sync=sync, cluster="steady", schedule="linear", **fields), results=tmp_path,
-            progress=False)
-        for sync in ("local:1", "bsp")
-    )  # fmt: skip
-    assert np.array_equal(local.weights, bsp.weights)
-    assert local.pushes.equals(bsp.pushes)
 
 
 def test_gradients_of_a_push():

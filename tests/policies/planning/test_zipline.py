@@ -35,9 +35,9 @@ def instance(rng: random.Random, workers: int, count: int, span: int) -> list[li
     return [sorted(rng.randint(0, span) for _ in range(rng.randint(1, count))) for _ in range(workers)]
 
 
-def test_ten_thousand_small_instances_are_optimal():
+def test_three_thousand_small_instances_are_optimal():
     rng = random.Random(2019)
-    for _ in range(10_000):
+    for _ in range(3_000):
         points = instance(rng, rng.randint(1, 4), 4, rng.choice((6, 30)))
         best = naive(points)
         for name, search in ZIPLINES.items():
@@ -69,7 +69,7 @@ def test_all_variants_find_the_same_plan_of_large_instances(workers, count):
 
 def test_heuristics_are_never_better_and_sometimes_worse():
     rng, worse = random.Random(1), Counter()
-    for _ in range(4000):
+    for _ in range(1500):
         points = instance(rng, rng.randint(2, 4), 4, 30)
         best = zipline(points).spread
         for name in ("grid", "fullgrid"):
@@ -78,7 +78,7 @@ def test_heuristics_are_never_better_and_sometimes_worse():
             assert found[:2] == (max(chosen) - min(chosen), max(chosen))
             assert found.spread >= best
             worse[name] += found.spread > best
-    assert 0 < worse["fullgrid"] < worse["grid"] < 1000
+    assert 0 < worse["fullgrid"] < worse["grid"] < 375
 
 
 def test_heuristics_fail_on_the_fifth_vector():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-from driven import Driven
 from simulate import simulate
 from tiny import tiny
 
 from pslab.lab.runs.run import run
 from pslab.policies.sync.backup import Backup
-from pslab.protocol.messages import Aggregate, Drop, Start
 
 
 def test_backup_vector():
@@ -29,15 +26,6 @@ def test_a_round_waits_for_at_least_one_push():
     assert trace.pushes[0] == [2, 4, 6, 8, 10, 12]
 
 
-def test_a_late_push_is_dropped_and_its_worker_continues():
-    driven = Driven(Backup(1), 2)
-    assert driven.push(0) == (Aggregate(((0, 0),)),)
-    assert driven.ask(0) == (Start(0, 1),)
-    assert driven.push(1) == (Drop(1, 0),)
-    assert driven.ask(1) == (Start(1, 1),)
-    assert driven.state[0] == {0, 1}
-
-
 def test_dropped_pushes_do_not_count(tmp_path):
     wanted = tiny(engine="virtual", sync="backup:1", cluster={"compute_s": 0.003, "slow": {3: 4.0}}, pushes=60)
     result = run(wanted, results=tmp_path, progress=False)
@@ -47,13 +35,3 @@ def test_dropped_pushes_do_not_count(tmp_path):
     assert facts["dropped_bytes"] == facts["dropped"] * (4 * 1930 + 24)
     assert set(result.pushes.groupby("version_applied").size()) == {3}
     assert result.accuracy.accuracy.iloc[-1] > 0.3
-
-
-def test_without_a_spare_the_weights_are_those_of_bsp(tmp_path):
-    backup, bsp = (
-        run(tiny(engine="virtual", sync=sync, pull="changed", prune="static:5%", cluster="steady"), results=tmp_path,
-            progress=False)
-        for sync in ("backup:0", "bsp")
-    )  # fmt: skip
-    assert backup.manifest["dropped"] == 0
-    assert np.array_equal(backup.weights, bsp.weights)

@@ -155,22 +155,6 @@ def test_the_slowest_is_at_the_low_bound_and_pushed_longest_ago():
     assert _slowest(frozenset(), 0) is None
 
 
-def test_waiting_workers_are_released_when_the_slowest_leaves():
-    driven = ahead(DSSP(1, 0))
-    assert driven.ask(0, 4.0) == (Searched(2),)
-    assert driven.leave(1, 5.0) == (Start(0, 4),)
-    assert {row.worker for row in driven.state} == {0}
-
-
-def test_a_worker_that_left_is_never_started():
-    driven = ahead(DSSP(1, 0))
-    driven.ask(0, 4.0)
-    assert driven.leave(0, 5.0) == ()
-    assert driven.push(1, 6.0) == (Apply(1, 2),)
-    assert driven.leave(1, 7.0) == ()
-    assert driven.state == frozenset()
-
-
 def test_no_forecast_while_the_interval_of_a_slowest_worker_is_unknown():
     driven = ahead()
     driven.join(2, 2)

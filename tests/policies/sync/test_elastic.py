@@ -126,24 +126,6 @@ def test_a_duplicate_request_for_the_iteration_being_computed_is_answered():
     assert driven.ask(0) == (Start(0, 3), Start(1, 2))
 
 
-def test_the_missing_worker_leaves():
-    driven = planned()
-    driven.push(1, 3.0)
-    driven.ask(1)
-    assert driven.leave(0) == (Start(1, 3),)
-    assert driven.push(1, 5.0) == (Apply(1, 3),)
-    assert driven.ask(1) == (Start(1, 4),)
-
-
-def test_a_waiting_worker_leaves():
-    driven = planned()
-    driven.push(1, 3.0)
-    driven.ask(1)
-    assert driven.leave(1) == ()
-    driven.push(0, 4.0)
-    assert driven.ask(0) == (Start(0, 3),)
-
-
 def test_the_plan_is_made_when_the_only_unknown_worker_leaves():
     driven = Driven(ElasticBSP(2), 2)
     for now in (1.0, 2.0, 3.0):

@@ -3,8 +3,8 @@ key.
 
 Both ends answer a challenge of the other by an HMAC (RFC 2104) over all bytes sent until then, so that neither can be
 replayed or relayed with other bytes. All messages before that have a fixed length, nothing of them is unpickled, and a
-stranger that is slow, silent or wrong is dropped within HELLO_LIMIT_S without keeping others waiting. Nothing is
-encrypted. A listener answers in a thread of its own, whatever its process does: who dials has to wait for nobody.
+stranger that is slow, silent or wrong is dropped within HELLO_LIMIT_S without keeping others waiting. A listener
+answers in a thread of its own, whatever its process does: a process that dials waits for none.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from pslab.engines.processes.authentication import Line, Tags
+from pslab.engines.processes.fleets.encryption import encrypted
 from pslab.errors import ConfigError, StartFailed
 from pslab.version import __version__, source_digest
 
@@ -78,6 +79,16 @@ def offset(pings: Iterable[tuple[float, float, float]]) -> Offset:
     return SAME if abs(found.seconds) <= found.bound_s else found
 
 
+class Protection(NamedTuple):
+    """What travels between processes beside the tags of their messages."""
+
+    payload: bool = False  #: see pslab.engines.processes.authentication.Tags
+    certificate: bytes = b""  #: see pslab.engines.processes.fleets.encryption; none: nothing is encrypted
+
+
+PLAIN = Protection()
+
+
 class Peer(NamedTuple):
     """A line to a process that has proved its number."""
 
@@ -127,7 +138,6 @@ class Listener:
         key: that of the pool.
         network: see `address_in`.
         ports: the first and last port that may be taken; (0, 0) for any.
-        payload: see `Tags`.
 
     Raises:
         StartFailed: none of these ports is free.
@@ -135,8 +145,8 @@ class Listener:
     """
 
     def __init__(self, key: bytes, network: str = "127.0.0.1", ports: tuple[int, int] = (0, 0),
-                 clock: Callable[[], float] | None = None, *, payload: bool = False) -> None:  # fmt: skip
-        self._key, self._clock, self._payload = key, clock or time.monotonic, payload
+                 clock: Callable[[], float] | None = None, protection: Protection = PLAIN) -> None:  # fmt: skip
+        self._key, self._clock, self._protection = key, clock or time.monotonic, protection
         self._socket = _bound(address_in(network), ports)
         self._socket.setblocking(False)
         self.address: Address = self._socket.getsockname()[:2]
@@ -239,7 +249,7 @@ class Listener:
             with self._arrived:
                 if number in self._here:
                     self._here.pop(number).close()
-                self._here[number] = _line(caller.line, Tags(secret, dials=False, payload=self._payload))
+                self._here[number] = _line(caller.line, secret, self._protection, dials=False)
         except (OSError, Refused) as error:
             self._dismiss(caller, str(error))
 
@@ -286,7 +296,7 @@ class _Caller:
 
 
 def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT_S,
-         clock: Callable[[], float] | None = None, *, payload: bool = False) -> Peer:  # fmt: skip
+         clock: Callable[[], float] | None = None, protection: Protection = PLAIN) -> Peer:  # fmt: skip
     """Connect to the process that listens there, as the process of this number; once more if that is broken off.
 
     Raises:
@@ -297,7 +307,7 @@ def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT
     for left in reversed(range(TRIES)):
         try:
             left_s = max(1e-3, until_s - time.monotonic())
-            return _dialled(address, number, key, left_s, clock or time.monotonic, payload)
+            return _dialled(address, number, key, left_s, clock or time.monotonic, protection)
         except ConnectionRefusedError:  # no process listens there any more
             raise
         except (BrokenOff, OSError):
@@ -307,7 +317,7 @@ def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT
 
 
 def _dialled(
-    address: Address, number: int, key: bytes, limit_s: float, clock: Callable[[], float], payload: bool
+    address: Address, number: int, key: bytes, limit_s: float, clock: Callable[[], float], protection: Protection
 ) -> Peer:
     line = socket.create_connection(address, limit_s)
     line.settimeout(min(limit_s, HELLO_LIMIT_S))
@@ -334,7 +344,7 @@ def _dialled(
     except BaseException:
         line.close()
         raise
-    return Peer(_line(line, Tags(_secret(key, sent), dials=True, payload=payload)), offset(pings))
+    return Peer(_line(line, _secret(key, sent), protection, dials=True), offset(pings))
 
 
 def _bound(own: str, ports: tuple[int, int]) -> socket.socket:
@@ -380,10 +390,12 @@ def _received(line: socket.socket, size: int, address: Address) -> bytes:
     return data
 
 
-def _line(line: socket.socket, tags: Tags) -> Line:
+def _line(line: socket.socket, secret: bytes, protection: Protection, *, dials: bool) -> Line:
     """The line for what comes now, without waiting for more to be sent along."""
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if protection.certificate:
+        line = encrypted(line, protection.certificate, dials=dials, limit_s=HELLO_LIMIT_S)
     line.settimeout(None)
     found = Line(line.detach())
-    found.tags = tags
+    found.tags = Tags(secret, dials=dials, payload=protection.payload)
     return found

@@ -18,14 +18,17 @@ from pslab.engines.processes import child
 from pslab.engines.processes.authentication import receive, send
 from pslab.engines.processes.channel import ALIVE, limit_waits, report
 from pslab.engines.processes.child import SERVER, name
+from pslab.engines.processes.fleets.encryption import new_certificate
 from pslab.engines.processes.fleets.handshake import (
     CLOCK,
+    PLAIN,
     SAME,
     START_LIMIT_S,
     Address,
     Listener,
     Offset,
     Peer,
+    Protection,
     dial,
     new_key,
 )
@@ -46,7 +49,7 @@ class Rendezvous(NamedTuple):
     key: bytes
     network: str
     ports: tuple[int, int]
-    payload: bool = False  #: see pslab.engines.processes.authentication.Tags
+    protection: Protection = PLAIN
 
 
 class Reach:
@@ -70,7 +73,7 @@ class Reach:
         """
         host, port = self._book[number]
         try:
-            return dial((host, port), self._number, self._way.key, payload=self._way.payload)
+            return dial((host, port), self._number, self._way.key, protection=self._way.protection)
         except OSError as error:
             words = f"{name(number)} cannot be reached at {host}:{port} ({error})"
             raise StartFailed(f"{words}: is there a firewall between their hosts?") from error
@@ -105,9 +108,10 @@ class LoopbackFleet:
 
     def __init__(self, kinds: Sequence[str], fleet: Fleet) -> None:
         key, network, ports = new_key(), fleet.network, fleet.port_range
-        payload = fleet.payload == "authenticated"
-        self._kinds, self._listener = kinds, Listener(key, network, ports, payload=payload)
-        self._way = Rendezvous(self._listener.address, key, network, ports, payload)
+        certificate = new_certificate() if fleet.payload == "encrypted" else b""
+        protection = Protection(fleet.payload == "authenticated", certificate)
+        self._kinds, self._listener = kinds, Listener(key, network, ports, protection=protection)
+        self._way = Rendezvous(self._listener.address, key, network, ports, protection)
         self._book: dict[int, Address] = {}  # where each process listens
 
     def arena(self) -> Arena:
@@ -210,11 +214,11 @@ def _flat(memory: child.Memory) -> list[Arena]:
 def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     """A new process: find the others, then serve; with a `pulse` where the parent cannot see whether it computes."""
     try:
-        pipe = dial(way.parent, number, way.key, payload=way.payload).line
+        pipe = dial(way.parent, number, way.key, protection=way.protection).line
     except ConnectionRefusedError:  # the parent has given up: another one could not
         return
     try:
-        listener = Listener(way.key, way.network, way.ports, payload=way.payload)
+        listener = Listener(way.key, way.network, way.ports, protection=way.protection)
     except (PslabError, OSError) as error:
         send(pipe, json.dumps(str(error)).encode())
         return

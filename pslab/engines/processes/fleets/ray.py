@@ -36,6 +36,7 @@ ANSWER_LIMIT_S = 3.0  # in which a host's Ray says something
 LOOK_S = 0.1  # between two looks at which actors have begun, or ended
 ASK_S = 1.0  # between two questions which hosts answer
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # how a gRPC client begins (RFC 9113, 3.4)
+CLOSED_LIMIT_S = 1.0  # in which Ray ends a process in order
 OWN = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # of a cluster that is started here
 
 
@@ -171,8 +172,15 @@ class RayFleet(LoopbackFleet):
                 process.look()
 
     def close(self) -> None:
-        """Stop accepting connections."""
+        """End the processes by Ray's means, so that it does not report each one as a failure, and stop accepting
+        connections."""
         self._over.set()
+        with contextlib.suppress(Exception):  # the cluster may be gone, or was never there
+            knock(self._head)
+            for process in self._processes.values():
+                process.kill()
+            for process in self._processes.values():
+                process.join(CLOSED_LIMIT_S)
         super().close()
 
 

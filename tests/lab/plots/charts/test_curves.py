@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import drawn
@@ -18,43 +17,43 @@ from pslab.lab.plots.charts.curves import accuracy_range
 BASE = Run(pushes=8, engine="virtual", cluster="lab")
 
 
-def one(folder: Path, run: Run = BASE, accuracy: Any = (0.1, 0.5, 0.8, 0.9, 0.95), **facts: Any) -> Any:
-    return handmade.curve(folder, run, accuracy, **facts)
+def one(run: Run = BASE, accuracy: Any = (0.1, 0.5, 0.8, 0.9, 0.95), **facts: Any) -> Any:
+    return handmade.curve(None, run, accuracy, **facts)
 
 
 @pytest.mark.parametrize("sync", ["bsp", "ssp:3", "asp"])
-def test_a_curve_alone_has_the_colour_of_its_policy(tmp_path: Path, sync: str):
-    figure = plots.curves(one(tmp_path, BASE.but(sync=sync)), x="iteration")
+def test_a_curve_alone_has_the_colour_of_its_policy(sync: str):
+    figure = plots.curves(one(BASE.but(sync=sync)), x="iteration")
     assert {line.line.color for line in drawn.lines(figure).values()} == {find("sync", sync).colour}
 
 
-def test_evaluation_that_occurs_twice_counts_once(tmp_path: Path):
-    result = one(tmp_path, BASE, [0.1, 0.8, 0.8])
+def test_evaluation_that_occurs_twice_counts_once():
+    result = one(BASE, [0.1, 0.8, 0.8])
     result.accuracy.loc[2, "pushes"] = 4
     assert list(drawn.lines(plots.curves([result])).popitem()[1].x) == [0, 1]
 
 
 @pytest.mark.parametrize(("longest", "kind"), [(8.0, "linear"), (13.0, "log")])
-def test_time_turns_logarithmic_where_one_curve_is_far_longer(tmp_path: Path, longest: float, kind: str):
-    results = [one(tmp_path, BASE.but(sync=sync), [0.1, 0.5, 0.9], seconds=[0, end / 2, end])
+def test_time_turns_logarithmic_where_one_curve_is_far_longer(longest: float, kind: str):
+    results = [one(BASE.but(sync=sync), [0.1, 0.5, 0.9], seconds=[0, end / 2, end])
                for sync, end in (("bsp", longest), ("ssp:3", 4.0), ("asp", 4.0))]  # fmt: skip
     assert plots.curves(results).layout.xaxis.type == kind
     assert plots.curves(results, log="").layout.xaxis.type == "linear"
     assert plots.curves(results, log="x").layout.xaxis.type == "log"
 
 
-def test_a_logarithmic_axis_begins_where_a_curve_enters_the_frame(tmp_path: Path):
-    early = one(tmp_path, BASE, [0.1, 0.1, 0.1, 0.9, 0.95], seconds=[0, 0.01, 1, 4, 8])
+def test_a_logarithmic_axis_begins_where_a_curve_enters_the_frame():
+    early = one(BASE, [0.1, 0.1, 0.1, 0.9, 0.95], seconds=[0, 0.01, 1, 4, 8])
     axis = plots.curves([early], zoom=(80, 100), log="x").layout.xaxis
     assert -0.1 < axis.range[0] < 0 < axis.range[1]  # a power of ten: the way up begins at 1 s
     assert plots.curves([early], zoom=(80, 100)).layout.xaxis.range[0] == 0
     assert plots.curves([early], zoom=False, log="x").layout.xaxis.range[0] < -2
-    diverged = one(tmp_path, BASE.but(seed=1), [0.1, 0.2], seconds=[0.0, 0.1], outcome="diverged")
+    diverged = one(BASE.but(seed=1), [0.1, 0.2], seconds=[0.0, 0.1], outcome="diverged")
     assert plots.curves([early, diverged], zoom=(80, 100), log="x").layout.xaxis.range[0] < -1  # its cross is shown
 
 
-def test_what_has_no_place_on_a_logarithmic_axis_is_not_drawn(tmp_path: Path):
-    (line,) = drawn.lines(plots.curves(one(tmp_path), log="x")).values()
+def test_what_has_no_place_on_a_logarithmic_axis_is_not_drawn():
+    (line,) = drawn.lines(plots.curves(one(), log="x")).values()
     assert list(line.x) == [1, 2, 3, 4]
 
 
@@ -75,6 +74,6 @@ class Claimed:
     ("Own words", "Own words"), (Claimed(), "ASP is first"),
     (None, "Test accuracy against time, by synchronization policy"),
 ])  # fmt: skip
-def test_title_is_the_sentence_or_what_is_shown(tmp_path: Path, title: object, words: str):
-    found = [one(tmp_path), one(tmp_path, BASE.but(sync="asp"))]
+def test_title_is_the_sentence_or_what_is_shown(title: object, words: str):
+    found = [one(), one(BASE.but(sync="asp"))]
     assert drawn.texts(plots.curves(found, by="sync", title=title))[0] == words

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import grids
 import pandas as pd
 import pytest
-from gallery import Gallery
+from gallery import made
 
 from pslab import plots
 from pslab.config.run import Run
@@ -43,10 +42,10 @@ EACH = {"facet": "sync", "row": "prune", "x": ["iteration", "seconds"]}
     (plots.dots, RULES, {"y": "seconds", "by": "prune", "to": "nome"}, "did you mean 'none'"),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(
-    tmp_path: Path, draw: Callable[..., Any], axes: dict[str, Any], arguments: dict[str, Any], words: str
+    draw: Callable[..., Any], axes: dict[str, Any], arguments: dict[str, Any], words: str
 ):
     with pytest.raises(ConfigError, match=words):
-        draw(Gallery(tmp_path).made(**axes), **arguments)
+        draw(made(**axes), **arguments)
 
 
 @pytest.mark.parametrize("draw", [plots.curves, plots.timeline, plots.time_budget, plots.server_states])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import drawn
 import handmade
@@ -17,11 +16,10 @@ from pslab.lab.runs.grid import grid
 BASE = Run(pushes=8, engine="virtual", cluster="lab")
 
 
-@pytest.mark.parametrize("count", [5, 9])
+@pytest.mark.parametrize("count", [1, 5, 9])
 def test_long_lines_are_told_apart_by_dash_or_have_markers(count: int):
     rules = ["static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5", "dgc:1%", "none"]
-    rules = rules[:count]
-    frame = pd.DataFrame({"x": [*range(200)] * count, "y": 1.0, "prune": [rule for rule in rules for _ in range(200)]})
+    frame = pd.DataFrame([(x, 1.0, rule) for rule in rules[:count] for x in range(200)], columns=["x", "y", "prune"])
     figure = plots.points(frame, "x", "y", by="prune")
     assert drawn.alike(figure) == []
     assert {trace.mode for trace in drawn.lines(figure).values()} == {"lines" if count < 6 else "lines+markers"}
@@ -33,15 +31,9 @@ def test_marks_alone_are_told_apart_by_their_shapes():
     assert drawn.alike(plots.points(frame, "x", "y", by="sync", join=False)) == []
 
 
-def test_long_lines_have_no_markers():
-    frame = pd.DataFrame({"x": range(200), "y": range(200)})
-    assert [trace.mode for trace in drawn.lines(plots.points(frame, "x", "y")).values()] == ["lines"]
-
-
-def test_name_keeps_its_look_where_others_are_left_out(tmp_path: Path):
+def test_name_keeps_its_look_where_others_are_left_out():
     rules = {name: {"learning_rate": rate} for name, rate in (("slow", 0.1), ("usual", 0.2), ("fast", 0.4))}
-    runs = grid(BASE, rule=rules, workers=[2, 4])
-    found = runs.finished([handmade.curve(tmp_path, run, [0.1, 0.5, 0.8, 0.95]) for run in runs])
+    found = handmade.finished(grid(BASE, rule=rules, workers=[2, 4]), [0.1, 0.5, 0.8, 0.95])
     frame = pd.DataFrame({"rule": pd.Categorical(["fast", "usual"], categories=[*rules]), "x": 1.0, "y": [1.0, 2.0]})
     every, few = (drawn.lines(plots.points(each, "workers", "seconds", by="rule"))["fast"].line
                   for each in (found, found.where(rule=["usual", "fast"])))  # fmt: skip

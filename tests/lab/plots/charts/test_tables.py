@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import handmade
@@ -17,13 +16,12 @@ from pslab.lab.records.results import Results
 from pslab.lab.records.summary import cell, summary
 from pslab.lab.runs.grid import grid
 
-BASE = Run(pushes=8, engine="virtual")
+BASE = Run(pushes=8, engine="virtual", cluster="lab")
 WAYS = {"none": [0.1, 0.5, 0.8, 0.95], "static:1%": [0.1, 0.7, 0.9, 0.94], "std:3": [0.1, 0.2, 0.3, 0.4]}
 
 
-def results(folder: Path, **axes: Any) -> Results:
-    runs = grid(BASE, **axes)
-    return runs.finished([handmade.curve(folder, run, WAYS[str(run.prune)]) for run in runs])
+def results(**axes: Any) -> Results:
+    return handmade.finished(grid(BASE, **axes), lambda run: WAYS[str(run.prune)])
 
 
 def words(text: str) -> str:
@@ -63,8 +61,8 @@ def test_titles_name_measure_goal_and_unit():
     assert title_of("slow_worker", None) == "slow worker"
 
 
-def test_results_become_rows_in_the_grids_order(tmp_path: Path):
-    found = results(tmp_path, prune=["static:1%", "none"], sync=["bsp", "asp"], seed=[0, 1])
+def test_results_become_rows_in_the_grids_order():
+    found = results(prune=["static:1%", "none"], sync=["bsp", "asp"], seed=[0, 1])
     table = tabled(found, "prune", ["sync"], ["seconds_to_goal"], 0.9)
     assert table.names == ["prune"]
     assert table.levels("prune") == ["static:1%", "none"]
@@ -88,8 +86,8 @@ def test_given_table_is_reduced_over_seeds_and_nothing_else():
         tabled(frame.drop(columns="seed"), (), ["n"], ["t"], None)
 
 
-def test_show_names_rows_and_columns(tmp_path: Path):
-    found = results(tmp_path, prune=["none", "static:1%", "std:3"], seed=[0, 1])
+def test_show_names_rows_and_columns():
+    found = results(prune=["none", "static:1%", "std:3"], seed=[0, 1])
     styler = show(summary(found, by="prune", goal=0.9, measures=["seconds_to_goal", "accuracy"]))
     shown = styler.data
     assert [words(text) for text in shown.index] == ["dense", "static 1 %", "std 3 σ"]
@@ -100,19 +98,15 @@ def test_show_names_rows_and_columns(tmp_path: Path):
     assert "static" in styler.to_html()
 
 
-def test_show_says_which_emulation_was_not_kept(tmp_path: Path):
-    runs = grid(BASE, sync=["bsp", "asp"])
-    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"], emulation_ok=run.sync == "bsp") for run in runs])
+@pytest.mark.parametrize(("fact", "value", "column", "said"), [
+    ("emulation_ok", False, "emulation kept", ["off", "on"]), ("rewinds", [{}], "went on after an end", ["1", "0"]),
+])  # fmt: skip
+def test_show_says_what_must_not_be_hidden(fact: str, value: Any, column: str, said: list[str]):
+    facts = {fact: lambda run: value if run.sync == "bsp" else True if fact == "emulation_ok" else []}
+    found = handmade.finished(grid(BASE, sync=["bsp", "asp"]), WAYS["none"], **facts)
     shown = show(summary(found, by=["sync", "prune"], measures=["seconds"])).data
-    assert list(shown["emulation kept"]) == ["on", "off"]
+    assert list(shown[column]) == said
     assert shown.index.names == ["synchronization policy", "pruning rule"]
-
-
-def test_show_says_how_many_went_on_after_an_end(tmp_path: Path):
-    runs = grid(BASE, sync=["bsp", "asp"])
-    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"], rewinds=[{}] * (run.sync == "bsp"))
-                           for run in runs])  # fmt: skip
-    assert list(show(summary(found, by="sync", measures=["seconds"])).data["went on after an end"]) == ["1", "0"]
 
 
 def test_show_writes_any_table_with_three_digits():

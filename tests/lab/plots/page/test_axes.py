@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from pslab.lab.plots.page.axes import Axis, axis, categories, decades, nice, text_px, wrapped
 from pslab.lab.records.units import round_size
 
 
-@pytest.mark.parametrize(("low", "high", "ticks"), [
-    (0, 100, [0, 20, 40, 60, 80, 100]), (34, 83, [40, 50, 60, 70, 80]), (-0.5, 0.5, [-0.4, -0.2, 0, 0.2, 0.4]),
-    (0, 0.0031, [0, 0.001, 0.002, 0.003]), (5, 0, [0, 1, 2, 3, 4, 5]),
+@pytest.mark.parametrize(("ticks_of", "low", "high", "ticks"), [
+    (nice, 0, 100, [0, 20, 40, 60, 80, 100]), (nice, 34, 83, [40, 50, 60, 70, 80]),
+    (nice, -0.5, 0.5, [-0.4, -0.2, 0, 0.2, 0.4]), (nice, 0, 0.0031, [0, 0.001, 0.002, 0.003]),
+    (nice, 5, 0, [0, 1, 2, 3, 4, 5]),
+    (decades, 0.9, 1100, [1, 10, 100, 1000]), (decades, 1, 60, [1, 3, 10, 30]), (decades, 1, 10, [1, 2, 5, 10]),
+    (decades, 2, 3, [2, 2.2, 2.4, 2.6, 2.8, 3]),
 ])  # fmt: skip
-def test_nice_ticks_are_round_and_inside(low: float, high: float, ticks: list[float]):
-    assert nice(low, high) == pytest.approx(ticks)
-
-
-@pytest.mark.parametrize(("low", "high", "ticks"), [
-    (0.9, 1100, [1, 10, 100, 1000]), (1, 60, [1, 3, 10, 30]), (1, 10, [1, 2, 5, 10]),
-    (2, 3, [2, 2.2, 2.4, 2.6, 2.8, 3]),
-])  # fmt: skip
-def test_logarithmic_ticks_are_powers_with_multiples_where_few(low: float, high: float, ticks: list[float]):
-    assert decades(low, high) == pytest.approx(ticks)
-
-
-def test_many_powers_are_thinned():
-    assert len(decades(1e-9, 1e9)) < 10
+def test_ticks_are_round_and_inside_and_powers_with_multiples_where_few(
+    ticks_of: Callable[[float, float], list[float]], low: float, high: float, ticks: list[float]
+):
+    assert ticks_of(low, high) == pytest.approx(ticks)
+    assert len(decades(1e-9, 1e9)) < 10  # many powers are thinned
 
 
 def test_axis_frames_its_values():
