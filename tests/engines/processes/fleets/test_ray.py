@@ -253,6 +253,23 @@ def test_what_ray_says_of_an_end_is_said_without_colours_and_of_a_missing_packag
     assert fleets._said(RuntimeError(words)) == said
 
 
+BEGUN = """
+import contextlib, os, sys
+from pslab.engines.processes.fleets.ray import _Actor
+os.nice(15)
+sys.modules["torch"] = None
+with contextlib.suppress(ImportError):
+    _Actor().begun()
+print(os.nice(0))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process more priority")
+def test_an_actor_gives_way_to_no_others_from_before_it_loads_torch():
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.check_output([sys.executable, "-c", BEGUN], env=given, text=True).strip() == "0"
+
+
 def test_a_token_that_is_missing_is_said(monkeypatch):
     def init(**given: object):
         raise RuntimeError("InvalidAuthToken: Authentication token is missing or incorrect")
