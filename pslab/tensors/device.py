@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,9 +70,10 @@ class Cuda(Device):
     number: int = 0
 
     def of(self, worker: int) -> Device:
-        """ConfigError on a host on which torch sees none."""
+        """ConfigError on a host on which torch sees none, which it names: others may have one."""
         if not torch.cuda.is_available():
-            raise ConfigError("device", "cuda", NO_CUDA)
+            where = f"on {platform.node()}, the host of worker {worker}"
+            raise ConfigError("device", "cuda", NO_CUDA.replace("here", where))
         return Cuda(worker % torch.cuda.device_count())
 
     @property

@@ -4,6 +4,7 @@ down and which die with all that runs on them. It needs root, as network namespa
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SUBNET = "10.77.0"
+UNABLE = "hosts of their own need root, and ip, unshare and nsenter"
 INIT = """
 mount -t tmpfs none /dev/shm && mount --bind "$HOST_FOLDER/ray" /tmp/ray && ip link set lo up && touch "$HOST_FOLDER/up"
 exec sleep infinity
@@ -47,6 +49,7 @@ class Host:
     def begin(self) -> None:
         """It is switched on; nothing runs there."""
         (self.folder / "up").unlink(missing_ok=True)
+        self.link(True)
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", INIT]
         self._init = subprocess.Popen(["ip", "netns", "exec", self.space, *unshare], env=self.environment)
         while not (self.folder / "up").exists():
@@ -72,21 +75,29 @@ class Host:
         _ip("link", "set", self.space, "up" if up else "down")
 
     def kill(self) -> None:
-        """It loses its power."""
+        """It loses its power: not even the ends of its streams are heard of."""
+        if self._init.poll() is not None:
+            return
+        self.link(False)
         os.kill(self._first, signal.SIGKILL)
         self._init.wait()
 
     def close(self) -> None:
         """It is gone, and so is its network."""
-        if self._init.poll() is None:
-            self.kill()
+        self.kill()
         _ip("link", "delete", self.space)
         _ip("netns", "delete", self.space)
 
 
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[list[Host]]:
-    """So many hosts in one network."""
+    """So many hosts in one network; who asks for others waits until these are closed."""
+    with open(Path(tempfile.gettempdir()) / "pslab-hosts.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield from _hosts(count)
+
+
+def _hosts(count: int) -> Iterator[list[Host]]:
     _clear()
     _ip("link", "add", "pslab-br", "type", "bridge")
     _ip("address", "add", f"{SUBNET}.254/24", "dev", "pslab-br")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from pslab.errors import ConfigError
 from pslab.lab.runs.machine import resident_bytes
 from pslab.tensors.device import Cuda, Device, one_thread, zeros
 
@@ -51,3 +54,10 @@ def test_torch_has_as_many_threads_after_one_thread_as_before():
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
+
+
+def test_a_worker_on_a_host_without_a_cuda_device_says_which_host_lacks_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = f"torch sees no CUDA device on {re.escape(platform.node())}, the host of worker 3; use device='cpu'"
+    with pytest.raises(ConfigError, match=words):
+        Cuda().of(3)

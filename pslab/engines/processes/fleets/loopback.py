@@ -123,17 +123,26 @@ class LoopbackFleet:
         others. `heed` is called a few times a second until they are there."""
         numbers, pipes = sorted(memory), dict[int, Connection]()
         processes = self._launched(numbers, heed)
-        for number in numbers:
-            try:
+        try:
+            for number in numbers:
                 heeding = partial(_heed, number, processes[number], heed)
-                pipes[number] = self._listener.accept(number, START_LIMIT_S, heeding)
-            except TimeoutError as error:
-                raise StartFailed(f"{name(number)} has not come: {error}") from None
-            self._book[number] = _listening(pipes[number], number)
-        known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
-        for number, pipe in pipes.items():
-            send(pipe, json.dumps(known).encode())
-            yield number, processes[number], _patched(pipe, number, memory[number])
+                pipes[number] = self._accepted(number, heeding)
+                self._book[number] = _listening(pipes[number], number)
+            known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
+            for number, pipe in pipes.items():
+                send(pipe, json.dumps(known).encode())
+                yield number, processes[number], _patched(pipe, number, memory[number])
+        except BaseException:
+            for process in processes.values():
+                with contextlib.suppress(ValueError):  # its receiver has closed it
+                    process.kill()
+            raise
+
+    def _accepted(self, number: int, heed: Callable[[], None]) -> Connection:
+        try:
+            return self._listener.accept(number, START_LIMIT_S, heed)
+        except TimeoutError as error:
+            raise StartFailed(f"{name(number)} has not come: {error}") from None
 
     def _launched(self, numbers: Sequence[int], heed: Callable[[], None]) -> dict[int, Any]:
         """New processes, which are going to dial, by their numbers."""

@@ -11,11 +11,13 @@ import contextlib
 import ipaddress
 import math
 import os
+import re
+import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from pslab.config.fleet import Fleet
@@ -27,11 +29,14 @@ from pslab.errors import ConfigError, StartFailed
 
 START_LIMIT_S = 120.0  # in which others make room for processes
 MOVED_LIMIT_S = 10.0  # in which there is room elsewhere for what was on a host that is gone
-BEGIN_LIMIT_S = 30.0  # in which a host that answers begins a process
-TRIES = 2  # to begin a process, on two hosts if there are
+BEGIN_LIMIT_S = 120.0  # in which a host that answers begins a process: a busy one imports torch for a minute
+TRIES = 3  # to begin a process, on other hosts if there are
 KILLED_LIMIT_S = 4.0  # after which an actor that was killed is not waited for: its host may be gone
+ANSWER_LIMIT_S = 3.0  # in which a host's Ray says something
+LOOK_S = 0.1  # between two looks at which actors have begun, or ended
+ASK_S = 1.0  # between two questions which hosts answer
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # how a gRPC client begins (RFC 9113, 3.4)
 CLOSED_LIMIT_S = 1.0  # in which Ray ends a process in order
-LOOK_S = 0.1  # between two looks at which actors have ended
 OWN = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # of a cluster that is started here
 
 
@@ -93,53 +98,72 @@ class RayFleet(LoopbackFleet):
         knock(self._head)  # Ray would look for it for minutes
         shares = {number: share_of("server" if number == SERVER else self._kinds[number], self._fleet)
                   for number in numbers}  # fmt: skip
-        begun_before = {n: process for n, process in self._processes.items() if n not in numbers and process.is_alive()}
-        there = [(process.share, process.host) for process in begun_before.values()]
-        if not there and placed(shares, whole := [_room(node, node["Resources"]) for node in self._nodes()],
-                                self._fleet) is None:  # fmt: skip
+        there = [(process.share, process.host) for number, process in self._processes.items()
+                 if number not in numbers and process.is_alive()]  # fmt: skip
+        whole = [_room(node, node["Resources"]) for node in self._nodes()]
+        if not there and placed(shares, whole, self._fleet) is None:
             raise StartFailed(f"the Ray cluster has no room for {described(shares.values())}: it has {sizes(whole)}")
-        limit_s = MOVED_LIMIT_S if self._processes else START_LIMIT_S
-        until_s, failures = time.monotonic() + limit_s, Counter[int]()
-        placing, found, rooms = dict[int, RayProcess](), dict[int, Any](), list[Room]()
-        while missing := [number for number in numbers if number not in found]:
-            heed()
-            if waiting := {number: shares[number] for number in missing if number not in placing}:
-                rooms = self._rooms()
-                taken = [*there, *((process.share, process.host) for process in placing.values())]
-                for number, host in (placed(waiting, rooms, self._fleet, taken) or {}).items():
-                    placing[number] = RayProcess(self._ray, self._fleet, number, waiting[number], host)
-            self._over.wait(LOOK_S)
-            for number, process in [(number, placing[number]) for number in missing if number in placing]:
-                if process.begun():  # it dials from now on
-                    process.serve(self._way)
-                    self._processes[number] = found[number] = process
-                elif process.problem or process.late():
-                    failures[number] += 1
-                    self._slow.add(process.host)
-                    placing.pop(number).kill()
-                    if process.problem and failures[number] >= TRIES:
-                        raise StartFailed(f"Ray has not started {name(number)}: {process.problem}")
-                    until_s = max(until_s, time.monotonic() + MOVED_LIMIT_S)
-            if time.monotonic() > until_s and not placing:
-                who, wanted = ", ".join(name(number) for number in missing), described(waiting.values())
-                raise StartFailed(f"Ray has not started {who}: no host that answers had room for {wanted} within "
-                                  f"{limit_s:g} s; free: {sizes(rooms)}")  # fmt: skip
+        found: dict[int, RayProcess] = {}
+        try:
+            self._begin(shares, there, found, heed)
+        except BaseException:  # whoever keeps the error keeps no process
+            for process in found.values():
+                process.kill()
+            raise
+        for process in found.values():  # it dials from now on
+            process.serve(self._way)
+        self._processes |= found
         return found
+
+    def _begin(
+        self, shares: Mapping[int, Share], there: Sequence[tuple[Share, str]], found: dict[int, RayProcess],
+        heed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Begin the processes with these shares, each on a host that answers; on another one if it does not any more.
+        They are in `found` from their first moment on."""
+        limit_s = MOVED_LIMIT_S if self._processes else START_LIMIT_S
+        until_s, asked_s, failures, rooms = time.monotonic() + limit_s, -math.inf, Counter[int](), list[Room]()
+        while not all(number in found and found[number].begun() for number in shares):
+            heed()
+            if time.monotonic() - asked_s > ASK_S:
+                rooms = self._rooms(heed)
+                for number, process in list(found.items()):
+                    if process.fails(room.host for room in rooms):
+                        failures[number] += 1
+                        self._slow.add(process.host)
+                        found.pop(number).kill()
+                        if failures[number] >= TRIES:
+                            where = next((room.address for room in rooms if room.host == process.host), "a host")
+                            raise StartFailed(f"Ray has not started {name(number)} on {where}: {process.problem}")
+                        until_s = time.monotonic() + MOVED_LIMIT_S
+                waiting = {number: share for number, share in shares.items() if number not in found}
+                taken = [*there, *((process.share, process.host) for process in found.values())]
+                rooms.sort(key=lambda room: (room.host in self._slow, -room.gpus, -room.cpus))
+                for number, host in (placed(waiting, rooms, self._fleet, taken) or {}).items():
+                    found[number] = RayProcess(self._ray, self._fleet, number, waiting[number], host)
+                if len(found) < len(shares) and time.monotonic() > until_s:
+                    who, wanted = ", ".join(map(name, waiting)), described(waiting.values())
+                    raise StartFailed(f"Ray has not started {who}: no host that answers had room for {wanted} within "
+                                      f"{limit_s:g} s; free: {sizes(rooms)}")  # fmt: skip
+                asked_s = time.monotonic()
+            self._over.wait(LOOK_S)
 
     def _nodes(self) -> list[Any]:
         """The hosts that Ray takes for alive."""
         return [node for node in self._ray.nodes() if node["Alive"]]
 
-    def _rooms(self) -> list[Room]:
-        """What is free on the hosts that answer; the large ones first, those that were slow last."""
+    def _rooms(self, heed: Callable[[], None]) -> list[Room]:
+        """What is free on the hosts that answer."""
         from ray._private.state import available_resources_per_node
 
         free, nodes = available_resources_per_node(), self._nodes()
-        with ThreadPoolExecutor(max(1, len(nodes))) as knocking:
-            answers = list(knocking.map(_answers, nodes))
-        there = [node for node, answer in zip(nodes, answers, strict=True) if answer]
-        rooms = [_room(node, free.get(node["NodeID"], {})) for node in there]
-        return sorted(rooms, key=lambda room: (room.host in self._slow, -room.gpus, -room.cpus))
+        asking = ThreadPoolExecutor(max(1, len(nodes)))
+        answers = [asking.submit(_answers, node) for node in nodes]
+        asking.shutdown(wait=False)
+        while wait(answers, LOOK_S).not_done:
+            heed()
+        return [_room(node, free.get(node["NodeID"], {}))
+                for node, answer in zip(nodes, answers, strict=True) if answer.result()]  # fmt: skip
 
     def _look(self) -> None:
         """Notice which actors have ended, so that a process that waits for their sentinels wakes."""
@@ -165,10 +189,13 @@ def _room(node: Any, resources: Any) -> Room:
 
 
 def _answers(node: Any) -> bool:
-    """Whether the system of a host answers, whatever Ray still takes it for."""
+    """Whether the Ray of a host says something, whatever the cluster still takes it for: the system of one that stands
+    still takes connections."""
     try:
-        knock(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
-    except ConnectionError:
+        with socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), ANSWER_LIMIT_S) as line:
+            line.sendall(HTTP2)
+            line.recv(1)
+    except OSError:
         return False
     return True
 
@@ -180,7 +207,7 @@ class RayProcess:
         there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(host, soft=False)
         options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "scheduling_strategy": there}
         self._ray, self._actor, self._number = ray, ray.remote(_Actor).options(**options).remote(), number
-        self._begun = self._serving = self._actor.begun.remote()
+        self._serving = self._begun = self._actor.begun.remote()
         self.share, self.host, self.problem, self._since_s = share, host, "", time.monotonic()
         self.pid, self._looking, self._ended, self._until_s = -1, threading.Lock(), False, math.inf
         self.sentinel, self._here = os.pipe()  # which can be read once it has ended
@@ -188,17 +215,23 @@ class RayProcess:
 
     def begun(self) -> bool:
         """Whether it is there; if it never will be, `problem` says why."""
-        try:
-            return self._ray.get(self._begun, timeout=0) is None
-        except self._ray.exceptions.GetTimeoutError:
-            pass
-        except Exception as error:
-            self.problem = str(error)
-        return False
+        if self._begun is not None and not self.problem:
+            try:
+                self._ray.get(self._begun, timeout=0)
+                self._begun = None
+            except self._ray.exceptions.GetTimeoutError:
+                pass
+            except Exception as error:
+                self.problem = _said(error)
+        return self._begun is None
 
-    def late(self) -> bool:
-        """Whether its host has had enough time to begin it."""
-        return time.monotonic() - self._since_s > BEGIN_LIMIT_S
+    def fails(self, answering: Iterable[str]) -> bool:
+        """Whether it is to be begun on another host, as these are the ones that answer; `problem` says why."""
+        if self.host not in answering and not self.problem:
+            self.problem = "its host does not answer any more"
+        elif not self.begun() and not self.problem and time.monotonic() - self._since_s > BEGIN_LIMIT_S:
+            self.problem = f"its host answers, and has not begun it within {BEGIN_LIMIT_S:g} s"
+        return bool(self.problem)
 
     def serve(self, way: Rendezvous) -> None:
         """Let it dial its parent."""
@@ -215,7 +248,7 @@ class RayProcess:
                 self._ray.get(self._serving)
                 self.exitcode = 0
             except Exception as error:  # it was killed, or its host is gone, or Ray is
-                self.problem = str(error)
+                self.problem = _said(error)
             self.exitcode, self._ended = 1 if self.exitcode is None else self.exitcode, True
             os.close(self._here)
 
@@ -240,18 +273,26 @@ class RayProcess:
         os.close(self.sentinel)
 
 
+def _said(error: Exception) -> str:
+    """What Ray says of an actor's end, without colours; of a host that lacks a package no more than that."""
+    words = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    if "No module named" not in words:
+        return words
+    return f"{words.rpartition(chr(10))[2]}: each host of the cluster needs the same packages as this one"
+
+
 class _Actor:
     """One process of ours in one of Ray's."""
 
     def begun(self) -> None:
         """It is there, and has loaded the module that would keep it from giving signs of life."""
+        with contextlib.suppress(OSError):  # Ray lets its processes give way to all others; only root can alter that
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         import torch  # noqa: F401
 
     def serve(self, number: int, way: Rendezvous, gpus: bool) -> None:
         """Be a process of the pool until its parent hangs up."""
         if not gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        with contextlib.suppress(OSError):  # Ray lets its processes give way to all others; only root can alter that
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
         threading.current_thread().name = f"pslab-{name(number)}"
         begin(number, way, pulse=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -56,3 +58,23 @@ def test_a_process_that_ends_before_it_comes_is_noticed_with_its_own_words(monke
     monkeypatch.setattr(loopback, "begin", goes)
     with pytest.raises(StartFailed, match=r"server has ended before it came \(exit code 9\)"):
         pool.Pool(1, lambda: None, Fleet("loopback"))
+
+
+def test_whoever_ends_the_waiting_for_a_process_ends_all_that_were_started_with_it(monkeypatch: pytest.MonkeyPatch):
+    started: list[Any] = []
+
+    def launched(self: Any, numbers: Any, heed: Any, launch: Any = loopback.LoopbackFleet._launched) -> Any:
+        found = launch(self, numbers, heed)
+        started.extend(found.values())
+        return found
+
+    def heed() -> None:
+        if started:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loopback.LoopbackFleet, "_launched", launched)
+    with pytest.raises(KeyboardInterrupt):
+        pool.Pool(1, heed, Fleet("loopback"))
+    for process in started:
+        process.join(10)
+        assert process.exitcode == -signal.SIGKILL

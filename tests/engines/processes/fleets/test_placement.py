@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pslab.config.fleet import Fleet
@@ -17,8 +17,9 @@ ROOMS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=4).ma
     lambda sizes: [Room(f"host {number}", cpus, gpus) for number, (cpus, gpus) in enumerate(sizes)])  # fmt: skip
 KINDS = st.lists(st.sampled_from(["worker", "server", "evaluator"]), max_size=5)
 FLEETS = st.builds(Fleet, place=st.just("ray"), worker_cpus=st.sampled_from([0.5, 1.0, 2.0]),
-                   worker_gpus=st.sampled_from([0.0, 0.5, 1.0]), server_cpus=st.sampled_from([0.5, 1.0]),
+                   worker_gpus=st.sampled_from([0.0, 0.5, 1.0]), server_cpus=st.sampled_from([0.5, 1.0, 3.0]),
                    workers_per_node=st.sampled_from([None, 1, 2]), servers_apart=st.booleans())  # fmt: skip
+DRAWN = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def shares_of(kinds: list[str], fleet: Fleet) -> dict[int, Share]:
@@ -34,6 +35,7 @@ def fits(found: dict[int, str], shares: dict[int, Share], rooms: list[Room], fle
                and (most is None or workers[room.host] <= most) for room in rooms)  # fmt: skip
 
 
+@DRAWN
 @given(ROOMS, KINDS, FLEETS)
 def test_a_plan_fits_and_has_every_process(rooms: list[Room], kinds: list[str], fleet: Fleet):
     shares = shares_of(kinds, fleet)
@@ -43,12 +45,26 @@ def test_a_plan_fits_and_has_every_process(rooms: list[Room], kinds: list[str], 
         assert fits(found, shares, rooms, fleet)
 
 
-@given(ROOMS, st.lists(st.just("worker"), max_size=3), FLEETS)
-def test_none_is_found_only_where_none_of_workers_of_one_size_fits(rooms: list[Room], kinds: list[str], fleet: Fleet):
-    shares = {number: share_of(kind, fleet) for number, kind in enumerate(kinds)}
+@DRAWN
+@given(ROOMS, KINDS, FLEETS)
+def test_no_plan_is_found_only_where_there_is_none(rooms: list[Room], kinds: list[str], fleet: Fleet):
+    shares = shares_of(kinds[:3], fleet)
     if placed(shares, rooms, fleet) is None:
         for hosts in product([room.host for room in rooms], repeat=len(shares)):
             assert not fits(dict(zip(shares, hosts, strict=True)), shares, rooms, fleet)
+
+
+def test_a_large_server_leaves_the_large_host_to_workers_that_would_not_fit_elsewhere():
+    fleet = Fleet("ray", worker_cpus=2.0, server_cpus=3.0)
+    shares, rooms = shares_of(["worker"] * 3, fleet), [Room("large", 6, 0), Room("small", 3, 0)]
+    assert placed(shares, rooms, fleet) == {SERVER: "small", 0: "large", 1: "large", 2: "large"}
+
+
+def test_workers_that_run_count_where_only_another_plan_has_room():
+    fleet = Fleet("ray", worker_cpus=2.0, server_cpus=3.0, workers_per_node=2)
+    shares, rooms = shares_of(["worker"] * 2, fleet), [Room("large", 4, 0), Room("small", 3, 0)]
+    assert placed(shares, rooms, fleet) == {SERVER: "small", 0: "large", 1: "large"}
+    assert placed(shares, rooms, fleet, [(shares[0], "large")]) is None
 
 
 def test_workers_of_a_host_each_need_no_other_host_for_the_server():

@@ -11,8 +11,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -26,6 +29,7 @@ from pslab.engines.execute import execute
 from pslab.engines.processes import pool
 from pslab.engines.processes.child import SERVER
 from pslab.engines.processes.fleets import ray as fleets
+from pslab.engines.processes.fleets.placement import Share
 from pslab.errors import ConfigError, StartFailed
 from pslab.lab.runs.resolve import resolve
 
@@ -137,6 +141,133 @@ def test_what_can_never_fit_is_refused_at_once_with_the_sizes_of_the_cluster(clu
     words = r"no room for 1 x server .* and 1 x worker with 1 cores and 1 GPUs: it has 127\.0\.0\.1 with 1 cores and 0"
     with contextlib.closing(fleet), pytest.raises(StartFailed, match=words):
         fleet._launched([SERVER, 0], lambda: None)
+
+
+class Begun:
+    """A process of the fleet that is begun at once on hosts that are well, and never on others."""
+
+    ill: ClassVar[set[str]] = set()
+    all: ClassVar[list[Begun]] = []
+
+    def __init__(self, ray: object, fleet: Fleet, number: int, share: Share, host: str) -> None:
+        self.number, self.share, self.host, self.problem, self.killed, self.served = number, share, host, "", False, 0
+        self.all.append(self)
+
+    def begun(self) -> bool:
+        return self.host not in self.ill
+
+    def fails(self, answering: Iterable[str]) -> bool:
+        self.problem = "it is ill" if self.host in self.ill else "" if self.host in answering else "no answer"
+        return bool(self.problem)
+
+    def is_alive(self) -> bool:
+        return not self.killed
+
+    def look(self) -> None:
+        pass
+
+    def serve(self, way: object) -> None:
+        self.served += 1
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def fleet(cluster, monkeypatch):
+    """A fleet of a server and a worker on a cluster of three hosts, with room for both on each."""
+    cluster.addresses = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    free = {"CPU": 2.0}
+    state = SimpleNamespace(available_resources_per_node=lambda: {f"node {number}": free for number in range(3)})
+    monkeypatch.setitem(sys.modules, "ray._private.state", state)
+    monkeypatch.setattr(fleets, "RayProcess", Begun)
+    monkeypatch.setattr(fleets, "_answers", lambda node: True)
+    monkeypatch.setattr(fleets, "ASK_S", 0.0)
+    monkeypatch.setattr(fleets, "LOOK_S", 1e-3)
+    monkeypatch.setattr(fleets.RayFleet, "_refuse_network", lambda self: None)
+    monkeypatch.setattr(cluster, "nodes", lambda nodes=cluster.nodes: [
+        {**node, "Resources": {"CPU": 2.0}} for node in nodes()])  # fmt: skip
+    monkeypatch.setattr(Begun, "ill", set())
+    monkeypatch.setattr(Begun, "all", [])
+    with contextlib.closing(fleets.RayFleet(["worker"], Fleet("ray", "auto"))) as found:
+        yield found
+
+
+def test_processes_begin_on_a_host_that_answers_and_dial_once_all_have_begun(fleet, monkeypatch):
+    monkeypatch.setattr(fleets, "_answers", lambda node: node["NodeID"] != "node 0")
+    begun = fleet._launched([SERVER, 0], lambda: None)
+    assert {process.host for process in begun.values()} == {"node 1"}
+    assert [process.served for process in begun.values()] == [1, 1]
+
+
+def test_a_process_whose_host_does_not_begin_it_is_begun_on_another(fleet):
+    Begun.ill.add("node 0")
+    begun = fleet._launched([SERVER, 0], lambda: None)
+    assert not {process.host for process in begun.values()} & Begun.ill
+    assert [process.killed for process in Begun.all if process.host in Begun.ill] == [True, True]
+
+
+def test_what_no_host_begins_is_refused_with_the_reason_and_none_of_its_processes_stays(fleet):
+    Begun.ill |= {"node 0", "node 1", "node 2"}
+    with pytest.raises(StartFailed, match=r"Ray has not started server on 10\.0\.0\..: it is ill"):
+        fleet._launched([SERVER, 0], lambda: None)
+    assert all(process.killed and not process.served for process in Begun.all)
+
+
+def test_whoever_ends_the_waiting_leaves_no_process(fleet):
+    def heed() -> None:
+        if Begun.all:
+            raise KeyboardInterrupt
+
+    Begun.ill |= {"node 0", "node 1", "node 2"}
+    with pytest.raises(KeyboardInterrupt):
+        fleet._launched([SERVER, 0], heed)
+    assert all(process.killed for process in Begun.all)
+
+
+def test_room_that_others_have_is_waited_for_no_longer_than_the_limit(fleet, monkeypatch):
+    monkeypatch.setattr(fleets, "START_LIMIT_S", 0.0)
+    monkeypatch.setattr(fleets, "_answers", lambda node: False)
+    words = "has not started server, worker 0: no host that answers had room for 1 x server .*; free: no host"
+    with pytest.raises(StartFailed, match=words):
+        fleet._launched([SERVER, 0], lambda: None)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_a_host_answers_when_its_ray_says_something_and_not_when_only_its_system_does(monkeypatch, speaks):
+    monkeypatch.setattr(fleets, "ANSWER_LIMIT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        node = dict(zip(("NodeManagerAddress", "NodeManagerPort"), server.getsockname(), strict=True))
+        if speaks:
+            threading.Thread(target=lambda: server.accept()[0].sendall(b"hello")).start()
+        assert fleets._answers(node) == speaks
+    assert not fleets._answers(node)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("\x1b[36mray::_Actor.__init__()\x1b[39m\n  File x\nModuleNotFoundError: No module named 'pslab'",
+     "ModuleNotFoundError: No module named 'pslab': each host of the cluster needs the same packages as this one"),
+    ("\x1b[36mThe actor died.\x1b[39m\n\tpid: 1", "The actor died.\n\tpid: 1"),
+])  # fmt: skip
+def test_what_ray_says_of_an_end_is_said_without_colours_and_of_a_missing_package_alone(words, said):
+    assert fleets._said(RuntimeError(words)) == said
+
+
+BEGUN = """
+import contextlib, os, sys
+from pslab.engines.processes.fleets.ray import _Actor
+os.nice(15)
+sys.modules["torch"] = None
+with contextlib.suppress(ImportError):
+    _Actor().begun()
+print(os.nice(0))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process more priority")
+def test_an_actor_gives_way_to_no_others_from_before_it_loads_torch():
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.check_output([sys.executable, "-c", BEGUN], env=given, text=True).strip() == "0"
 
 
 def test_a_token_that_is_missing_is_said(monkeypatch):
