@@ -100,9 +100,14 @@ def test_a_worker_that_raises_ends_the_run_and_the_next_one_works(tmp_path):
     assert run(tiny(), results=tmp_path, progress=False).manifest["pushes"] == 40
 
 
-def test_phases_of_an_iteration_follow_each_other(tmp_path):
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
     wanted = tiny(sync="asp", prune="static:5%", pull="changed", cluster={"compute_s": 0.002, "bandwidth_bit_s": 1e8})
-    phases = run(wanted, results=tmp_path, progress=False).phases
+    return run(wanted, results=tmp_path_factory.mktemp("pruned"), progress=False)
+
+
+def test_phases_of_an_iteration_follow_each_other(pruned):
+    phases = pruned.phases
     # workers are not equally fast: of each only the last iteration is not answered
     whole = [rows for _, rows in phases.groupby(["worker", "iteration"]) if "decode" in set(rows.phase)]
     assert len(whole) >= 32
@@ -113,8 +118,8 @@ def test_phases_of_an_iteration_follow_each_other(tmp_path):
         assert (ordered.begin_s.to_numpy()[1:] >= ordered.end_s.to_numpy()[:-1] - 1e-9).all()
 
 
-def test_bytes_are_the_length_of_the_frames(tmp_path):
-    pushes = run(tiny(sync="asp", prune="static:5%", pull="changed"), results=tmp_path, progress=False).pushes
+def test_bytes_are_the_length_of_the_frames(pruned):
+    pushes = pruned.pushes
     assert (pushes.bytes_up_raw == 4 * 1930).all()
     assert (pushes.bytes_up < 0.12 * pushes.bytes_up_raw).all()
     answered = pushes[pushes.bytes_down > 0]

@@ -197,13 +197,6 @@ def test_a_virtual_run_is_recorded_and_reused(tmp_path):
     assert run(wanted, results=tmp_path, progress=False).cached
 
 
-def test_virtual_and_local_agree_on_bsp_to_the_bit(tmp_path):
-    fields = {"sync": "bsp", "prune": "static:5%", "pull": "changed"}
-    there = run(tiny(**fields), results=tmp_path, progress=False)
-    here = run(tiny(engine="virtual", cluster="steady", **fields), results=tmp_path, progress=False)
-    assert np.array_equal(there.weights, here.weights)
-
-
 def test_divergence_ends_the_run_at_its_instant():
     outcome = finished(tiny(engine="virtual", cluster="steady", model=Diverges))
     assert outcome.facts["outcome"] == "diverged"
