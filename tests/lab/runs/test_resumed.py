@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,22 +144,23 @@ def test_a_run_that_was_interrupted_while_it_was_evaluated_goes_on_with_that(
 
 
 class Dawdling(nn.Module):
-    """A model whose evaluation takes longer than an interrupt waits for."""
+    """A model whose evaluation takes longer than an interrupt waits for, as long as a folder is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.net = net()
+        self.net, self.folder = net(), folder
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.0 if self.training else 0.1)
+        time.sleep(0.1 if not self.training and self.folder.exists() else 0.0)
         return self.net(x)
 
 
 def test_runs_side_by_side_that_were_interrupted_while_they_were_evaluated_go_on_with_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    wanted = [RUN.but(model=Dawdling, seed=seed, checkpoint_every=None, pushes=40, eval_every=2) for seed in (1, 2)]
-    update, sent = Progress.update, []
+    (slow := tmp_path / "slow").mkdir()
+    fields = {"model": partial(Dawdling, slow), "checkpoint_every": None, "pushes": 40, "eval_every": 2}
+    wanted, update, sent = [RUN.but(seed=seed, **fields) for seed in (1, 2)], Progress.update, []
 
     def interrupt(self: Progress, name: str, news: Any) -> None:
         update(self, name, news)
@@ -169,6 +171,7 @@ def test_runs_side_by_side_that_were_interrupted_while_they_were_evaluated_go_on
         patch.setattr(Progress, "update", interrupt)
         with pytest.raises(RunsInterrupted, match="asked for again, it goes on with its evaluation"):
             sweep(wanted, results=tmp_path, progress=False)
+    slow.rmdir()
     found = sweep(wanted, results=tmp_path, progress=False)
     assert [wanted[0].pushes] in [pushes_resumed(each) for each in found]
     same(found[0], run(wanted[0], results=tmp_path / "undisturbed", progress=False))
