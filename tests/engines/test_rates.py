@@ -7,17 +7,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from conducted import judged
 from tiny import finished, tiny
-from tools.chaos.replay import replay
+from tools.chaos.replay import pushes_of, replay
 from torch import nn
 from whole import in_process
 
 from pslab.config.run import Run
-from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.rates import AdaGrad, Applied, Split
 from pslab.tensors.workload.data import Batches, Dataset
@@ -195,8 +193,7 @@ def test_every_rate_learns_with_real_processes_and_is_judged_as_valid(rate):
     assert judged(experiment.run, outcome) == {"verdict": "valid"}
     assert outcome.accuracy[-1, 3] < 0.95 * outcome.accuracy[0, 3]
     if rate != "dynsgd:stalest":
-        pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS).astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
-        assert torch.equal(replay(experiment, pushes), torch.from_numpy(outcome.weights))
+        assert torch.equal(replay(experiment, pushes_of(outcome)), torch.from_numpy(outcome.weights))
 
 
 class Doubled:

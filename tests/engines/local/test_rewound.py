@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from conducted import Signals
 from sabotage import DECIDER, SabotagedServer, dying
 from tiny import tiny
 
@@ -136,18 +137,6 @@ def test_faults_from_before_a_checkpoint_are_recorded_and_those_behind_it_are_st
     assert [(row[2], row[3]) for row in facts["faulted"] if row[0] == "kill"] == [(1, 6)]
 
 
-def kill_server(end=signal.SIGKILL, number=pool.SERVER):
-    import os
-
-    killed = []
-
-    def look(news):
-        if news.get("pushes", 0) > 20 and not killed:
-            killed.append(os.kill(pool._kept.processes[number].pid, end))
-
-    return look
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("server", [None, 0, 1])
 @pytest.mark.parametrize("fields", [{"sync": "bsp"}, {"sync": "asp"}, {"sync": "ssp:1", "ranges": "layers"},
@@ -158,7 +147,7 @@ def test_a_run_whose_server_is_replaced_is_valid_under_every_kind_of_policy(tmp_
     """One server that decides for itself, or one of two."""
     from pslab.lab.runs.progress import Progress
 
-    look = kill_server(number=number_of(3, server) if server else pool.SERVER)
+    look = Signals(number_of(3, server) if server else pool.SERVER, signal.SIGKILL)
     monkeypatch.setattr(Progress, "update", lambda self, name, news: look(news))
     wanted = tiny(**{"prune": "static:5%", "on_death": "restart", "workers": 3, "pushes": 120, "checkpoint_every": 7,
                      "servers": 1 if server is None else 2, "cluster": {"compute_s": 0.02, "latency_s": 0.001},
@@ -202,8 +191,9 @@ def test_without_a_checkpoint_the_servers_end_is_the_runs(tmp_path):
             found, decisions = super().step(state[:2], event, clocks)
             return (*found, state[2]), decisions
 
+    wanted = tiny(sync=Secret(), on_death="restart", workers=2, pushes=2000)
     with pytest.raises(WorkerDied, match="server is gone"):
-        execute(resolve(tiny(sync=Secret(), on_death="restart", workers=2, pushes=2000)), kill_server())
+        execute(resolve(wanted), Signals(pool.SERVER, signal.SIGKILL))
 
 
 def test_no_checkpoint_is_one_of_a_run_that_is_over(monkeypatch):
@@ -216,7 +206,7 @@ def test_no_checkpoint_is_one_of_a_run_that_is_over(monkeypatch):
 
 
 def test_an_interrupt_is_heeded_while_new_processes_are_waited_for(monkeypatch):
-    renewing, kill = [], kill_server()
+    renewing, kill = [], Signals(pool.SERVER, signal.SIGKILL)
 
     def renew(self, workers, heed, renew=pool.Pool.renew):
         renewing.append(True)
@@ -244,7 +234,7 @@ def test_what_a_run_had_is_kept_if_it_ends_while_it_goes_back(monkeypatch, error
         monkeypatch.setattr(pool.Pool, "_begin", begin), renew(self, workers, heed)))  # fmt: skip
     wanted = tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000)
     with pytest.raises(Interrupted if error is KeyboardInterrupt else StartFailed) as found:
-        execute(resolve(wanted), kill_server())
+        execute(resolve(wanted), Signals(pool.SERVER, signal.SIGKILL))
     outcome = found.value.outcome
     assert outcome.facts["outcome"] == "interrupted"
     assert len(outcome.pushes) >= 20

@@ -118,14 +118,6 @@ def test_eager_iteration_hides_its_exchange(sync, duplex, model, link_s):
     assert middle.mean() == pytest.approx(model(1.0, link_s, link_s), rel=0.02)
 
 
-def test_a_permanent_straggler_costs_as_derived():
-    counts = {}
-    for sync in ("bsp", "ssp:3", "ssp:15", "asp"):
-        pushes, _, _ = timed(sync, {1: 3.0}, 2, pushes=None, seconds=300.0)
-        counts[sync] = len(pushes)
-    assert counts == {"bsp": 200, "ssp:3": 203, "ssp:15": 215, "asp": 400}
-
-
 @pytest.mark.parametrize(
     ("sync", "cluster", "a", "b"),
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conducted import quiet
 from tiny import Noisy, tiny
 from virtual_cases import LAB, PORTABLE, THIN, batch_norm, in_words
 from whole import conduct, killed, same
@@ -106,10 +107,6 @@ def test_a_run_with_hosts_goes_on_with_another_number_of_them(
     assert found.facts["resumed"]
     # without the accuracy: what a user's own model remembers, its evaluation may remember, too
     same(found, alone, without=("accuracy",) if run.model is Noisy else ())
-
-
-def quiet(news: dict[str, Any]) -> None:
-    """No one listens."""
 
 
 @pytest.mark.slow
