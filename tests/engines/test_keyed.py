@@ -268,10 +268,24 @@ def test_a_run_whose_keys_are_placed_goes_on_from_its_checkpoint(tmp_path, monke
     same(outcome, conduct(wanted)[0])
 
 
+def skewed() -> Dataset:
+    """DATA's rows, of whose keys the first ones are frequent."""
+    data = resolve_data(DATA)
+    chance = np.random.default_rng(0)
+
+    def of(x: SparseInputs) -> SparseInputs:
+        rows = [np.unique((KEYS * chance.random(6) ** 12).astype(int)) for _ in range(len(x))]
+        starts = torch.from_numpy(np.cumsum([0, *map(len, rows)])).to(x.starts.dtype)
+        keys = torch.from_numpy(np.concatenate(rows)).to(x.keys.dtype)
+        return SparseInputs(KEYS, starts, keys, torch.ones(len(keys), dtype=x.values.dtype))
+
+    return dataclasses.replace(data, train_x=of(data.train_x), test_x=of(data.test_x))
+
+
 def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches():
     """Both hold as many keys, of which the first ones are frequent. Server 0, which decides, does its part of a push in
     most of the second that it takes; then it hears of the rest, which server 1 does in what is left."""
-    wanted = keyed(engine="virtual", cluster={"compute_s": 1e-6, "apply_s": 1.0}, data="functions", workers=1,
+    wanted = keyed(engine="virtual", cluster={"compute_s": 1e-6, "apply_s": 1.0}, data=skewed, workers=1,
                    batch_size=32, servers=2, sync="asp", pushes=40, eval_every=40)  # fmt: skip
     outcome, experiment = conduct(wanted)[0], resolve(wanted)
     entries, seconds, ranges = (outcome.pushes[:, PUSH_COLUMNS.index(name)] for name in ("density", "seconds", "range"))

@@ -18,6 +18,7 @@ from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("small_pool")
 LINE, DRIVER = "pslab.engines.local.lines.stream:Stream", "pslab.engines.worker.driver:WorkerDriver"
 MOMENTS: dict[str, tuple[Any, ...]] = {
     "before it sends": (f"{LINE}.send", 5),

@@ -29,6 +29,7 @@ from pslab.policies.sync.ssp import SSP
 
 APPLY, PART = "pslab.engines.server.shard:TensorShard.apply", "pslab.engines.local.recovery.server_state:CheckpointPart"
 SEND = "pslab.engines.local.lines.stream:Stream.send"
+pytestmark = pytest.mark.usefixtures("small_pool")
 CALLS = [(APPLY, "before"), (APPLY, "after"), (f"{PART}.send", "before"), (f"{PART}.send", "after"), (SEND, "before"),
          (SEND, "after"), ("os:writev", "half")]  # fmt: skip
 
@@ -102,7 +103,7 @@ def campaign(tmp_path, undisturbed, seed):
     return check(found, undisturbed(name, servers), f"server {server} of {servers}" if server else "server")
 
 
-@pytest.mark.parametrize("seed", [2, 4, 6])
+@pytest.mark.parametrize("seed", [2, 4])
 def test_a_server_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undisturbed, seed):
     assert campaign(tmp_path, undisturbed, seed)
 
