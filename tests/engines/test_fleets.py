@@ -135,7 +135,8 @@ def test_a_run_goes_on_without_a_worker_that_is_killed_and_what_that_did_is_in_t
     outcome = beside(run)
     assert judged(run, outcome) == {"verdict": "valid"}
     assert outcome.facts["pushes"] == run.pushes
-    assert [(death["worker"], death["how"]) for death in outcome.facts["deaths"]] == [(1, "is gone (killed by SIGKILL)")]
+    (death,) = outcome.facts["deaths"]
+    assert (death["worker"], death["how"]) == (1, "is gone (killed by SIGKILL)")
     phases = outcome.phases[outcome.phases[:, PHASE_COLUMNS.index("worker")] == 1]
     assert 1 < phases[:, PHASE_COLUMNS.index("iteration")].max() <= 15
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from ownpolicies import Largest
 from sabotage import Sabotaged, dying
 from tiny import tiny
 from tools.chaos.replay import replay
@@ -44,7 +45,7 @@ def test_the_weights_are_what_was_applied_wherever_a_worker_was_killed(
 ):
     model = partial(Sabotaged, tmp_path / "marker", partial(dying, *MOMENTS[moment]))
     fields = {"cluster": LINKS} if cluster == "links" else {}
-    prune = "none" if sync.startswith("backup") else "static:5%"  # it drops pushes, of which the table says nothing
+    prune = "none" if sync.startswith("backup") else Largest()  # it drops pushes, of which the table says nothing
     wanted = tiny(model=model, sync=sync, prune=prune, workers=3, pushes=90, on_death="continue", **fields)
     experiment = resolve(wanted)
     outcome = execute(experiment, lambda news: None)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ownpolicies import Largest
 from sabotage import Sabotaged, dying
 from tiny import Dies, tiny
 
@@ -31,7 +32,7 @@ LONG = {"compute_s": 0.05}  # a run that is not over before a process has been s
 def conduct(tmp_path, act=None, **fields):
     marker = tmp_path / "marker" if act else None
     model = partial(Sabotaged, marker, act)
-    wanted = tiny(**{"model": model, "sync": "bsp", "prune": "static:5%", "on_death": "restart", "workers": 2,
+    wanted = tiny(**{"model": model, "sync": "bsp", "prune": Largest(), "on_death": "restart", "workers": 2,
                      "pushes": 40, **fields})  # fmt: skip
     return run(wanted, results=tmp_path / str(bool(act)), progress=False)
 
