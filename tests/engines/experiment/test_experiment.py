@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from conducted import judged
+from ownpolicies import Largest
 from tiny import tiny
 from whole import in_process
 
@@ -18,15 +18,6 @@ from pslab.tensors.update.optimizers import ELEMENTWISE
 
 SPARSE = {"prune": "static:5%", "pull": "changed"}
 COSTS = {"compute_s": 1.0, "select_s": 0.25, "apply_s": 0.5}
-
-
-class Largest:
-    """A rule of the user's."""
-
-    residual = True
-
-    def select(self, v: torch.Tensor) -> torch.Tensor:
-        return v.abs().argmax().view(1)
 
 
 def found(**fields: object) -> Experiment:

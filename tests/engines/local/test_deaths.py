@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from ownpolicies import Largest
 from sabotage import Sabotaged, dying
 from tiny import tiny
 from tools.chaos.replay import pushes_of, replay
@@ -16,6 +17,7 @@ from pslab.engines.execute import execute
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("small_pool")
 LINE, DRIVER = "pslab.engines.local.lines.stream:Stream", "pslab.engines.worker.driver:WorkerDriver"
 MOMENTS: dict[str, tuple[Any, ...]] = {
     "before it sends": (f"{LINE}.send", 5),
@@ -41,7 +43,7 @@ def test_the_weights_are_what_was_applied_wherever_a_worker_was_killed(
 ):
     model = partial(Sabotaged, tmp_path / "marker", partial(dying, *MOMENTS[moment]))
     fields = {"cluster": LINKS} if cluster == "links" else {}
-    prune = "none" if sync.startswith("backup") else "static:5%"  # it drops pushes, of which the table says nothing
+    prune = "none" if sync.startswith("backup") else Largest()  # it drops pushes, of which the table says nothing
     wanted = tiny(model=model, sync=sync, prune=prune, workers=3, pushes=90, on_death="continue", **fields)
     experiment = resolve(wanted)
     outcome = execute(experiment, lambda news: None)

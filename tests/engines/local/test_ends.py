@@ -19,6 +19,7 @@ from pslab.engines.processes.coordinator import Coordinator
 from pslab.errors import WorkerDied
 from pslab.policies.sync.bsp import BSP
 
+pytestmark = pytest.mark.usefixtures("small_pool")
 LOOKS = 600  # of a run that does not hang
 BEHIND_ITS_LAST_MESSAGE = "pslab.engines.local.worker:LocalWorker._last_message", 1, "after"
 BEHIND_ITS_LAST_REPORT = "pslab.engines.local.server:LocalServer._report", 1, "after"

@@ -110,7 +110,7 @@ def test_progress_reports_what_workers_do():
 
 def test_accuracy_is_evaluated_beside_the_run_if_wanted():
     news = []
-    wanted = tiny(evaluate="beside", pushes=160, cluster={"compute_s": 0.005})
+    wanted = tiny(evaluate="beside", pushes=200, cluster={"compute_s": 0.005})
     outcome = execute(resolve(wanted), news.append)
     first = next(index for index, item in enumerate(news) if "accuracy" in item)
     last = max(index for index, item in enumerate(news) if "workers" in item)

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from conducted import Signals
+from ownpolicies import Largest
 from sabotage import DECIDER, SabotagedServer, dying
 from tiny import tiny
 
@@ -30,6 +31,7 @@ from pslab.policies.sync.ssp import SSP
 
 APPLY, PART = "pslab.engines.server.shard:TensorShard.apply", "pslab.engines.local.recovery.server_state:CheckpointPart"
 SEND = "pslab.engines.local.lines.stream:Stream.send"
+pytestmark = pytest.mark.usefixtures("small_pool")
 CALLS = [(APPLY, "before"), (APPLY, "after"), (f"{PART}.send", "before"), (f"{PART}.send", "after"), (SEND, "before"),
          (SEND, "after"), ("os:writev", "half")]  # fmt: skip
 
@@ -37,7 +39,7 @@ CALLS = [(APPLY, "before"), (APPLY, "after"), (f"{PART}.send", "before"), (f"{PA
 def conduct(tmp_path, act=None, like=BSP(), process=DECIDER, **fields):  # noqa: B008  frozen
     marker = tmp_path / "marker" if act else None
     policy = SabotagedServer(like, marker, act, process)
-    wanted = tiny(**{"sync": policy, "prune": "static:5%", "on_death": "restart", "workers": 2, "pushes": 40,
+    wanted = tiny(**{"sync": policy, "prune": Largest(), "on_death": "restart", "workers": 2, "pushes": 40,
                      "checkpoint_every": 6, "eval_every": 10, **fields})  # fmt: skip
     return execute(resolve(wanted), lambda news: None)
 
@@ -103,7 +105,7 @@ def campaign(tmp_path, undisturbed, seed):
     return check(found, undisturbed(name, servers), f"server {server} of {servers}" if server else "server")
 
 
-@pytest.mark.parametrize("seed", [2, 4, 6])
+@pytest.mark.parametrize("seed", [2, 4])
 def test_a_server_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undisturbed, seed):
     assert campaign(tmp_path, undisturbed, seed)
 
@@ -118,7 +120,7 @@ def test_whichever_server_is_killed_at_whatever_call_no_bit_changes_under_a_barr
 def test_a_run_whose_first_checkpoint_is_not_whole_has_not_started(tmp_path, undisturbed):
     act = partial(dying, f"{PART}.send", 1)
     policy = SabotagedServer(BSP(), tmp_path / "marker", act, f"pslab-worker {number_of(2, 1)}")
-    wanted = tiny(sync=policy, prune="static:5%", on_death="restart", workers=2, servers=2, checkpoint_every=6,
+    wanted = tiny(sync=policy, prune=Largest(), on_death="restart", workers=2, servers=2, checkpoint_every=6,
                   eval_every=10)  # fmt: skip
     found = execute_again(resolve(wanted), lambda news: None)
     assert found.facts["fallen_starts"] == ["server 1 of 2 is gone (killed by SIGKILL)"]
@@ -130,7 +132,7 @@ def test_faults_from_before_a_checkpoint_are_recorded_and_those_behind_it_are_st
     faults = [{"what": "kill", "worker": 1, "iteration": 6}, {"what": "delay", "probability": 0.3, "for_s": 1e-3}]
     fields = {"cluster": {"compute_s": 2e-3, "latency_s": 1e-3, "faults": faults}}
     found = conduct(tmp_path, partial(dying, f"{PART}.send", 2, "after"), **fields)
-    wanted = tiny(sync="bsp", prune="static:5%", on_death="restart", workers=2, eval_every=10, **fields)
+    wanted = tiny(sync="bsp", prune=Largest(), on_death="restart", workers=2, eval_every=10, **fields)
     facts = tables_of(wanted, found)[2]
     assert [rewind["to_pushes"] for rewind in facts["rewinds"]] == [12]
     assert (facts["verdict"], facts.get("violations")) == ("valid", None)

@@ -75,7 +75,7 @@ ENDS = {
 }  # fmt: skip
 
 
-FEW = ("a stopped server", "a worker that dies")
+FEW = ("a stopped server",)
 CASES = [*FEW, *(pytest.param(each, marks=pytest.mark.slow) for each in ENDS if each not in FEW)]
 
 

@@ -82,7 +82,7 @@ def test_a_resumed_run_leaves_the_bits_of_an_undisturbed_one(
     resumed(fields, 1, tmp_path, monkeypatch)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     "fields", [{"sync": "asp", "model": Noisy}, {"sync": "bsp", "model": batch_norm}, {"sync": "eager", **PRUNED}],
     ids=in_words,
