@@ -87,6 +87,13 @@ def test_acknowledgements_come_without_weights_where_none_would_bring_them():
     assert_valid(judge(run, tables, facts))
 
 
+def test_a_worker_that_is_back_before_its_first_push_begins_with_its_first_range():
+    cluster = {"compute_s": 1.0, "latency_s": 0.1, "leave": {1: 0.5}, "join": {1: 0.7}}
+    run, tables, facts = history("asp", cluster, prune="range:7,local_apply=off", pull="range")
+    assert tables["pushes"].query("worker == 1").iteration.min() == 0
+    assert_valid(judge(run, tables, facts))
+
+
 @pytest.mark.one_of(4)
 @pytest.mark.parametrize("sync", POLICIES)
 def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
