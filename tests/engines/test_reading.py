@@ -50,7 +50,7 @@ def same(one: Outcome, other: Outcome) -> bool:
         one.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])  # fmt: skip
 
 
-@pytest.mark.parametrize("loaders", [0, 2])
+@pytest.mark.parametrize("loaders", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_images_read_from_the_disk_train_to_the_bits_of_those_in_memory(pictures, loaders):
     held, data = finished(wanted(f"folder:{pictures},side=4")), f"folder:{pictures},side=4,memory=off,loaders={loaders}"
     assert same(held, finished(wanted(data)))

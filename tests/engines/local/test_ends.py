@@ -46,7 +46,8 @@ def facts_of(undisturbed: Outcome, **fields: Any) -> dict[str, Any]:
     return found.facts
 
 
-@pytest.mark.parametrize("on_death", ["stop", "continue", pytest.param("restart", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "on_death", ["continue", *(pytest.param(more, marks=pytest.mark.slow) for more in ("stop", "restart"))])
 def test_a_worker_that_dies_behind_its_last_message_is_not_waited_for(tmp_path: Path, undisturbed: Outcome, on_death):
     model = partial(Sabotaged, tmp_path / "marker", partial(dying, *BEHIND_ITS_LAST_MESSAGE))
     facts = facts_of(undisturbed, model=model, on_death=on_death)

@@ -52,21 +52,6 @@ def test_completed_pushes_come_with_the_interrupt_and_the_pool_serves_the_next_r
     assert {p.pid for p in pool.acquire(4).processes.values()} == before
 
 
-def test_an_interrupt_during_the_evaluation_keeps_the_whole_run():
-    wanted = tiny(eval_every=4)
-    news = []
-
-    def on_progress(item):
-        news.append(item)
-        if "accuracy" in item:
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted) as interrupt:
-        execute(resolve(wanted), on_progress)
-    assert interrupt.value.outcome.facts["outcome"] == "budget"
-    assert interrupt.value.outcome.facts["pushes"] == 40
-
-
 def test_an_interrupted_run_is_kept_apart_and_its_place_reported(tmp_path, monkeypatch):
     from pslab.lab.runs.progress import Progress
 

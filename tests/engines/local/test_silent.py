@@ -93,7 +93,7 @@ def test_a_process_that_gives_no_sign_of_life_ends_the_run_by_name_and_no_proces
 
 @pytest.mark.parametrize(("model", "iteration", "how"), [
     (partial(Acts, stopped), 6, "was stopped by a signal and has been silent for longer than its lease"),
-    (partial(Acts, raises), 6, "ValueError: the model broke here"),
+    pytest.param(partial(Acts, raises), 6, "ValueError: the model broke here", marks=pytest.mark.slow),
     pytest.param(partial(Acts, died), 6, "is gone (exit code 9)", marks=pytest.mark.slow),
     pytest.param(partial(Acts, stopped, 1), 0, "was stopped by a signal", marks=pytest.mark.slow),
 ], ids=["stopped", "raises", "dies", "stopped in preparation"])  # fmt: skip

@@ -10,11 +10,10 @@ import pytest
 from conducted import quiet
 from tiny import Noisy, tiny
 from virtual_cases import LAB, PORTABLE, THIN, batch_norm, in_words
-from whole import conduct, killed, same
+from whole import conduct, ended_after, killed, same
 
 from pslab.config.run import Run
 from pslab.config.table import ROWS
-from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.virtual import engine as virtual
@@ -93,16 +92,8 @@ def test_a_run_with_hosts_goes_on_with_another_number_of_them(
     run = mine(**fields)
     experiment = dataclasses.replace(resolve(run), checkpoints=CheckpointStore(tmp_path))
     alone = virtual.execute(resolve(run), quiet, hosts=2)
-
-    def kept(self: Any, pushes: int, state: Any) -> None:
-        keep(self, pushes, state)
-        raise KeyboardInterrupt
-
-    keep = Checkpointing.keep
-    with monkeypatch.context() as patched:
-        patched.setattr(Checkpointing, "keep", kept)
-        with pytest.raises(Interrupted):
-            virtual.execute(experiment, quiet, hosts=2)
+    with ended_after(monkeypatch, 1, KeyboardInterrupt), pytest.raises(Interrupted):
+        virtual.execute(experiment, quiet, hosts=2)
     found = virtual.execute(experiment, quiet, hosts=1)
     assert found.facts["resumed"]
     # without the accuracy: what a user's own model remembers, its evaluation may remember, too

@@ -114,8 +114,11 @@ def test_runs_side_by_side_go_on_from_their_checkpoints(results: Path, undisturb
     assert not list((results / "checkpoints").iterdir())
 
 
-@pytest.mark.parametrize("limit_s", [0.0, 60.0])
-@pytest.mark.parametrize("wanted", [RUN.but(checkpoint_every=None), tiny(pushes=40)], ids=["virtual", "local"])
+@pytest.mark.parametrize(("wanted", "limit_s"), [
+    (RUN.but(checkpoint_every=None), 60.0), (tiny(pushes=40), 0.0),
+    pytest.param(RUN.but(checkpoint_every=None), 0.0, marks=pytest.mark.slow),
+    pytest.param(tiny(pushes=40), 60.0, marks=pytest.mark.slow),
+], ids=["virtual", "local at once", "virtual at once", "local"])  # fmt: skip
 def test_a_run_that_was_interrupted_while_it_was_evaluated_goes_on_with_that(
     wanted: Run, limit_s: float, undisturbed: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
