@@ -92,7 +92,7 @@ def check_same(there: Outcome, here: Outcome, device: str, tables: tuple[str, ..
             np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.one_of(6)
+@pytest.mark.one_of(10)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fields", BARRIER, ids=in_words)
 @pytest.mark.parametrize("engine", ["local", "virtual"])

@@ -4,6 +4,7 @@ into ranges, servers and a budget."""
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -47,10 +48,10 @@ def counts(outcome: Outcome) -> list[Any]:
     return [outcome.facts[name] for name in ("outcome", "pushes", "accepted")]
 
 
-@pytest.mark.parametrize("seeds", [range(6), *(pytest.param(range(first, first + 38), marks=pytest.mark.slow)
-                                               for first in range(6, 196, 38))], ids=str)  # fmt: skip
+@pytest.mark.parametrize("seeds", [(2, 3, 5), *(pytest.param(range(first, first + 38), marks=pytest.mark.slow)
+                                                for first in range(0, 190, 38))], ids=str)  # fmt: skip
 @pytest.mark.parametrize("fleet", ["local", "loopback"])
-def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: range):
+def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: Sequence[int]):
     assert list(filter(None, (problem(seed, fleet, drawn(seed)) for seed in seeds))) == []
 
 

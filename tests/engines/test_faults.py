@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conducted import judged
 from histories import History, assert_valid, history
 from tiny import finished, tiny
+from whole import in_process
 
 from pslab.config.table import ROWS
-from pslab.lab.judge.tables import tables_of
 from pslab.lab.judge.verdict import judge
 
 POLICIES = [row.small or row.example or name for name, row in ROWS["sync"].items()]
@@ -93,33 +94,15 @@ def test_a_worker_that_is_back_before_its_first_push_begins_with_its_first_range
     assert_valid(judge(run, tables, facts))
 
 
-def test_a_worker_that_joins_in_the_midst_of_a_layered_round_does_not_compute_on_it():
-    """Some ranges have ended their round, others not: it waits for these."""
-    cluster = {"compute_s": 0.0137, "slow": {0: 1.24}, "stall_probability": 0.1, "stall_factor": 3.02,
-               "latency_s": 0.00030962, "bandwidth_bit_s": 8.92e8, "duplex": "half", "overhead_s": 0.000108504,
-               "apply_s": 4.521e-05, "serve_s": 0.00015618, "message_s": 0.00022605,
-               "leave": {2: 0.04247, 3: 0.068089}, "join": {2: 0.081515, 3: 0.0694864},
-               "faults": [{"what": "stop", "worker": 2, "iteration": 4, "for_s": 0.00121519},
-                          {"what": "corrupt", "probability": 0.03, "for_s": 0.039456},
-                          {"what": "corrupt", "iteration": 8, "for_s": 0.110011}]}  # fmt: skip
-    fields = {"ranges": "layers:1000", "model": "mlp:4", "data": "mnist:train=1024,test=256", "seed": 104}
-    run, tables, facts = history("bsp", cluster, workers=4, pushes=17, **fields)
-    assert facts["outcome"] == "budget"
-    assert_valid(judge(run, tables, facts))
-
-
 @pytest.mark.one_of(4)
 @pytest.mark.parametrize("sync", POLICIES)
 def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
     twice = [{"what": "duplicate", "probability": 1.0}]
-    found = []
-    for faults in ([], twice):
-        cluster = {"compute_s": 1.0, "slow": {0: 3.0}, "compute_sigma": 0.1, "latency_s": 0.01, "faults": faults}
-        outcome = finished(tiny(engine="virtual", sync=sync, cluster=cluster))
-        found.append(outcome)
-    assert np.array_equal(found[0].weights, found[1].weights)
-    assert found[1].facts["refused"] > 30 or sync in FEW
-    assert tables_of(tiny(engine="virtual", sync=sync, cluster=cluster), found[1])[2]["verdict"] == "valid"
+    once, run = (tiny(engine="virtual", sync=sync, cluster={**LINKS, "faults": faults}) for faults in ([], twice))
+    found = in_process(run)
+    assert np.array_equal(found.weights, in_process(once).weights)
+    assert found.facts["refused"] > 30 or sync in FEW
+    assert judged(run, found) == {"verdict": "valid"}
 
 
 @pytest.mark.one_of(2)
@@ -131,8 +114,7 @@ def test_real_processes_obey_the_same_plan(sync: str, ranges: str):
               {"what": "drop", "at_s": 0.02, "for_s": 0.02}]  # fmt: skip
     run = tiny(sync=sync, ranges=ranges, cluster={"faults": faults})
     outcome = finished(run)
-    *_, facts = tables_of(run, outcome)
-    assert facts["outcome"] == "budget"
-    assert all(facts["faults"].values())
-    assert facts["refused"] >= facts["faults"]["corrupt"]
-    assert (facts["verdict"], facts.get("violations")) == ("valid", None)
+    assert outcome.facts["outcome"] == "budget"
+    assert all(outcome.facts["faults"].values())
+    assert outcome.facts["refused"] >= outcome.facts["faults"]["corrupt"]
+    assert judged(run, outcome) == {"verdict": "valid"}

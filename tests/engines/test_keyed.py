@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conducted import judged
 from memory import peak_bytes
-from whole import conduct, killed, same
+from tiny import finished
+from whole import conduct, in_process, killed, same
 
 from pslab.config.run import SEMANTICS, Run, digest_of
 from pslab.engines.experiment.experiment import Outcome
@@ -69,10 +71,11 @@ def reference(wanted: Run) -> np.ndarray:
 
 @pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "partition": "blocks"},
                                     {"partition": "multilevel"}], ids=str)  # fmt: skip
-def test_a_run_ends_with_the_weights_of_logistic_regression(tmp_path, fields):
+def test_a_run_ends_with_the_weights_of_logistic_regression(fields):
+    """Those of keys that no batch holds are never touched."""
     wanted = keyed(**fields)
-    found = run(wanted, results=tmp_path, progress=False)
-    assert found.manifest["verdict"] == "valid", found.manifest["violations"]
+    found = finished(wanted)
+    assert judged(wanted, found) == {"verdict": "valid"}
     assert np.abs(found.weights - reference(wanted)).max() < 1e-12
     assert np.abs(found.weights).max() > 0.1
 
@@ -268,18 +271,18 @@ def test_a_run_whose_keys_are_placed_goes_on_from_its_checkpoint(tmp_path, monke
     same(outcome, conduct(wanted)[0])
 
 
-def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches():
-    """Both hold as many keys, of which the first ones are frequent. Server 0, which decides, does its part of a push in
-    most of the second that it takes; then it hears of the rest, which server 1 does in what is left."""
-    wanted = keyed(engine="virtual", cluster={"compute_s": 1e-6, "apply_s": 1.0}, data="functions", workers=1,
-                   batch_size=32, servers=2, sync="asp", pushes=40, eval_every=40)  # fmt: skip
-    outcome, experiment = conduct(wanted)[0], resolve(wanted)
-    entries, seconds, ranges = (outcome.pushes[:, PUSH_COLUMNS.index(name)] for name in ("density", "seconds", "range"))
-    half = experiment.parts[1].slices[0].start
-    first = entries[ranges == 0].sum() * half
-    share = first / (first + entries[ranges == 1].sum() * (experiment.keyspace.size - half))
-    assert share > 0.8
-    assert seconds[ranges == 1] - seconds[ranges == 0] == pytest.approx([1 - share] * 40, rel=0.2)
+def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches(monkeypatch):
+    """Of the six keys of each row server 0, which decides, has five: it does its part of a push in most of the second
+    that it takes; then it hears of the rest, which server 1 does in what is left."""
+    data = resolve_data(DATA)
+    keys = torch.tensor([0, 1, 2, 3, 4, KEYS - 1]).repeat(len(data.train_x))
+    rows = SparseInputs(KEYS, data.train_x.starts, keys, data.train_x.values)
+    monkeypatch.setattr(resolving, "_dataset", lambda run: dataclasses.replace(data, train_x=rows))
+    wanted = keyed(engine="virtual", cluster={"compute_s": 1e-6, "apply_s": 1.0}, workers=1, servers=2, sync="asp",
+                   pushes=8, eval_every=8)  # fmt: skip
+    pushes = conduct(wanted)[0].pushes
+    seconds, ranges = (pushes[:, PUSH_COLUMNS.index(name)] for name in ("seconds", "range"))
+    assert seconds[ranges == 1] - seconds[ranges == 0] == pytest.approx([1 / 6] * 8, rel=0.05)
 
 
 def test_runs_that_several_servers_do_otherwise_than_before_have_other_names():
@@ -295,7 +298,30 @@ def test_where_keys_lie_is_a_part_of_what_names_a_run():
     assert placed("users", 2, beside=False).digest != placed("lpt", 2, beside=False).digest
 
 
+def test_both_engines_end_with_the_same_bits_whatever_the_number_of_servers():
+    first, *others = (finished(keyed(**fields)).weights for fields in (
+        VIRTUAL, {}, {"servers": 2}, {**VIRTUAL, "servers": 4}))  # fmt: skip
+    assert all(np.array_equal(first, each) for each in others)
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:2", "dssp:1,2", "eager:rmw=off", "backup:1", "local:2", "elastic:4"])
+def test_every_policy_runs_on_keys(sync):
+    wanted = keyed(**VIRTUAL, sync=sync)
+    found = in_process(wanted)
+    assert judged(wanted, found) == {"verdict": "valid"}
+    assert found.accuracy[-1, 3] < found.accuracy[0, 3]
+
+
+DENSE = {"data": "mnist:train=512,test=128", "model": "mlp"}
+
+
 @pytest.mark.parametrize(("fields", "field", "words"), [
+    ({"prune": "static:1%"}, "prune", "all of them"), ({"ranges": "layers"}, "ranges", "one layer"),
+    ({"sync": "eager"}, "sync", "rmw=off"), ({"rate": "adagrad"}, "rate", "at the server"),
+    ({"on_death": "restart"}, "on_death", "stop or continue"), ({"on_nonfinite": "skip"}, "on_nonfinite", "stop"),
+    ({"data": DENSE["data"]}, "pull", "sparse rows"),
+    ({**DENSE, "pull": "whole", "partition": "blocks"}, "partition", "keys of sparse rows"),
+    ({"model": "mlp"}, "model", f"one weight for each of the data's {KEYS} keys"),
     ({"placement": "users"}, "placement", "with one server"),
     ({"placement": "lpt", "servers": 2}, "placement", "the same keys all along"),
     ({"placement": "lpt", "servers": 2, "pull": "whole", "partition": "blocks"}, "placement", "pull='keys'"),
@@ -303,56 +329,10 @@ def test_where_keys_lie_is_a_part_of_what_names_a_run():
     ({"placement": "user"}, "placement", "users"),
     ({"servers": 4, "cluster": BESIDE}, "cluster.colocated", "server 3 of 4 has no worker"),
 ], ids=str)  # fmt: skip
-def test_a_placement_that_cannot_be_is_refused(fields, field, words):
+def test_what_cannot_be_done_key_by_key_is_refused(fields, field, words):
     with pytest.raises(ConfigError, match=words) as error:
         resolve(keyed(**fields))
     assert error.value.field == field
-
-
-def test_both_engines_end_with_the_same_bits_whatever_the_number_of_servers(tmp_path):
-    first, *others = (run(keyed(**fields), results=tmp_path, progress=False).weights for fields in (
-        VIRTUAL, {}, {"servers": 2}, {**VIRTUAL, "servers": 4}))  # fmt: skip
-    assert all(np.array_equal(first, each) for each in others)
-
-
-def test_it_does_not_matter_how_many_processes_compute(tmp_path):
-    from pslab.engines.virtual.engine import execute
-
-    one, two = (execute(resolve(keyed(**VIRTUAL, sync="asp")), lambda news: None, hosts) for hosts in (1, 2))
-    assert np.array_equal(one.weights, two.weights)
-    assert np.array_equal(one.pushes, two.pushes)
-
-
-@pytest.mark.parametrize("sync", ["asp", "ssp:2", "dssp:1,2", "eager:rmw=off", "backup:1", "local:2", "elastic:4"])
-def test_every_policy_runs_on_keys(tmp_path, sync):
-    found = run(keyed(**VIRTUAL, sync=sync), results=tmp_path, progress=False)
-    assert found.manifest["verdict"] == "valid", found.manifest["violations"]
-    assert found.accuracy.loss.iloc[-1] < found.accuracy.loss.iloc[0]
-
-
-def test_a_key_that_no_batch_holds_is_never_touched(tmp_path):
-    wanted = keyed(**VIRTUAL, pushes=6)
-    found = run(wanted, results=tmp_path, progress=False)
-    dataset, batches = schedule(wanted)
-    held = np.unique(np.concatenate([dataset.train_x.keys_of(own.at(turn)) for own in batches for turn in range(2)]))
-    moved = np.flatnonzero(found.weights)
-    assert np.isin(moved, held).all()
-    assert len(moved) > 0.8 * len(held)  # of some keys the first gradients cancel each other
-
-
-@pytest.mark.parametrize(("field", "value", "words"), [
-    ("prune", "static:1%", "all of them"), ("ranges", "layers", "one layer"), ("sync", "eager", "rmw=off"),
-    ("rate", "adagrad", "at the server"), ("on_death", "restart", "stop or continue"),
-    ("on_nonfinite", "skip", "stop"), ("data", "mnist:train=512,test=128", "sparse rows"),
-])  # fmt: skip
-def test_what_cannot_be_done_key_by_key_is_refused(field, value, words):
-    with pytest.raises(ConfigError, match=words):
-        resolve(keyed(**{field: value}))
-
-
-def test_a_model_must_have_a_weight_for_each_key():
-    with pytest.raises(ConfigError, match=f"one weight for each of the data's {KEYS} keys"):
-        resolve(keyed(model="mlp"))
 
 
 def test_a_model_that_cannot_do_with_the_keys_of_a_batch_is_refused():
@@ -374,11 +354,6 @@ def test_each_seed_of_a_sweep_shares_the_examples_out_anew():
     first, second, again = (resolve(keyed(partition="multilevel", seed=seed)).assignment for seed in (0, 1, 0))
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(first, again)
-
-
-def test_only_sparse_rows_are_shared_out_by_their_keys():
-    with pytest.raises(ConfigError, match="keys of sparse rows"):
-        resolve(Run(data="mnist:train=512,test=128", partition="blocks"))
 
 
 @pytest.mark.slow

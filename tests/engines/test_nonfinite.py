@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conducted import judged
 from tiny import finished, net, tiny
 from torch import nn
+from whole import in_process
 
-from pslab.lab.runs.run import run
+from pslab.engines.server.ledger import PUSH_COLUMNS
 
 CLUSTER = {"compute_s": 0.01, "slow": {0: 1.5}}
 SPARSE = {"prune": "static:5%", "pull": "changed"}
@@ -36,17 +38,18 @@ def wanted(**fields):
 
 @pytest.mark.parametrize("fields", [{}, SPARSE, {"sync": "local:2"}, {"sync": "asp", "rate": "adagrad"},
                                     {"sync": "eager"}], ids=["bsp", "sparse", "local", "adagrad", "eager"])  # fmt: skip
-def test_what_is_not_finite_is_not_pushed_and_the_next_batch_is_computed(tmp_path, fields):
-    result = run(wanted(engine="virtual", **fields), results=tmp_path, progress=False)
-    manifest = result.manifest
-    assert (manifest["outcome"], manifest["pushes"], manifest["verdict"]) == ("budget", 12, "valid")
-    assert manifest["skipped"] == sum(count for _, _, count in manifest["skips"]) > 0
-    assert np.isfinite(result.weights).all()
-    assert np.isfinite(result.pushes.loss).all()
+def test_what_is_not_finite_is_not_pushed_and_the_next_batch_is_computed(fields):
+    given = wanted(engine="virtual", **fields)
+    outcome = in_process(given)
+    assert judged(given, outcome) == {"verdict": "valid"}
+    assert (outcome.facts["outcome"], outcome.facts["pushes"]) == ("budget", 12)
+    assert outcome.facts["skipped"] == sum(count for _, _, count in outcome.facts["skips"]) > 0
+    assert np.isfinite(outcome.weights).all()
+    assert np.isfinite(outcome.pushes[:, PUSH_COLUMNS.index("loss")]).all()
 
 
 def test_a_skipped_gradient_takes_as_long_as_another():
-    outcome = finished(wanted(engine="virtual", sync="asp"))
+    outcome = in_process(wanted(engine="virtual", sync="asp"))
     skips = {(worker, iteration): count for worker, iteration, count in outcome.facts["skips"]}
     for worker, iteration, phase, begin_s, end_s, *_ in outcome.phases:
         if phase == 0:
@@ -54,26 +57,25 @@ def test_a_skipped_gradient_takes_as_long_as_another():
             assert end_s - begin_s == pytest.approx(each_s * (1 + skips.get((worker, iteration), 0)))
 
 
-def test_real_processes_skip_what_virtual_time_skips(tmp_path):
-    local, virtual = (run(wanted(sync="bsp", engine=engine), results=tmp_path, progress=False)
-                      for engine in ("local", "virtual"))  # fmt: skip
-    assert local.manifest["verdict"] == "valid"
+def test_real_processes_skip_what_virtual_time_skips():
+    local, virtual = (finished(wanted(engine=engine)) for engine in ("local", "virtual"))
+    assert judged(wanted(engine="local"), local) == {"verdict": "valid"}
     last = 5  # of the budget's iterations; a local worker may have begun another
-    assert ([row for row in local.manifest["skips"] if row[1] <= last]
-            == [row for row in virtual.manifest["skips"] if row[1] <= last])  # fmt: skip
+    assert ([row for row in local.facts["skips"] if row[1] <= last]
+            == [row for row in virtual.facts["skips"] if row[1] <= last])  # fmt: skip
     np.testing.assert_array_equal(local.weights, virtual.weights)
 
 
 @pytest.mark.parametrize("engine", ["virtual", pytest.param("local", marks=pytest.mark.slow)])
-def test_gradients_that_are_never_finite_end_the_run(tmp_path, engine):
-    fields = {"model": Broken, "engine": engine, "cluster": {"compute_s": 0.0001}}
-    manifest = run(wanted(**fields), results=tmp_path, progress=False).manifest
-    assert (manifest["outcome"], manifest["pushes"]) == ("diverged", 0)
-    assert manifest["skipped"] >= 100
+def test_gradients_that_are_never_finite_end_the_run(engine):
+    facts = finished(wanted(model=Broken, engine=engine, cluster={"compute_s": 0.0001})).facts
+    assert (facts["outcome"], facts["pushes"]) == ("diverged", 0)
+    assert facts["skipped"] >= 100
 
 
-def test_a_run_that_stops_at_them_says_nothing_of_skips(tmp_path):
-    manifest = run(wanted(engine="virtual", on_nonfinite="stop"), results=tmp_path, progress=False).manifest
-    assert manifest["outcome"] == "diverged"
-    assert "skipped" not in manifest
-    assert "on_nonfinite" not in manifest["run"]  # older records are still found
+def test_a_run_that_stops_at_them_says_nothing_of_skips():
+    stops = wanted(engine="virtual", on_nonfinite="stop")
+    facts = in_process(stops).facts
+    assert facts["outcome"] == "diverged"
+    assert "skipped" not in facts
+    assert "on_nonfinite" not in stops.plain()  # older records are still found

@@ -9,11 +9,10 @@ import pytest
 import torch
 from tiny import finished, tiny
 from torch import Tensor, nn
+from whole import in_process
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
-from pslab.engines.execute import execute
-from pslab.engines.virtual import parallel_runs
 from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
 from pslab.lab.records.results import load
@@ -81,8 +80,7 @@ def wanted(name: str, **fields: object) -> Run:
 @pytest.mark.parametrize("name", CASES)
 def test_real_processes_and_virtual_time_learn_with_the_same_bits(name):
     local, virtual = (finished(wanted(name, engine=each)) for each in ("local", "virtual"))
-    whole = dict(parallel_runs.conduct([resolve(wanted(name, engine="virtual"))], lambda: None))[0]
-    for other in (virtual, whole):
+    for other in (virtual, in_process(wanted(name, engine="virtual"))):
         assert np.array_equal(local.weights, other.weights)
         assert np.array_equal(local.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])
     first, last = local.accuracy[0], local.accuracy[-1]
@@ -134,9 +132,9 @@ def test_a_path_that_leads_to_no_loss_or_metric_is_refused(kind, value, problem)
 
 
 def test_an_evaluation_is_the_loss_and_the_metric_of_the_whole_test_set():
-    data, model, experiment = numbers(), line(), resolve(wanted("own", engine="virtual"))
-    found = execute(experiment, lambda news: None)
-    experiment.keyspace.bind(model, torch.from_numpy(found.weights.copy()), None)
+    data, model, given = numbers(), line(), wanted("own", engine="virtual")
+    found = in_process(given)
+    resolve(given).keyspace.bind(model, torch.from_numpy(found.weights.copy()), None)
     with torch.no_grad():
         output, target = model(data.test_x), data.test_y.float()
         assert found.accuracy[-1][3] == pytest.approx(float(huber(output, target)), rel=1e-5)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tiny import Swells, digits, finished, tiny
 from torch.nn import functional
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.server.ledger import PUSH_COLUMNS
@@ -108,19 +110,27 @@ class Reference:
         return mask
 
 
-@pytest.mark.one_of(6)
-@pytest.mark.parametrize(
-    "options",
-    ["warm_up=0", "warm_up=2", "clip=0.7,warm_up=1", "nesterov=on,warm_up=0", "masking=off,warm_up=0", "momentum=0",
-     "clip=0.5,nesterov=on,warm_up=2"],
-)  # fmt: skip
-def test_dgc_is_the_sequential_reference(options: str) -> None:
-    iterations = 20 if "momentum" not in options and "warm_up=2" not in options else 40  # an epoch has 16
-    wanted = tiny(data=noisy, prune=f"dgc:5%,{options}", engine="virtual", dtype="float64", cluster=CLUSTER,
-                  pushes=4 * iterations, learning_rate=0.1, schedule="linear", pull="changed", seed=4)  # fmt: skip
+FLOAT32 = {"dtype": "float32", "pull": "whole"}
+DECAY = 0.01  # by the server, as the authors do
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize(("options", "iterations", "fields"), [
+    ("warm_up=0", 20, {}), ("warm_up=2", 40, {}), ("clip=0.7,warm_up=1", 20, {}),  # an epoch has 16
+    ("clip=0.7,warm_up=1", 10, FLOAT32), ("nesterov=on,warm_up=0", 20, {}), ("masking=off,warm_up=0", 20, {}),
+    ("warm_up=1", 10, {"optimizer": f"sgd:weight_decay={DECAY}", "pull": "whole"}), ("momentum=0", 40, {}),
+    ("clip=0.5,nesterov=on,warm_up=2", 40, {}),
+])  # fmt: skip
+def test_dgc_is_the_sequential_reference(options: str, iterations: int, fields: dict[str, Any]) -> None:
+    wanted = tiny(**{"data": noisy, "prune": f"dgc:5%,{options}", "engine": "virtual", "dtype": "float64", "seed": 4,
+                     "cluster": CLUSTER, "pushes": 4 * iterations, "learning_rate": 0.1, "schedule": "linear",
+                     "pull": "changed", **fields})  # fmt: skip
     experiment = resolve(wanted)
-    reference = Reference(wanted, experiment.prune)
-    expected, outcome = reference.train(iterations), finished(experiment)
+    reference = Reference(wanted, experiment.prune, DECAY if "optimizer" in fields else 0.0)
+    expected, outcome = reference.train(iterations), in_process(wanted)
+    if fields == FLOAT32:
+        np.testing.assert_allclose(outcome.weights, expected, atol=2e-6)
+        return
     np.testing.assert_allclose(outcome.weights, expected, rtol=1e-10, atol=1e-12)
     pushes = dict(zip(PUSH_COLUMNS, outcome.pushes.T, strict=True))
     sent = pushes["density"] * experiment.keyspace.size
@@ -128,27 +138,11 @@ def test_dgc_is_the_sequential_reference(options: str) -> None:
     assert np.abs(outcome.weights - experiment.weights.numpy()).max() > 0.05
 
 
-def test_the_server_may_decay_the_weights_of_dgc_as_the_authors_do() -> None:
-    wanted = tiny(data=noisy, prune="dgc:5%,warm_up=1", engine="virtual", dtype="float64", cluster=CLUSTER, pushes=40,
-                  learning_rate=0.1, schedule="linear", optimizer="sgd:weight_decay=0.01")  # fmt: skip
-    experiment = resolve(wanted)
-    expected, outcome = Reference(wanted, experiment.prune, 0.01).train(10), finished(experiment)
-    np.testing.assert_allclose(outcome.weights, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_dgc_is_the_sequential_reference_in_float32() -> None:
-    wanted = tiny(data=noisy, prune="dgc:5%,clip=0.7,warm_up=1", engine="virtual", cluster=CLUSTER, pushes=40,
-                  learning_rate=0.1, schedule="linear")  # fmt: skip
-    experiment = resolve(wanted)
-    expected = Reference(wanted, experiment.prune).train(10)
-    np.testing.assert_allclose(finished(experiment).weights, expected, atol=2e-6)
-
-
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize("prune", LASTING)
 def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
     wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")
-    whole, layered = (finished(wanted.but(ranges=ranges)) for ranges in ("whole", "layers"))
+    whole, layered = (in_process(wanted.but(ranges=ranges)) for ranges in ("whole", "layers"))
     np.testing.assert_array_equal(whole.weights, layered.weights)
 
 
@@ -164,7 +158,7 @@ def test_a_residual_that_overflows_is_a_divergence(engine):
 @pytest.mark.parametrize("sync", ["bsp", "local:2"])
 def test_a_warm_up_is_counted_in_batches_however_many_a_push_is_made_of(sync: str) -> None:
     wanted = tiny(sync=sync, prune="static:1%,warm_up=1", engine="virtual", cluster=CLUSTER, pushes=80, pull="changed")
-    pushes = finished(wanted).pushes
+    pushes = in_process(wanted).pushes
     iterations, density = (pushes[:, PUSH_COLUMNS.index(name)] for name in ("iteration", "density"))
     epoch = 1024 // (4 * 16) // (2 if sync == "local:2" else 1)  # in pushes
     assert iterations.max() > epoch

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny import digits, finished, net, tiny
 from torch import nn
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
@@ -31,6 +32,10 @@ def pushes_of(outcome: Outcome) -> pd.DataFrame:
     return pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
 
 
+def losses(outcome: Outcome) -> np.ndarray:
+    return pushes_of(outcome).loss.to_numpy()
+
+
 FREE = {"compute_s": 0.02, "compute_sigma": 0.3, "slow": {0: 2.0}}  # what is sent takes no time
 
 
@@ -40,7 +45,7 @@ FREE = {"compute_s": 0.02, "compute_sigma": 0.3, "slow": {0: 2.0}}  # what is se
 def test_all_keys_are_plain_training_to_the_bit(sync, cluster):
     if sync == "eager" and "latency_s" in cluster:
         cluster = {**cluster, "slow": {}}
-    one, two = (finished(tiny(engine="virtual", sync=sync, cluster=cluster, schedule="linear", **fields))
+    one, two = (in_process(tiny(engine="virtual", sync=sync, cluster=cluster, schedule="linear", **fields))
                 for fields in ({}, {"prune": f"range:{KEYS}", "pull": "range"}))  # fmt: skip
     assert np.array_equal(one.weights, two.weights)
     assert np.array_equal(one.pushes, two.pushes)
@@ -71,28 +76,24 @@ def test_bsp_on_real_processes_is_virtual_bsp():
 @pytest.mark.parametrize("sync", ["asp", "eager"])
 @pytest.mark.parametrize("size", [1, 5, 17])
 @pytest.mark.parametrize("cluster", [FREE, {**FREE, "bandwidth_bit_s": 1e5, "latency_s": 0.03}])
-def test_one_worker_that_reads_its_writes_is_serial_training(tmp_path, sync, size, cluster):
+def test_one_worker_that_reads_its_writes_is_serial_training(sync, size, cluster):
     """Whatever is on its way, its weights are the initial ones less all its gradients: as if nothing were ranged."""
     alone = {"workers": 1, "dtype": "float64", "pushes": 30}
-    plain = run(tiny(engine="virtual", sync="bsp", cluster=FREE, **alone), results=tmp_path, progress=False)
-    mine = run(ranged(size, sync=sync, cluster=cluster, **alone), results=tmp_path, progress=False)
-    assert mine.pushes.loss.to_numpy() == pytest.approx(plain.pushes.loss.to_numpy(), abs=1e-9)
+    plain = in_process(tiny(engine="virtual", sync="bsp", cluster=FREE, **alone))
+    mine = in_process(ranged(size, sync=sync, cluster=cluster, **alone))
+    assert losses(mine) == pytest.approx(losses(plain), abs=1e-9)
 
 
-def test_without_local_apply_a_worker_computes_on_the_servers_weights(tmp_path):
-    alone = {"workers": 1, "pushes": 30}
-    own, servers = (run(ranged(5, sync="asp", **{**alone, "prune": f"range:5{more}"}), results=tmp_path, progress=False)
-                    for more in ("", ",local_apply=off"))  # fmt: skip
-    assert own.pushes.loss.iloc[0] == servers.pushes.loss.iloc[0]
-    assert own.pushes.loss.iloc[5] != servers.pushes.loss.iloc[5]
-
-
-def unit() -> nn.Module:
-    """Five keys of one entry; the gradient of each is a constant, whatever the weights are."""
-    return Constant()
+def test_without_local_apply_a_worker_computes_on_the_servers_weights():
+    own, servers = (losses(in_process(ranged(size, sync="asp", workers=1, pushes=6)))
+                    for size in ("5", "5,local_apply=off"))  # fmt: skip
+    assert own[0] == servers[0]
+    assert own[5] != servers[5]
 
 
 class Constant(nn.Module):
+    """Five keys of one entry; the gradient of each is a constant, whatever the weights are."""
+
     def __init__(self) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.zeros(5, 1))
@@ -114,8 +115,8 @@ class _Ones(torch.autograd.Function):
 def test_five_keys_are_pushed_two_at_a_time():
     found = []
     for pushes in (1, 2, 3, 4):
-        outcome = finished(ranged(2, model=unit, sync="asp", workers=1, pushes=pushes, learning_rate=1.0, cluster=FREE))
-        found.append((-outcome.weights).tolist())
+        wanted = ranged(2, model=Constant, sync="asp", workers=1, pushes=pushes, learning_rate=1.0, cluster=FREE)
+        found.append((-in_process(wanted).weights).tolist())
     assert found == [[1, 1, 0, 0, 0], [1, 1, 2, 2, 0], [1, 1, 2, 2, 3], [4, 4, 2, 2, 3]]
 
 
@@ -124,8 +125,8 @@ def test_five_keys_are_pushed_two_at_a_time():
 def test_each_gradient_is_applied_once_and_in_time(sync):
     """After n iterations of each worker a key lacks at most K - 1 of its gradients, and has none twice."""
     cluster = {"compute_s": 0.02, "bandwidth_bit_s": 1e4}
-    outcome = finished(ranged(2, model=unit, sync=sync, workers=2, pushes=40, learning_rate=1.0, cluster=cluster,
-                              push_weight=None if sync == "bsp" else 1.0))  # fmt: skip
+    outcome = in_process(ranged(2, model=Constant, sync=sync, workers=2, pushes=40, learning_rate=1.0, cluster=cluster,
+                                push_weight=None if sync == "bsp" else 1.0))  # fmt: skip
     pushed = pushes_of(outcome)
     expected, weight = np.zeros(5), 0.5 if sync == "bsp" else 1.0
     for _, own in pushed.groupby("worker"):
@@ -138,14 +139,13 @@ def test_each_gradient_is_applied_once_and_in_time(sync):
     assert (-outcome.weights).tolist() == expected.tolist()
 
 
-def test_ranges_learn_what_dense_pushes_learn(tmp_path):
-    fields = {"sync": "asp", "pushes": 160, "cluster": FREE}
-    whole = run(tiny(engine="virtual", **fields), results=tmp_path, progress=False)
-    part, dropped = (run(ranged(11, **{**fields, **more}), results=tmp_path, progress=False)
-                     for more in ({}, {"prune": "range:11,residual=off"}))  # fmt: skip
-    assert part.accuracy.accuracy.iloc[-1] > whole.accuracy.accuracy.iloc[-1] - 0.05
-    assert dropped.accuracy.loss.iloc[-1] > part.accuracy.loss.iloc[-1]
-    assert part.pushes.bytes_up.sum() < 0.4 * whole.pushes.bytes_up.sum()
+def test_ranges_learn_what_dense_pushes_learn():
+    fields = {"sync": "asp", "pushes": 160, "eval_every": 160, "cluster": FREE}
+    whole = in_process(tiny(engine="virtual", **fields))
+    part, dropped = (in_process(ranged(size, **fields)) for size in (11, "11,residual=off"))
+    assert part.accuracy[-1, 2] > whole.accuracy[-1, 2] - 0.05
+    assert dropped.accuracy[-1, 3] > part.accuracy[-1, 3]
+    assert pushes_of(part).bytes_up.sum() < 0.4 * pushes_of(whole).bytes_up.sum()
 
 
 # -- how long it takes -----------------------------------------------------------------------------
@@ -159,6 +159,12 @@ def even() -> nn.Module:
 BYTE_S = 2000.0  # a tenth of a second for a key
 FIXED_S = (REQUEST_BYTES + START + 16) / BYTE_S  # the request, a header, two runs
 LINK = {"compute_s": 10.0, "bandwidth_bit_s": 8 * BYTE_S, "latency_s": 1 - FIXED_S / 2}  # alpha = 2 s, beta = 0.1 s
+
+
+def timed(size: object, **fields: object) -> Outcome:
+    """An eager run of one worker, without tensors."""
+    return finished(ranged(size, **{"sync": "eager", "engine": "timing", "model": even, "cluster": LINK, "workers": 1,
+                                    **fields}))  # fmt: skip
 
 
 def middle(outcome: Outcome, worker: int = 0) -> tuple[float, float]:
@@ -175,8 +181,7 @@ def middle(outcome: Outcome, worker: int = 0) -> tuple[float, float]:
 @pytest.mark.parametrize(("size", "idle", "unused"), [(100, 2.0, 0.0), (50, 0.0, 3.0), (80, 0.0, 0.0)])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_idle_and_unused_time_by_hand(size, idle, unused, workers):
-    outcome = finished(ranged(size, sync="eager", engine="timing", model=even, cluster=LINK, workers=workers,
-                                     pushes=30 * workers))  # fmt: skip
+    outcome = timed(size, workers=workers, pushes=30 * workers)
     # the last range of 80, 80, 40 is shorter
     found = middle(outcome) if size != 80 else (0.0, 0.0)
     assert found == (pytest.approx(idle, abs=0.01), pytest.approx(unused, abs=0.01))
@@ -187,8 +192,7 @@ def sweeps_of(outcome: Outcome) -> pd.DataFrame:
 
 
 def test_size_is_fitted_within_three_sweeps():
-    outcome = finished(ranged("fit", sync="eager", engine="timing", model=even, cluster=LINK, pushes=60,
-                                     workers=2))  # fmt: skip
+    outcome = timed("fit", pushes=60, workers=2)
     for _, own in sweeps_of(outcome).groupby("worker"):
         assert own["keys"].tolist()[:3] == [200, 100, 200]
         assert set(own["keys"].iloc[3:]) <= {79, 80}
@@ -199,37 +203,28 @@ def test_size_is_fitted_within_three_sweeps():
 
 
 def test_each_worker_fits_its_own_size():
-    cluster = {**LINK, "slow": {1: 1.5}}
-    outcome = finished(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=80,
-                                     workers=2))  # fmt: skip
-    last = sweeps_of(outcome).groupby("worker")["keys"].last().tolist()
-    assert last == [pytest.approx(80, abs=1), pytest.approx(130, abs=1)]
+    own = sweeps_of(timed("fit", cluster={**LINK, "slow": {1: 1.5}}, pushes=80, workers=2)).groupby("worker")
+    assert own["keys"].last().tolist() == [pytest.approx(80, abs=1), pytest.approx(130, abs=1)]
 
 
 def test_fitted_size_follows_a_bandwidth_that_halves():
     cluster = {**LINK, "bandwidth_at": {300.0: 4 * BYTE_S}}
-    outcome = finished(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=400,
-                                     workers=1))  # fmt: skip
-    own = sweeps_of(outcome)
+    own = sweeps_of(timed("fit", cluster=cluster, pushes=400))
     assert own["keys"].iloc[5] == pytest.approx(80, abs=1)
     assert own["keys"].iloc[-1] == pytest.approx(40, abs=3)
 
 
 def test_without_overlap_push_and_pull_are_fitted_together():
-    outcome = finished(ranged("fit", sync="asp", engine="timing", model=even, cluster=LINK, pushes=60,
-                                     workers=1))  # fmt: skip
-    own = sweeps_of(outcome)
+    own = sweeps_of(timed("fit", sync="asp", pushes=60))
     assert own.beta_s.iloc[-1] == pytest.approx(0.2, abs=0.002)  # both ways, one after the other
     assert own["keys"].iloc[-1] == pytest.approx((10 - 2) / 0.2, abs=1)
 
 
 def test_a_worker_that_joins_asks_for_all_keys():
-    cluster = {**LINK, "join": {1: 100.0}}
-    outcome = finished(ranged(50, sync="asp", engine="timing", model=even, cluster=cluster, pushes=40,
-                                     workers=2))  # fmt: skip
+    outcome = timed(50, sync="asp", cluster={**LINK, "join": {1: 100.0}}, pushes=40, workers=2)
     assert pushes_of(outcome).groupby("worker").size().min() > 3
     late = ranged(5, sync="asp", cluster={**FREE, "slow": {}, "join": {1: 0.3}, "leave": {1: 0.6}}, workers=2)
-    assert finished(late).facts["outcome"] == "budget"
+    assert in_process(late).facts["outcome"] == "budget"
 
 
 # -- what is refused -------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from processes import wait_for_end
 from tiny import digits, finished, tiny
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.processes import pool
-from pslab.engines.virtual import parallel_runs
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
@@ -50,18 +50,18 @@ def same(one: Outcome, other: Outcome) -> bool:
         one.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])  # fmt: skip
 
 
-@pytest.mark.parametrize("loaders", [0, 2])
+@pytest.mark.parametrize("loaders", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_images_read_from_the_disk_train_to_the_bits_of_those_in_memory(pictures, loaders):
     held, data = finished(wanted(f"folder:{pictures},side=4")), f"folder:{pictures},side=4,memory=off,loaders={loaders}"
     assert same(held, finished(wanted(data)))
     virtual = wanted(data, engine="virtual", cluster="lab")
     assert same(held, finished(virtual))
-    assert same(held, dict(parallel_runs.conduct([resolve(virtual)], lambda: None))[0])
+    assert same(held, in_process(virtual))
 
 
 def test_a_worker_that_is_ahead_of_others_reads_its_own_batches(pictures):
     fields = {"engine": "virtual", "cluster": {"preset": "lab", "slow": {0: 3.0}}, "sync": "asp", "prune": "static:10%"}
-    held, read = (finished(wanted(f"folder:{pictures},side=4{more}", **fields)) for more in ("", ",memory=off"))
+    held, read = (in_process(wanted(f"folder:{pictures},side=4{more}", **fields)) for more in ("", ",memory=off"))
     assert same(held, read)
     assert np.array_equal(held.pushes, read.pushes)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
-from tiny import tiny
-from tools.chaos.replay import replay
+from tiny import finished, tiny
+from tools.chaos.replay import pushes_of, replay
+from whole import in_process
 
 from pslab.config.table import ROWS
-from pslab.engines.execute import execute
-from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.lab.runs.resolve import resolve
 
 PRUNED = {"prune": "static:5%", "pull": "changed"}
@@ -57,8 +55,8 @@ def test_every_rate_is_among_those_that_are_replayed():
 )
 def test_weights_are_the_replay_of_the_recorded_pushes(engine: str, fields: dict[str, Any]):
     experiment = resolve(tiny(engine=engine, **fields))
-    outcome = execute(experiment, lambda news: None)
-    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS).astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
+    outcome = in_process(experiment.run) if engine == "virtual" else finished(experiment)
+    pushes = pushes_of(outcome)
     assert set(pushes.worker) == {0, 1, 2, 3}
     assert outcome.facts["pushes"] == len(pushes) >= 0.95 * (experiment.run.pushes or 0)  # the last may not be applied
     assert torch.equal(replay(experiment, pushes), torch.from_numpy(outcome.weights))

@@ -9,7 +9,7 @@ import pytest
 from tiny import tiny
 from tools.chaos.campaign import performed
 from tools.chaos.draw import drawn
-from whole import conduct, same
+from whole import conduct, killed, same
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
@@ -83,17 +83,21 @@ def test_a_run_with_one_server_is_named_as_before_there_were_several():
     {"sync": "downpour:1,2"}, {"sync": "average:1", "pushes": 64},
     {"sync": "asp", "pushes": None, "seconds": 0.3}, {"sync": "asp", "target_accuracy": 0.3, "eval_every": 8},
 ], ids=str)  # fmt: skip
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 def test_every_history_with_several_servers_is_valid(fields: dict[str, Any]):
     run = virtual(servers=2, **fields)
     outcome, _ = conduct(run)
     assert judged(run, outcome) == {"verdict": "valid"}
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize(("servers", "beside"), [(2, False), (3, False), (2, True)])
-def test_a_campaign_of_clusters_and_faults_finds_nothing_with_several_servers(servers: int, beside: bool):
-    for number in range(60):
+@pytest.mark.parametrize(("servers", "beside", "numbers"), [
+    (2, False, range(20)), (2, True, range(20, 40)),
+    *(pytest.param(*case, range(60), marks=pytest.mark.slow) for case in ((2, False), (3, False), (2, True))),
+])  # fmt: skip
+def test_a_campaign_of_clusters_and_faults_finds_nothing_with_several_servers(
+    servers: int, beside: bool, numbers: range
+):
+    for number in numbers:
         run = drawn(2, number, "timing").but(servers=servers)
         try:
             run = run.but(cluster={**run.cluster, "colocated": beside})
@@ -104,8 +108,6 @@ def test_a_campaign_of_clusters_and_faults_finds_nothing_with_several_servers(se
 
 
 def test_a_checkpoint_has_what_servers_are_still_to_do(tmp_path, monkeypatch):
-    from whole import killed
-
     run = virtual(servers=3, sync="asp", checkpoint_every=7, eval_every=25)
     killed(monkeypatch, run, tmp_path, 2)
     outcome, said = conduct(run, tmp_path)

@@ -1,11 +1,14 @@
-"""A policy under which no worker ever waits, whatever bound it claims; for the checker, by object and by name."""
+"""Policies of a user's: some whose workers never wait, or always, and a rule that new processes have at once."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Apply, Asked, Pushed, Start
+
+if TYPE_CHECKING:
+    import torch  # which the checker does without
 
 NUMBER = 3
 
@@ -34,6 +37,16 @@ class NeedsArgument(NeverWaits):
     def __init__(self, what: str) -> None:
         super().__init__()
         self.what = what
+
+
+class Largest:
+    """A pruning rule: the largest twentieth of every layer. A new process needs no compiled loops for it, whose loading
+    takes longer than a short run."""
+
+    residual = True
+
+    def select(self, v: torch.Tensor) -> torch.Tensor:
+        return v.abs().topk(max(1, len(v) // 20)).indices.sort().values
 
 
 class AlwaysHold(SSP):

@@ -16,6 +16,7 @@ def dropping() -> torch.nn.Module:
 
 
 PORTABLE: list[dict[str, Any]] = [
+    {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "linear", "pull": "keys", "sync": "asp"},
     {"sync": "asp"},
     {"sync": "asp", "ranges": "layers", "order": "fifo"},
     {"sync": "asp", "model": dropping, "cluster": {"compute_s": 0.01, "slow": {0: 2.0}}},

@@ -66,6 +66,11 @@ def conduct(run: Run, folder: Path | None = None, facts: dict[str, Any] | None =
     return outcome_of(experiment, [found for found in reports if found.kind != "news"]), said
 
 
+def in_process(run: Run) -> Outcome:
+    """What a virtual run leaves that nobody watches, without the processes of hosts."""
+    return conduct(run)[0]
+
+
 @contextlib.contextmanager
 def ended_after(monkeypatch: pytest.MonkeyPatch, checkpoints: int, error: type[BaseException]) -> Iterator[list[int]]:
     """A run is ended by this error once so many checkpoints have been made; after how many pushes each was."""

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from conducted import judged
+from ownpolicies import Largest
 from tiny import tiny
+from whole import in_process
 
 from pslab.config.cluster import APPLY_FACTORS, SELECT_FACTORS
 from pslab.config.table import ROWS
 from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.worker.phases import APPLY
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.runs.run import run
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import ELEMENTWISE
 
 SPARSE = {"prune": "static:5%", "pull": "changed"}
 COSTS = {"compute_s": 1.0, "select_s": 0.25, "apply_s": 0.5}
-
-
-class Largest:
-    """A rule of the user's."""
-
-    residual = True
-
-    def select(self, v: torch.Tensor) -> torch.Tensor:
-        return v.abs().argmax().view(1)
 
 
 def found(**fields: object) -> Experiment:
@@ -73,13 +66,13 @@ def test_every_rule_and_everything_that_a_rate_keeps_has_a_factor():
         ({"rate": "adagrad"}, 0.125, 0.5),
     ],
 )
-def test_virtual_time_passes_by_the_costs_of_the_rule_and_the_rate(tmp_path, fields, select_s, apply_s):
+def test_virtual_time_passes_by_the_costs_of_the_rule_and_the_rate(fields, select_s, apply_s):
     factors = {"select_factor": {"std": 2, "own squares": 0.5}, "apply_factor": {"directions": [3, 2]}}
     fields = {"engine": "virtual", "sync": "asp", "workers": 1, "pushes": 2, "cluster": {**COSTS, **factors}, **fields}
-    whole, layers = (run(tiny(ranges=ranges, **fields), results=tmp_path, progress=False)
-                     for ranges in ("whole", "layers"))  # fmt: skip
-    assert whole.manifest["seconds"] == 2 * (1 + select_s + apply_s)
-    for result in (whole, layers):
-        assert result.manifest["verdict"] == "valid"
-        applying = result.phases[(result.phases.phase == "apply") & (result.phases.iteration == 0)]
-        assert (applying.end_s - applying.begin_s).sum() == pytest.approx(apply_s)
+    for ranges in ("whole", "layers"):
+        wanted = tiny(ranges=ranges, **fields)
+        outcome = in_process(wanted)
+        assert judged(wanted, outcome) == {"verdict": "valid"}
+        _, iteration, phase, begin_s, end_s, *_ = outcome.phases.T
+        assert (end_s - begin_s)[(phase == APPLY) & (iteration == 0)].sum() == pytest.approx(apply_s)
+        assert ranges == "layers" or outcome.facts["seconds"] == 2 * (1 + select_s + apply_s)

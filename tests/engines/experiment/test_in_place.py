@@ -14,7 +14,7 @@ from pslab.lab.runs.resolve import resolve
 from pslab.policies.sync.asp import ASP
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}, {"optimizer": "adam", "learning_rate": 0.01}])
 def test_in_place_and_with_copies_are_equal_to_the_bit(monkeypatch, fields):
     experiment = resolve(tiny(sync="bsp", **fields))

@@ -22,7 +22,7 @@ def test_a_child_writes_what_the_parent_reads():
     shared.reserve(64 + 4 * 8)
     numbers = shared.tensor(64, 8, torch.float32)
     numbers.copy_(torch.arange(8))
-    child = mp.get_context("spawn").Process(target=double, args=(shared, 8))
+    child = mp.get_context("forkserver").Process(target=double, args=(shared, 8))
     child.start()
     child.join()
     assert child.exitcode == 0

@@ -6,18 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
+from ownpolicies import Largest
 from sabotage import Sabotaged, dying
 from tiny import tiny
-from tools.chaos.replay import replay
+from tools.chaos.replay import pushes_of, replay
 
 from pslab.engines.execute import execute
-from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("small_pool")
 LINE, DRIVER = "pslab.engines.local.lines.stream:Stream", "pslab.engines.worker.driver:WorkerDriver"
 MOMENTS: dict[str, tuple[Any, ...]] = {
     "before it sends": (f"{LINE}.send", 5),
@@ -43,7 +43,7 @@ def test_the_weights_are_what_was_applied_wherever_a_worker_was_killed(
 ):
     model = partial(Sabotaged, tmp_path / "marker", partial(dying, *MOMENTS[moment]))
     fields = {"cluster": LINKS} if cluster == "links" else {}
-    prune = "none" if sync.startswith("backup") else "static:5%"  # it drops pushes, of which the table says nothing
+    prune = "none" if sync.startswith("backup") else Largest()  # it drops pushes, of which the table says nothing
     wanted = tiny(model=model, sync=sync, prune=prune, workers=3, pushes=90, on_death="continue", **fields)
     experiment = resolve(wanted)
     outcome = execute(experiment, lambda news: None)
@@ -51,6 +51,6 @@ def test_the_weights_are_what_was_applied_wherever_a_worker_was_killed(
     assert [(death["worker"], death["how"]) for death in facts["deaths"]] == [(1, "is gone (killed by SIGKILL)")]
     assert facts["outcome"] == "budget"
     assert (facts["verdict"], facts.get("violations")) == ("valid", None)
-    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS).astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
+    pushes = pushes_of(outcome)
     assert not pushes.duplicated(["worker", "iteration", "range"]).any()
     assert torch.equal(replay(experiment, pushes), torch.from_numpy(outcome.weights))

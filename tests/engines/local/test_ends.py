@@ -19,6 +19,7 @@ from pslab.engines.processes.coordinator import Coordinator
 from pslab.errors import WorkerDied
 from pslab.policies.sync.bsp import BSP
 
+pytestmark = pytest.mark.usefixtures("small_pool")
 LOOKS = 600  # of a run that does not hang
 BEHIND_ITS_LAST_MESSAGE = "pslab.engines.local.worker:LocalWorker._last_message", 1, "after"
 BEHIND_ITS_LAST_REPORT = "pslab.engines.local.server:LocalServer._report", 1, "after"
@@ -45,7 +46,8 @@ def facts_of(undisturbed: Outcome, **fields: Any) -> dict[str, Any]:
     return found.facts
 
 
-@pytest.mark.parametrize("on_death", ["stop", "continue", pytest.param("restart", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "on_death", ["continue", *(pytest.param(more, marks=pytest.mark.slow) for more in ("stop", "restart"))])
 def test_a_worker_that_dies_behind_its_last_message_is_not_waited_for(tmp_path: Path, undisturbed: Outcome, on_death):
     model = partial(Sabotaged, tmp_path / "marker", partial(dying, *BEHIND_ITS_LAST_MESSAGE))
     facts = facts_of(undisturbed, model=model, on_death=on_death)

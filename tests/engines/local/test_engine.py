@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conducted import conduct, judged, quiet
+from conducted import conduct, judged
 from ownpolicies import AlwaysHold
-from tiny import Diverges, Raises, colours, digits, net, tiny
+from tiny import Diverges, Raises, colours, digits, finished, net, tiny
 from torch.nn import functional
 
-from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Outcome
+from pslab.engines.processes import pool
 from pslab.engines.worker.phases import PHASES
 from pslab.errors import WorkerFailed
 from pslab.lab.runs.resolve import resolve
@@ -63,19 +63,19 @@ class Mine(ASP):
 
 Mine.__module__ = "__main__"  # as a notebook's, so that it travels by value
 
-#: Fields; why such a run of 4 workers ends, after how many pushes; and what else is to be seen in its outcome.
+#: Fields; why such a run of 2 workers ends, after how many pushes; and what else is to be seen in its outcome.
 RUNS: dict[str, tuple[dict[str, Any], str, int | None, Callable[[Outcome], bool]]] = {
     "a straggler": ({"sync": "ssp:1", "cluster": {"compute_s": 0.002, "slow": {0: 5.0}}}, "budget", 40, lambda _: True),
     "a budget of no whole round": ({"sync": "asp", "pushes": 37}, "budget", 37,
                                    lambda outcome: outcome.accuracy[-1, 0] == 37),
     "a policy of the user's": ({"sync": Mine()}, "budget", 40, lambda _: True),
-    "a rule that always holds": ({"sync": AlwaysHold(1), "pushes": None, "seconds": 0.3}, "seconds", 4, lambda _: True),
+    "a rule that always holds": ({"sync": AlwaysHold(1), "pushes": None, "seconds": 0.3}, "seconds", 2, lambda _: True),
     "a target": ({"sync": "asp", "pushes": 20_000, "eval_every": 40, "target_accuracy": 0.5, "learning_rate": 1.0},
                  "target", None, lambda outcome: outcome.facts["disturbed"] and outcome.accuracy[:, 2].max() >= 0.5),
     "a model that diverges": ({"model": Diverges}, "diverged", None, lambda outcome: np.isfinite(outcome.weights).all()
                               and set(outcome.facts["diverged"]) == {"worker", "iteration"}),
     "a frame that is under way for longer than a lease": (
-        {"workers": 2, "pushes": 2, "lease_s": 0.2,
+        {"pushes": 2, "lease_s": 0.2,
          "cluster": {"bandwidth_bit_s": 8 * 1930 * 4 / 0.5, "latency_s": 0.3}}, "budget", 2,
         lambda outcome: not outcome.facts["deaths"] and outcome.facts["seconds"] >= 0.8),
 }  # fmt: skip
@@ -84,25 +84,30 @@ RUNS: dict[str, tuple[dict[str, Any], str, int | None, Callable[[Outcome], bool]
 @pytest.mark.parametrize("what", RUNS)
 def test_a_run_is_valid_and_ends_as_it_should(what: str):
     fields, why, pushes, also = RUNS[what]
-    run = tiny(**fields)
-    outcome = execute(resolve(run), quiet)
+    run = tiny(**{"workers": 2, **fields})
+    outcome = finished(run)
     assert judged(run, outcome) == {"verdict": "valid"}
     assert outcome.facts["outcome"] == why
     assert pushes in (None, outcome.facts["pushes"])
     assert also(outcome)
 
 
-def test_a_worker_that_raises_ends_the_run_and_the_next_one_works(tmp_path):
+def test_a_worker_that_raises_ends_the_run_and_the_next_one_works():
     with pytest.raises(WorkerFailed, match=r"the model broke here") as error:
-        run(tiny(model=Raises), results=tmp_path, progress=False)
+        finished(tiny(model=Raises))
     assert error.value.who.startswith("worker")
     assert 3 <= error.value.iteration <= 6  # less the batches of the check and the warm-up
-    assert run(tiny(), results=tmp_path, progress=False).manifest["pushes"] == 40
+    assert finished(tiny()).facts["pushes"] == 40
 
 
-def test_phases_of_an_iteration_follow_each_other(tmp_path):
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
     wanted = tiny(sync="asp", prune="static:5%", pull="changed", cluster={"compute_s": 0.002, "bandwidth_bit_s": 1e8})
-    phases = run(wanted, results=tmp_path, progress=False).phases
+    return run(wanted, results=tmp_path_factory.mktemp("pruned"), progress=False)
+
+
+def test_phases_of_an_iteration_follow_each_other(pruned):
+    phases = pruned.phases
     # workers are not equally fast: of each only the last iteration is not answered
     whole = [rows for _, rows in phases.groupby(["worker", "iteration"]) if "decode" in set(rows.phase)]
     assert len(whole) >= 32
@@ -113,8 +118,8 @@ def test_phases_of_an_iteration_follow_each_other(tmp_path):
         assert (ordered.begin_s.to_numpy()[1:] >= ordered.end_s.to_numpy()[:-1] - 1e-9).all()
 
 
-def test_bytes_are_the_length_of_the_frames(tmp_path):
-    pushes = run(tiny(sync="asp", prune="static:5%", pull="changed"), results=tmp_path, progress=False).pushes
+def test_bytes_are_the_length_of_the_frames(pruned):
+    pushes = pruned.pushes
     assert (pushes.bytes_up_raw == 4 * 1930).all()
     assert (pushes.bytes_up < 0.12 * pushes.bytes_up_raw).all()
     answered = pushes[pushes.bytes_down > 0]
@@ -122,13 +127,9 @@ def test_bytes_are_the_length_of_the_frames(tmp_path):
     assert (answered.bytes_down < answered.bytes_down_raw).any()
 
 
-def test_the_pool_is_kept_between_runs(tmp_path):
-    from pslab.engines.processes import pool
-
-    run(tiny(seed=1), results=tmp_path, progress=False)
+def test_the_pool_is_kept_for_a_run_with_a_larger_model():
     before = {p.pid for p in pool.acquire(4).processes.values()}
-    larger = tiny(seed=2, model=lambda: torch.nn.Sequential(net(), torch.nn.Linear(10, 10)))
-    run(larger, results=tmp_path, progress=False)
+    finished(tiny(model=lambda: torch.nn.Sequential(net(), torch.nn.Linear(10, 10))))
     assert {p.pid for p in pool.acquire(4).processes.values()} == before
 
 

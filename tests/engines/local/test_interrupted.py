@@ -38,7 +38,8 @@ def patient(monkeypatch):
     monkeypatch.setattr(engine, "INTERRUPT_LIMIT_S", 20.0)
 
 
-def test_completed_pushes_come_with_the_interrupt(patient):
+def test_completed_pushes_come_with_the_interrupt_and_the_pool_serves_the_next_run(patient):
+    before = {p.pid for p in pool.acquire(4).processes.values()}
     calls, on_progress = interrupt_at(2)
     with pytest.raises(Interrupted) as interrupt:
         execute(resolve(LONG), on_progress)
@@ -47,30 +48,8 @@ def test_completed_pushes_come_with_the_interrupt(patient):
     assert len(outcome.pushes) == outcome.facts["pushes"] > 0
     assert outcome.accuracy[-1][0] == outcome.facts["pushes"]  # the last snapshot is evaluated first
     assert len(calls) == 2
-
-
-def test_an_interrupted_pool_serves_the_next_run(tmp_path, patient):
-    run(tiny(seed=1), results=tmp_path, progress=False)
-    before = {p.pid for p in pool.acquire(4).processes.values()}
-    with pytest.raises(Interrupted):
-        execute(resolve(LONG), interrupt_at(1)[1])
-    assert run(tiny(seed=2), results=tmp_path, progress=False).manifest["pushes"] == 40
+    assert execute(resolve(tiny()), calls.append).facts["pushes"] == 40
     assert {p.pid for p in pool.acquire(4).processes.values()} == before
-
-
-def test_an_interrupt_during_the_evaluation_keeps_the_whole_run():
-    wanted = tiny(eval_every=4)
-    news = []
-
-    def on_progress(item):
-        news.append(item)
-        if "accuracy" in item:
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted) as interrupt:
-        execute(resolve(wanted), on_progress)
-    assert interrupt.value.outcome.facts["outcome"] == "budget"
-    assert interrupt.value.outcome.facts["pushes"] == 40
 
 
 def test_an_interrupted_run_is_kept_apart_and_its_place_reported(tmp_path, monkeypatch):
@@ -114,9 +93,9 @@ def test_progress_reports_what_workers_do():
     assert any(state["doing"] == "waiting" for news in calls for state in news["workers"])
 
 
-def test_accuracy_is_evaluated_beside_the_run_if_wanted(tmp_path):
+def test_accuracy_is_evaluated_beside_the_run_if_wanted():
     news = []
-    wanted = tiny(evaluate="beside", pushes=400, cluster={"compute_s": 0.005})
+    wanted = tiny(evaluate="beside", pushes=200, cluster={"compute_s": 0.005})
     outcome = execute(resolve(wanted), news.append)
     first = next(index for index, item in enumerate(news) if "accuracy" in item)
     last = max(index for index, item in enumerate(news) if "workers" in item)

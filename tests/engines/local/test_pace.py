@@ -160,14 +160,14 @@ def test_a_rehearsal_changes_no_model():
 
 
 def test_a_worker_that_is_stopped_while_it_waits_for_weights_is_late():
-    """Stopped for a second of a run in which it hardly ever computes."""
+    """Stopped for 0.4 s of a run in which it hardly ever computes."""
     seen, until_s = list[float](), [0.0]
 
     def stop_and_continue(news):
         if "seconds" in news:
             seen.append(news["seconds"])
             if len(seen) == 2:
-                until_s[0] = seen[-1] + 1
+                until_s[0] = seen[-1] + 0.4
             if len(seen) >= 2:
                 at_work = seen[-1] >= until_s[0]
                 os.kill(pool.acquire(2).processes[0].pid, signal.SIGCONT if at_work else signal.SIGSTOP)
@@ -176,5 +176,5 @@ def test_a_worker_that_is_stopped_while_it_waits_for_weights_is_late():
     experiment = resolve(tiny(workers=2, pushes=60, cluster=cluster, dilation=1.0))
     facts = execute(experiment, stop_and_continue).facts
     found = facts["emulation"]  # stopped as it sends, its push is late
-    assert found["compute_overrun_share"] + found["late_message_share"] > 0.5 / 2 / facts["seconds"]
+    assert found["compute_overrun_share"] + found["late_message_share"] > 0.2 / 2 / facts["seconds"]
     assert not facts["emulation_ok"]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ownpolicies import Largest
 from sabotage import Sabotaged, dying
 from tiny import Dies, tiny
 
@@ -24,13 +25,14 @@ KEPT, LINE, DRIVER = (f"pslab.engines.{room}" for room in ("worker.state:WorkerS
 CALLS = [(f"{KEPT}.begin", "before"), (f"{KEPT}.end", "before"), (f"{KEPT}._put", "torn"), ("os:writev", "half"),
          (f"{LINE}:Stream.send", "before"), (f"{LINE}:Stream.send", "after"), (f"{DRIVER}.arrived", "before"),
          (f"{DRIVER}.installed", "after")]  # fmt: skip
+pytestmark = pytest.mark.usefixtures("small_pool")
 LONG = {"compute_s": 0.05}  # a run that is not over before a process has been spawned
 
 
 def conduct(tmp_path, act=None, **fields):
     marker = tmp_path / "marker" if act else None
     model = partial(Sabotaged, marker, act)
-    wanted = tiny(**{"model": model, "sync": "bsp", "prune": "static:5%", "on_death": "restart", "workers": 2,
+    wanted = tiny(**{"model": model, "sync": "bsp", "prune": Largest(), "on_death": "restart", "workers": 2,
                      "pushes": 40, **fields})  # fmt: skip
     return run(wanted, results=tmp_path / str(bool(act)), progress=False)
 
@@ -57,8 +59,8 @@ def moment(seed):
     return where, draws.randint(2, 12), when
 
 
-@pytest.mark.parametrize(("seed", "servers"), [(0, 1), (1, 1), (2, 2), *(
-    pytest.param(seed, 1 + seed % 3, marks=pytest.mark.slow) for seed in range(3, 33))])  # fmt: skip
+@pytest.mark.parametrize(("seed", "servers"), [(1, 1), (2, 2), *(
+    pytest.param(seed, 1 + seed % 3, marks=pytest.mark.slow) for seed in (0, *range(3, 33)))])  # fmt: skip
 def test_a_worker_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undisturbed, seed, servers):
     check(tmp_path, undisturbed, moment(seed), servers=servers)
 

@@ -9,6 +9,8 @@ from functools import partial
 
 import numpy as np
 import pytest
+from conducted import Signals
+from ownpolicies import Largest
 from sabotage import DECIDER, SabotagedServer, dying
 from tiny import tiny
 
@@ -29,6 +31,7 @@ from pslab.policies.sync.ssp import SSP
 
 APPLY, PART = "pslab.engines.server.shard:TensorShard.apply", "pslab.engines.local.recovery.server_state:CheckpointPart"
 SEND = "pslab.engines.local.lines.stream:Stream.send"
+pytestmark = pytest.mark.usefixtures("small_pool")
 CALLS = [(APPLY, "before"), (APPLY, "after"), (f"{PART}.send", "before"), (f"{PART}.send", "after"), (SEND, "before"),
          (SEND, "after"), ("os:writev", "half")]  # fmt: skip
 
@@ -36,7 +39,7 @@ CALLS = [(APPLY, "before"), (APPLY, "after"), (f"{PART}.send", "before"), (f"{PA
 def conduct(tmp_path, act=None, like=BSP(), process=DECIDER, **fields):  # noqa: B008  frozen
     marker = tmp_path / "marker" if act else None
     policy = SabotagedServer(like, marker, act, process)
-    wanted = tiny(**{"sync": policy, "prune": "static:5%", "on_death": "restart", "workers": 2, "pushes": 40,
+    wanted = tiny(**{"sync": policy, "prune": Largest(), "on_death": "restart", "workers": 2, "pushes": 40,
                      "checkpoint_every": 6, "eval_every": 10, **fields})  # fmt: skip
     return execute(resolve(wanted), lambda news: None)
 
@@ -102,7 +105,7 @@ def campaign(tmp_path, undisturbed, seed):
     return check(found, undisturbed(name, servers), f"server {server} of {servers}" if server else "server")
 
 
-@pytest.mark.parametrize("seed", [2, 4, 6])
+@pytest.mark.parametrize("seed", [2, 4])
 def test_a_server_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undisturbed, seed):
     assert campaign(tmp_path, undisturbed, seed)
 
@@ -117,7 +120,7 @@ def test_whichever_server_is_killed_at_whatever_call_no_bit_changes_under_a_barr
 def test_a_run_whose_first_checkpoint_is_not_whole_has_not_started(tmp_path, undisturbed):
     act = partial(dying, f"{PART}.send", 1)
     policy = SabotagedServer(BSP(), tmp_path / "marker", act, f"pslab-worker {number_of(2, 1)}")
-    wanted = tiny(sync=policy, prune="static:5%", on_death="restart", workers=2, servers=2, checkpoint_every=6,
+    wanted = tiny(sync=policy, prune=Largest(), on_death="restart", workers=2, servers=2, checkpoint_every=6,
                   eval_every=10)  # fmt: skip
     found = execute_again(resolve(wanted), lambda news: None)
     assert found.facts["fallen_starts"] == ["server 1 of 2 is gone (killed by SIGKILL)"]
@@ -129,23 +132,11 @@ def test_faults_from_before_a_checkpoint_are_recorded_and_those_behind_it_are_st
     faults = [{"what": "kill", "worker": 1, "iteration": 6}, {"what": "delay", "probability": 0.3, "for_s": 1e-3}]
     fields = {"cluster": {"compute_s": 2e-3, "latency_s": 1e-3, "faults": faults}}
     found = conduct(tmp_path, partial(dying, f"{PART}.send", 2, "after"), **fields)
-    wanted = tiny(sync="bsp", prune="static:5%", on_death="restart", workers=2, eval_every=10, **fields)
+    wanted = tiny(sync="bsp", prune=Largest(), on_death="restart", workers=2, eval_every=10, **fields)
     facts = tables_of(wanted, found)[2]
     assert [rewind["to_pushes"] for rewind in facts["rewinds"]] == [12]
     assert (facts["verdict"], facts.get("violations")) == ("valid", None)
     assert [(row[2], row[3]) for row in facts["faulted"] if row[0] == "kill"] == [(1, 6)]
-
-
-def kill_server(end=signal.SIGKILL, number=pool.SERVER):
-    import os
-
-    killed = []
-
-    def look(news):
-        if news.get("pushes", 0) > 20 and not killed:
-            killed.append(os.kill(pool._kept.processes[number].pid, end))
-
-    return look
 
 
 @pytest.mark.slow
@@ -158,7 +149,7 @@ def test_a_run_whose_server_is_replaced_is_valid_under_every_kind_of_policy(tmp_
     """One server that decides for itself, or one of two."""
     from pslab.lab.runs.progress import Progress
 
-    look = kill_server(number=number_of(3, server) if server else pool.SERVER)
+    look = Signals(number_of(3, server) if server else pool.SERVER, signal.SIGKILL)
     monkeypatch.setattr(Progress, "update", lambda self, name, news: look(news))
     wanted = tiny(**{"prune": "static:5%", "on_death": "restart", "workers": 3, "pushes": 120, "checkpoint_every": 7,
                      "servers": 1 if server is None else 2, "cluster": {"compute_s": 0.02, "latency_s": 0.001},
@@ -202,8 +193,9 @@ def test_without_a_checkpoint_the_servers_end_is_the_runs(tmp_path):
             found, decisions = super().step(state[:2], event, clocks)
             return (*found, state[2]), decisions
 
+    wanted = tiny(sync=Secret(), on_death="restart", workers=2, pushes=2000)
     with pytest.raises(WorkerDied, match="server is gone"):
-        execute(resolve(tiny(sync=Secret(), on_death="restart", workers=2, pushes=2000)), kill_server())
+        execute(resolve(wanted), Signals(pool.SERVER, signal.SIGKILL))
 
 
 def test_no_checkpoint_is_one_of_a_run_that_is_over(monkeypatch):
@@ -216,7 +208,7 @@ def test_no_checkpoint_is_one_of_a_run_that_is_over(monkeypatch):
 
 
 def test_an_interrupt_is_heeded_while_new_processes_are_waited_for(monkeypatch):
-    renewing, kill = [], kill_server()
+    renewing, kill = [], Signals(pool.SERVER, signal.SIGKILL)
 
     def renew(self, workers, heed, renew=pool.Pool.renew):
         renewing.append(True)
@@ -244,7 +236,7 @@ def test_what_a_run_had_is_kept_if_it_ends_while_it_goes_back(monkeypatch, error
         monkeypatch.setattr(pool.Pool, "_begin", begin), renew(self, workers, heed)))  # fmt: skip
     wanted = tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000)
     with pytest.raises(Interrupted if error is KeyboardInterrupt else StartFailed) as found:
-        execute(resolve(wanted), kill_server())
+        execute(resolve(wanted), Signals(pool.SERVER, signal.SIGKILL))
     outcome = found.value.outcome
     assert outcome.facts["outcome"] == "interrupted"
     assert len(outcome.pushes) >= 20

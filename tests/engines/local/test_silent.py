@@ -42,7 +42,7 @@ def raises() -> None:
 
 
 def takes_long() -> None:
-    until_s = time.process_time() + 3 * LEASE_S
+    until_s = time.process_time() + 2 * LEASE_S
     while time.process_time() < until_s:
         pass
 
@@ -75,7 +75,7 @@ ENDS = {
 }  # fmt: skip
 
 
-FEW = ("a stopped server", "a worker that dies")
+FEW = ("a stopped server",)
 CASES = [*FEW, *(pytest.param(each, marks=pytest.mark.slow) for each in ENDS if each not in FEW)]
 
 
@@ -93,7 +93,7 @@ def test_a_process_that_gives_no_sign_of_life_ends_the_run_by_name_and_no_proces
 
 @pytest.mark.parametrize(("model", "iteration", "how"), [
     (partial(Acts, stopped), 6, "was stopped by a signal and has been silent for longer than its lease"),
-    (partial(Acts, raises), 6, "ValueError: the model broke here"),
+    pytest.param(partial(Acts, raises), 6, "ValueError: the model broke here", marks=pytest.mark.slow),
     pytest.param(partial(Acts, died), 6, "is gone (exit code 9)", marks=pytest.mark.slow),
     pytest.param(partial(Acts, stopped, 1), 0, "was stopped by a signal", marks=pytest.mark.slow),
 ], ids=["stopped", "raises", "dies", "stopped in preparation"])  # fmt: skip
@@ -146,7 +146,7 @@ def test_a_worker_that_computes_for_ever_before_the_run_is_named_once_in_each_le
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted):
-        conduct(look, model=partial(Acts, loops, batch), lease_s=0.5, sync="asp", cluster=cluster)
+        conduct(look, **SHORT, model=partial(Acts, loops, batch), cluster=cluster)
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_an_evaluation_that_never_ends_can_be_interrupted():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"model": partial(Acts, takes_long), "pushes": 20}, {"cluster": {"compute_s": 0.6}, "pushes": 2}],
+    "fields", [{"model": partial(Acts, takes_long), "pushes": 20}, {"cluster": {"compute_s": 0.4}, "pushes": 2}],
     ids=["computed", "modelled"])  # fmt: skip
 def test_long_gradients_are_no_silence(fields: dict[str, Any]):
     facts = conduct(**{**SHORT, "sync": "bsp", **fields}).facts
@@ -184,7 +184,7 @@ def test_a_worker_that_waits_for_a_process_that_compiles_is_not_silent(tmp_path)
 
     def look(news: dict[str, Any]) -> None:
         looks.extend([news] * marker.exists())
-        if len(looks) == 12:  # each is a tenth of a second: that is longer than a lease
+        if len(looks) == 6:  # each is a tenth of a second: that is longer than a lease
             fcntl.flock(lock, fcntl.LOCK_UN)
 
     with (tmp_path / "lock").open("w") as lock:

@@ -97,8 +97,8 @@ def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch:
 
 
 def test_a_server_is_not_dead_where_its_messages_come_closer_together_than_its_signs_of_life():
-    fields = {"workers": 1, "servers": 2, "sync": "asp", "pushes": 24, "cluster": {"compute_s": 0.05}}
-    assert conduct(**fields, lease_s=0.3, eval_every=24).facts["pushes"] == 24
+    fields = {"workers": 1, "servers": 2, "sync": "asp", "pushes": 14, "cluster": {"compute_s": 0.05}}
+    assert conduct(**fields, lease_s=0.3, eval_every=14).facts["pushes"] == 14
 
 
 def test_a_worker_that_ends_before_the_store_hears_of_the_end_gets_its_last_message_all_the_same():

@@ -18,29 +18,16 @@ from pslab.lab.records.record import find
 from pslab.lab.runs.run import run
 
 TESTS = Path(__file__).parents[2] / "support"
-MOMENTS = [
-    ("multiprocessing.process:BaseProcess.start", 1),
-    ("multiprocessing.process:BaseProcess.start", 3),
-    ("multiprocessing.process:BaseProcess.start", 5),
-    ("pslab.engines.processes.pool:Pool.reports", 1),
-    ("pslab.engines.processes.pool:Pool.reports", 2),
-    ("pslab.engines.processes.pool:Pool.reports", 6),
-    ("pslab.engines.experiment.shared_memory:Arena.reserve", 1),
-    ("pslab.engines.experiment.shared_memory:Arena.reserve", 2),
-    ("pslab.engines.processes.pool:Pool.shelve", 1),
-    ("pslab.engines.processes.pool:Pool.order", 1),
-    ("pslab.engines.processes.pool:Pool.order", 4),
-    ("pslab.engines.processes.pool:Pool.order", 9),
-    ("pslab.engines.processes.pool:Pool.reports", 14),
-    ("pslab.engines.processes.pool:Pool.reports", 20),
-    ("pslab.engines.processes.pool:Pool.order", 12),
-    ("pslab.lab.records.record:environment", 1),
-    ("pandas:DataFrame.to_csv", 1),
-    ("pandas:DataFrame.to_csv", 3),
-    ("numpy:save", 1),
-    ("pslab.lab.records.disk:publish", 1),
-]
-FEW = [MOMENTS[19]]
+POOL = "pslab.engines.processes.pool:Pool"
+#: A function, and the calls of it before which the parent is killed.
+MOMENTS = {
+    "multiprocessing.process:BaseProcess.start": (1, 3, 5), f"{POOL}.reports": (1, 2, 6, 14, 20),
+    f"{POOL}.shelve": (1,), f"{POOL}.order": (1, 4, 9, 12),
+    "pslab.engines.experiment.shared_memory:Arena.reserve": (1, 2), "pslab.lab.records.record:environment": (1,),
+    "pandas:DataFrame.to_csv": (1, 3), "numpy:save": (1,), "pslab.lab.records.disk:publish": (1,),
+}  # fmt: skip
+FEW = ("pslab.lab.records.disk:publish",)
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
 BUSY = """from functools import partial
 from pathlib import Path
 from sabotage import Sabotaged, in_c_code
@@ -52,7 +39,10 @@ run(tiny(model=model, fleet={fleet!r}, pushes=200), results=place, progress=Fals
 """
 
 
-def kill_and_look(tmp_path: Path, where: str, count: int) -> None:
+@pytest.mark.parametrize(("where", "count"), [
+    pytest.param(where, count, marks=[pytest.mark.slow] * (where not in FEW))
+    for where, counts in MOMENTS.items() for count in counts])  # fmt: skip
+def test_a_killed_parent_leaves_nothing(tmp_path: Path, where: str, count: int):
     token, before = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
     command = [sys.executable, str(TESTS / "killed.py"), str(tmp_path), where, str(count)]
     environment = {**os.environ, "PSLAB_TOKEN": token, "PYTHONPATH": str(TESTS)}
@@ -68,13 +58,6 @@ def kill_and_look(tmp_path: Path, where: str, count: int) -> None:
     assert not list((tmp_path / "runs").glob(".*"))  # a draft of the dead, if there was one, was cleared away
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
-@pytest.mark.parametrize(("where", "count"), FEW)
-def test_a_killed_parent_leaves_nothing(tmp_path, where, count):
-    kill_and_look(tmp_path, where, count)
-
-
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
 @pytest.mark.parametrize("fleet", ["local", pytest.param("loopback", marks=pytest.mark.slow)])
 def test_a_worker_in_c_code_that_never_returns_ends_with_its_killed_parent(tmp_path, fleet):
     token, begun = uuid.uuid4().hex, tmp_path / "begun"
@@ -92,10 +75,3 @@ def test_a_worker_in_c_code_that_never_returns_ends_with_its_killed_parent(tmp_p
     for process in left:
         os.kill(process, signal.SIGKILL)
     assert left == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
-@pytest.mark.parametrize(("where", "count"), [moment for moment in MOMENTS if moment not in FEW])
-def test_a_killed_parent_leaves_nothing_at_any_moment(tmp_path, where, count):
-    kill_and_look(tmp_path, where, count)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tiny import Diverges, finished, tiny
+from whole import in_process
 
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted
@@ -117,14 +118,6 @@ def test_eager_iteration_hides_its_exchange(sync, duplex, model, link_s):
     assert middle.mean() == pytest.approx(model(1.0, link_s, link_s), rel=0.02)
 
 
-def test_a_permanent_straggler_costs_as_derived():
-    counts = {}
-    for sync in ("bsp", "ssp:3", "ssp:15", "asp"):
-        pushes, _, _ = timed(sync, {1: 3.0}, 2, pushes=None, seconds=300.0)
-        counts[sync] = len(pushes)
-    assert counts == {"bsp": 200, "ssp:3": 203, "ssp:15": 215, "asp": 400}
-
-
 @pytest.mark.parametrize(
     ("sync", "cluster", "a", "b"),
     [
@@ -181,7 +174,7 @@ def test_selection_and_codec_costs_are_of_sparse_runs_alone():
     costs = {"select_s": 0.25, "encode_s": 0.125, "serve_s": 0.5, "find_s": 1.0, "decode_s": 0.0625}
     cluster = {"compute_s": 1.0, **costs}
     dense, pruned = (
-        finished(tiny(engine="virtual", workers=1, sync="asp", pushes=2, cluster=cluster, **fields))
+        in_process(tiny(engine="virtual", workers=1, sync="asp", pushes=2, cluster=cluster, **fields))
         for fields in ({}, {"prune": "static:5%", "pull": "changed"})
     )
     assert dense.facts["seconds"] == 1 + 0.5 + 1
@@ -197,15 +190,8 @@ def test_a_virtual_run_is_recorded_and_reused(tmp_path):
     assert run(wanted, results=tmp_path, progress=False).cached
 
 
-def test_virtual_and_local_agree_on_bsp_to_the_bit(tmp_path):
-    fields = {"sync": "bsp", "prune": "static:5%", "pull": "changed"}
-    there = run(tiny(**fields), results=tmp_path, progress=False)
-    here = run(tiny(engine="virtual", cluster="steady", **fields), results=tmp_path, progress=False)
-    assert np.array_equal(there.weights, here.weights)
-
-
 def test_divergence_ends_the_run_at_its_instant():
-    outcome = finished(tiny(engine="virtual", cluster="steady", model=Diverges))
+    outcome = in_process(tiny(engine="virtual", cluster="steady", model=Diverges))
     assert outcome.facts["outcome"] == "diverged"
     assert outcome.facts["diverged"]["worker"] in range(4)
     assert np.isfinite(outcome.weights).all()
@@ -214,7 +200,7 @@ def test_divergence_ends_the_run_at_its_instant():
 def test_a_target_stops_at_a_snapshot_and_disturbs_nothing():
     wanted = tiny(engine="virtual", sync="asp", pushes=4000, eval_every=40, target_accuracy=0.5, learning_rate=1.0,
                   cluster="steady")  # fmt: skip
-    first, second = (finished(wanted) for _ in range(2))
+    first, second = finished(wanted), in_process(wanted)
     assert first.facts["outcome"] == "target"
     assert first.accuracy[-1][2] >= 0.5
     assert not first.facts["disturbed"]
@@ -245,13 +231,13 @@ class AlwaysHold(SSP):
 
 
 def test_a_run_in_which_no_worker_can_go_on_is_stalled():
-    outcome = finished(tiny(engine="virtual", cluster="steady", sync=AlwaysHold(1)))
+    outcome = in_process(tiny(engine="virtual", cluster="steady", sync=AlwaysHold(1)))
     assert (outcome.facts["outcome"], outcome.facts["pushes"]) == ("stalled", 4)
 
 
 def test_evaluations_by_time_are_at_most_one_a_period_after_a_time_without_pushes():
     cluster = {"compute_s": 1.0, "trace": {0: [10.0] + [0.125] * 80}}
     wanted = tiny(engine="virtual", sync="asp", workers=1, pushes=None, seconds=20.0, cluster=cluster)
-    seconds = finished(wanted).accuracy[:, 1]
+    seconds = in_process(wanted).accuracy[:, 1]
     periods = np.floor(seconds[:-1]).tolist()  # the last one is at the run's end
     assert periods == [0, *range(10, 20)]

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conducted import quiet
 from tiny import Noisy, tiny
 from virtual_cases import LAB, PORTABLE, THIN, batch_norm, in_words
-from whole import conduct, killed, same
+from whole import conduct, ended_after, killed, same
 
 from pslab.config.run import Run
 from pslab.config.table import ROWS
-from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.virtual import engine as virtual
@@ -81,7 +81,7 @@ def test_a_resumed_run_leaves_the_bits_of_an_undisturbed_one(
     resumed(fields, 1, tmp_path, monkeypatch)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     "fields", [{"sync": "asp", "model": Noisy}, {"sync": "bsp", "model": batch_norm}, {"sync": "eager", **PRUNED}],
     ids=in_words,
@@ -92,24 +92,12 @@ def test_a_run_with_hosts_goes_on_with_another_number_of_them(
     run = mine(**fields)
     experiment = dataclasses.replace(resolve(run), checkpoints=CheckpointStore(tmp_path))
     alone = virtual.execute(resolve(run), quiet, hosts=2)
-
-    def kept(self: Any, pushes: int, state: Any) -> None:
-        keep(self, pushes, state)
-        raise KeyboardInterrupt
-
-    keep = Checkpointing.keep
-    with monkeypatch.context() as patched:
-        patched.setattr(Checkpointing, "keep", kept)
-        with pytest.raises(Interrupted):
-            virtual.execute(experiment, quiet, hosts=2)
+    with ended_after(monkeypatch, 1, KeyboardInterrupt), pytest.raises(Interrupted):
+        virtual.execute(experiment, quiet, hosts=2)
     found = virtual.execute(experiment, quiet, hosts=1)
     assert found.facts["resumed"]
     # without the accuracy: what a user's own model remembers, its evaluation may remember, too
     same(found, alone, without=("accuracy",) if run.model is Noisy else ())
-
-
-def quiet(news: dict[str, Any]) -> None:
-    """No one listens."""
 
 
 @pytest.mark.slow

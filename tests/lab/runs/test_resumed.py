@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,11 @@ def test_runs_side_by_side_go_on_from_their_checkpoints(results: Path, undisturb
     assert not list((results / "checkpoints").iterdir())
 
 
-@pytest.mark.parametrize("limit_s", [0.0, 60.0])
-@pytest.mark.parametrize("wanted", [RUN.but(checkpoint_every=None), tiny(pushes=40)], ids=["virtual", "local"])
+@pytest.mark.parametrize(("wanted", "limit_s"), [
+    (RUN.but(checkpoint_every=None), 60.0), (tiny(pushes=40), 0.0),
+    pytest.param(RUN.but(checkpoint_every=None), 0.0, marks=pytest.mark.slow),
+    pytest.param(tiny(pushes=40), 60.0, marks=pytest.mark.slow),
+], ids=["virtual", "local at once", "virtual at once", "local"])  # fmt: skip
 def test_a_run_that_was_interrupted_while_it_was_evaluated_goes_on_with_that(
     wanted: Run, limit_s: float, undisturbed: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -143,21 +147,22 @@ def test_a_run_that_was_interrupted_while_it_was_evaluated_goes_on_with_that(
 
 
 class Dawdling(nn.Module):
-    """A model whose evaluation takes longer than an interrupt waits for."""
+    """A model whose evaluation takes longer than an interrupt waits for, until there is a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, over: Path) -> None:
         super().__init__()
-        self.net = net()
+        self.net, self.over = net(), over
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.0 if self.training else 0.1)
+        time.sleep(0.0 if self.training or self.over.exists() else 0.1)
         return self.net(x)
 
 
 def test_runs_side_by_side_that_were_interrupted_while_they_were_evaluated_go_on_with_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    wanted = [RUN.but(model=Dawdling, seed=seed, checkpoint_every=None, pushes=40, eval_every=2) for seed in (1, 2)]
+    fields = {"model": partial(Dawdling, tmp_path / "over"), "checkpoint_every": None, "pushes": 40, "eval_every": 2}
+    wanted = [RUN.but(seed=seed, **fields) for seed in (1, 2)]
     update, sent = Progress.update, []
 
     def interrupt(self: Progress, name: str, news: Any) -> None:
@@ -169,20 +174,21 @@ def test_runs_side_by_side_that_were_interrupted_while_they_were_evaluated_go_on
         patch.setattr(Progress, "update", interrupt)
         with pytest.raises(RunsInterrupted, match="asked for again, it goes on with its evaluation"):
             sweep(wanted, results=tmp_path, progress=False)
+    (tmp_path / "over").touch()
     found = sweep(wanted, results=tmp_path, progress=False)
     assert [wanted[0].pushes] in [pushes_resumed(each) for each in found]
     same(found[0], run(wanted[0], results=tmp_path / "undisturbed", progress=False))
 
 
-@pytest.mark.parametrize("name", ["digest", "torch", "numpy", "capability", "source", "python"])
-def test_a_checkpoint_of_another_machine_or_version_is_passed_over(left: Path, name: str):
+def test_a_checkpoint_of_another_machine_or_version_is_passed_over(left: Path):
     place = checkpoints(RUN, left)
-    other = CheckpointStore(place.folder, {**place.facts, name: "another"})
-    reported: list[str] = []
-    assert list(other.newest(reported.append)) == []
-    assert len(reported) == 2
-    assert f"{name} 'another'" in reported[0]
-    assert [facts["pushes"] for facts, _ in place.newest(reported.append)] == [40, 20]
+    for name in ("digest", "torch", "numpy", "capability", "source", "python"):
+        other = CheckpointStore(place.folder, {**place.facts, name: "another"})
+        reported: list[str] = []
+        assert list(other.newest(reported.append)) == []
+        assert len(reported) == 2
+        assert f"{name} 'another'" in reported[0]
+        assert [facts["pushes"] for facts, _ in place.newest(reported.append)] == [40, 20]
 
 
 @pytest.mark.parametrize("fields", [

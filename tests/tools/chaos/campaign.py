@@ -9,18 +9,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Experiment, Interrupted, Outcome
-from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import exchange, job_without_tensors
 from pslab.lab.judge import tables
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.pruning.range_push import Ranges
 from tools.chaos.draw import drawn
-from tools.chaos.replay import replay
+from tools.chaos.replay import pushes_of, replay
 from tools.chaos.sums import SumGradients, SumShard, replayed
 
 VIRTUAL, LOCAL = "virtual", "local"
@@ -85,10 +83,10 @@ def _on_processes(run: Run, on_progress: Callable[[dict[str, Any]], None]) -> tu
     experiment = resolve(run)
     outcome = execute(experiment, on_progress)
     found = _judged(run, outcome)
-    if not found and replayable(experiment):
-        pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS).astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
-        if not np.array_equal(replay(experiment, pushes).numpy(), outcome.weights):
-            found.append("the weights are not what a sequential replay of the applied pushes leaves")
+    if found or not replayable(experiment):
+        return outcome, found
+    if not np.array_equal(replay(experiment, pushes_of(outcome)).numpy(), outcome.weights):
+        found.append("the weights are not what a sequential replay of the applied pushes leaves")
     return outcome, found
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from torch.nn import functional
 
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, Outcome
+from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step, first_step
@@ -18,6 +19,11 @@ from pslab.tensors.pruning.pruner import Pruner, Setting
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import WeightStore
 from pslab.tensors.workload.data import Batches, batch
+
+
+def pushes_of(outcome: Outcome) -> pd.DataFrame:
+    """The rows of the pushes, as `replay` reads them."""
+    return pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS).astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
 
 
 @one_thread()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from processes import using, wait_for_end
 
 SCRIPT = """
@@ -15,22 +14,17 @@ import os, signal, subprocess, sys
 from pslab.engines.processes.fleets.temporary_ray_folder import passing_folder
 found = passing_folder("pslab-test-")
 with open(found + "/log", "w") as log:
-    if "used" in sys.argv:
-        subprocess.Popen(["sleep", "60"], stdout=log)
-        told = [sys.executable, "-c", "import time; time.sleep(60)", found]
-        subprocess.Popen(told, stdout=subprocess.DEVNULL)
+    subprocess.Popen(["sleep", "60"], stdout=log)
+    told = [sys.executable, "-c", "import time; time.sleep(60)", found]
+    subprocess.Popen(told, stdout=subprocess.DEVNULL)
 print(found, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("used", [[], ["used"]])
-def test_a_passing_folder_and_who_uses_it_are_gone_with_its_process_also_if_that_is_killed(
-    tmp_path: Path, used: list[str]
-):
+def test_a_passing_folder_and_who_uses_it_are_gone_with_its_process_also_if_that_is_killed(tmp_path: Path):
     given = {**os.environ, "TMPDIR": str(tmp_path)}
-    killed = subprocess.run([sys.executable, "-c", SCRIPT, *used], env=given, stdout=subprocess.PIPE, text=True,
-                            check=False)  # fmt: skip
+    killed = subprocess.run([sys.executable, "-c", SCRIPT], env=given, stdout=subprocess.PIPE, text=True, check=False)
     folder = killed.stdout.strip()
     assert folder.startswith(str(tmp_path))
     for process in using(folder):
@@ -49,7 +43,7 @@ def test_a_process_that_was_not_started_here_is_left_alone(tmp_path: Path):
     """An editor, say, that has a file of the folder open."""
     given = {**os.environ, "TMPDIR": str(tmp_path)}
     script = SCRIPT.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.stdin.read()")
-    parent = subprocess.Popen([sys.executable, "-c", script, "used"], env=given, stdin=subprocess.PIPE,
+    parent = subprocess.Popen([sys.executable, "-c", script], env=given, stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert parent.stdout is not None
     folder = parent.stdout.readline().strip()
