@@ -79,12 +79,13 @@ class RayFleet(LoopbackFleet):
             knock(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
             ray.init(address=address, namespace="pslab", log_to_driver=False, **started)
         except Exception as error:
+            words = _why(error)
             if started:
-                raise StartFailed(f"no Ray cluster starts here: {error}") from error
+                raise StartFailed(f"no Ray cluster starts here: {words}") from error
             advice = "is there one? `ray start --head` begins it, address: local starts one for this process"
-            if "uthentication" in f"{type(error).__name__} {error}":
+            if "uthentication" in words:
                 advice = "its hosts and this process need the same token: see docs/many-machines.md"
-            raise StartFailed(f"no Ray cluster answers at {address} ({error}): {advice}") from error
+            raise StartFailed(f"no Ray cluster answers at {address} ({words}): {advice}") from error
 
     def _refuse_network(self) -> None:
         """ConfigError if processes of other hosts cannot reach the network that this one listens on."""
@@ -271,6 +272,12 @@ class RayProcess:
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self.sentinel)
+
+
+def _why(error: Exception) -> str:
+    """What Ray says, and the last line of what was behind it: that a token is missing is only said there."""
+    behind = str(error.__cause__ or "").strip().rpartition("\n")[2]
+    return f"{error}: {behind}" if behind else f"{type(error).__name__}: {error}"
 
 
 def _said(error: Exception) -> str:

@@ -21,6 +21,14 @@ cd
 ssh() { shift; (cd "$OTHER" && "$@"); }
 scp() { cp "$1" "$OTHER/${2#*:}"; }
 """
+#: A busy machine may need longer than Ray waits for its own processes: then once more.
+RAY = f"""
+for last in '' '' 1; do
+    "{sys.executable}" -m ray.scripts.scripts "$@" && exit
+    [ "$1$last" = start ] || exit 1
+    "{sys.executable}" -m ray.scripts.scripts stop --force
+done
+"""
 
 
 def blocks(kind: str) -> list[str]:
@@ -42,8 +50,8 @@ def as_written(host: Host, commands: str, other: Host) -> str:
     """What the commands of the page say on a host that has `ray` and `pslab` on its path."""
     path = host.folder / "home" / "bin"
     path.mkdir(exist_ok=True)
-    for name, module in {"ray": "ray.scripts.scripts", "pslab": "pslab"}.items():
-        (path / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+    for name, command in {"ray": RAY, "pslab": f'exec "{sys.executable}" -m pslab "$@"'}.items():
+        (path / name).write_text(f"#!/bin/sh\n{command}\n")
         (path / name).chmod(0o755)
     commands = commands.replace("FIRST_HOST", other.address)
     return host.run("sh", "-c", SHELL + commands, PATH=f"{path}:{os.environ['PATH']}", PYTHONPATH=PATHS,
