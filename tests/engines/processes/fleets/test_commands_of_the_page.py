@@ -67,7 +67,7 @@ def test_the_commands_of_the_page_begin_a_cluster_of_two_hosts_and_draw_its_firs
     as_written(other, joins, head)
     said = as_written(head, uses.replace("85_many_machines", "85_many_machines --tiny --results r"), other)
     assert other.address in said
-    assert "valid" in said
+    assert "after 200 pushes" in said
     assert list((head.folder / "home" / "r" / "figures").glob("85_many_machines*.svg"))
 
 
