@@ -231,6 +231,7 @@ class Run:
         newer: dict[str, Any] = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}
         newer |= {"whole rounds": 1} if self._ended_torn else {}
         newer |= {"costs of its weights": 1} if self._costs_grow else {}
+        newer |= {"stalest of all": 1} if self._missed_stalest else {}
         newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
         fields = self.plain()
         if "fleet" in fields:  # on which addresses, and within which shares, changes no result
@@ -246,6 +247,12 @@ class Run:
         even = name == "bsp" and not moves and self.pushes is not None and self.pushes % self.workers == 0
         return several and self.pushes is not None and not even and (
             name in ROUNDS or bool(getattr(self.sync, "rounds", False)))  # fmt: skip
+
+    @property
+    def _missed_stalest(self) -> bool:
+        """Whether its rate did not see workers that went on with weights that they had, before it looked at all."""
+        sync, rate = (each if isinstance(each, str) else "" for each in (self.sync, self.rate))
+        return split(sync)[0] == "downpour" and "stalest" in rate
 
     @property
     def _costs_grow(self) -> bool:

@@ -18,7 +18,7 @@ class PushAccounts:
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
         present = [worker for worker in range(job.run.workers) if job.cluster.present(worker)]
-        # per range: (worker, iteration) -> the version that it is computed on, the oldest first
+        # per range: (worker, iteration) -> the version that it is computed on
         self._computing = [dict.fromkeys(((worker, 0) for worker in present), 0) for _ in job.parts]
         self._ranges = len(job.parts)
         self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not
@@ -34,7 +34,7 @@ class PushAccounts:
         run, job, pushes = self._job.run, self._job, step.pushes
         before, computing = step.version - 1, self._computing[step.range]
         stale = before - min([push.version for push in pushes])
-        stalest = max(stale, before - next(iter(computing.values()), before))
+        stalest = max(stale, before - min(computing.values(), default=before))
         seen = max([push.seen for push in pushes]) if job.traits.eager else stale
         for push in pushes:
             computing.pop((push.worker, push.iteration), None)

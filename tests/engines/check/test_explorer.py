@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,13 +123,12 @@ PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="
 REJOINS = ("lose", "kill", "rejoin")
 CLEAN = [
     *((sync, {"iterations": 1 if faults == ("duplicate",) else 2, "faults": faults})
-      for sync in POLICIES for faults in NO_FAULT_OR_ONE),
+      for sync in POLICIES for faults in NO_FAULT_OR_ONE if faults != ("rejoin",)),
     *((sync, cluster) for sync in POLICIES for cluster in (
         {"iterations": 1, "faults": REJOINS}, {"workers": 1, "ranges": 2, "faults": ("rejoin",)})),
-    *((sync, {"ranges": 2, "iterations": 1 if faults else 2, "faults": faults, "layered": True})
-      for sync, faults in ((BSP(), ()), (ASP(), ("kill",)))),
-    *((sync, {"iterations": 3 if {"duplicate", "rejoin"} & {*faults} else 4, "faults": faults})
-      for sync, faults in ((DSSP(0, 1), ("lose",)), (ElasticBSP(1), ("kill",)), (DSSP(0, 1), ("rejoin",)))),
+    *((sync, {"ranges": 2, "iterations": 1, "layered": True}) for sync in (BSP(), ASP())),
+    *((sync, {"iterations": 3, "faults": faults})
+      for sync, faults in ((DSSP(0, 1), ("lose",)), (ElasticBSP(1), ("kill",)))),
 ]  # fmt: skip
 LARGE = [
     *((sync, {"iterations": 3 if {"duplicate", "rejoin"} & {*faults} else 4, "faults": faults})
@@ -138,6 +138,7 @@ LARGE = [
     *((sync, {"ranges": 2, "iterations": 1, "faults": REJOINS, "layered": layered})
       for sync, layered in ((BSP(), False), (BSP(), True), (SSP(1), True), (ASP(), True))),
     *((sync, {"iterations": 3, "faults": FAULTS}) for sync in (SSP(0), SSP(2))),
+    *((sync, {"iterations": 2, "faults": ("rejoin",)}) for sync in POLICIES),
     *((resolve_sync(name), {"iterations": 1, "ranges": 2, "servers": 2, "faults": faults})
       for name in examples() for faults in NO_FAULT_OR_ONE),
     *((resolve_sync(name), {"workers": 1, "ranges": 2, "servers": 2, "faults": FAULTS, "faults_max": 2})
@@ -188,43 +189,46 @@ def test_the_policys_bound_or_a_given_one_is_checked(sync, iterations, bound, ve
     assert explored(sync, iterations=iterations, bound=bound).verdict == verdict
 
 
-class NeverStarts(NeverWaits):
+class Does(NeverWaits):
+    """Decides something else; its step is a function of the policy, its state and the event."""
+
+    def __init__(self, step: Callable[[Any, Any, Any], Any], window: int | None = None, barrier: bool = False) -> None:
+        super().__init__(window)
+        self.other, self.barrier = step, barrier
+
     def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        return state, (Apply(event.worker, event.iteration),) if isinstance(event, Pushed) else ()
+        return self.other(self, state, event)
+
+
+def plain(policy: Any, state: Any, event: Any) -> Any:
+    return NeverWaits.step(policy, state, event, None)
+
+
+def starts_none(policy: Any, state: Any, event: Any) -> Any:
+    return state, (Apply(event.worker, event.iteration),) if isinstance(event, Pushed) else ()
+
+
+def applies_none(policy: Any, state: Any, event: Any) -> Any:
+    return state, (Start(event.worker, event.iteration),) if isinstance(event, Asked) else ()
+
+
+def changes_itself(policy: Any, state: Any, event: Any) -> Any:
+    policy.last = event
+    return plain(policy, state, event)
 
 
 def test_a_policy_that_starts_no_worker_is_violated():
-    what, path = wrong(NeverStarts(1), workers=1, iterations=1)
+    what, path = wrong(Does(starts_none, 1), workers=1, iterations=1)
     assert what == "worker 0 waits forever; worker 0 at the low bound"
     assert path[-1] == "worker 0's pull for iteration 1 arrives; the server holds it"
 
 
-class NeverApplies(NeverWaits):
-    def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        return state, (Start(event.worker, event.iteration),) if isinstance(event, Asked) else ()
-
-
-class ChangesItself(NeverWaits):
-    def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        self.last = event
-        return super().step(state, event, clocks)
-
-
-class Raises(NeverWaits):
-    def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        return state["nothing"], ()
-
-
-class ClaimsBarrier(NeverWaits):
-    barrier = True
-
-
 @pytest.mark.parametrize(("sync", "words"), [
-    (NeverApplies(None), "on weights without its own push of 0"),
-    (ChangesItself(None), "the policy changed itself"),
-    (Raises(None), "Raises in it, raises TypeError: tuple indices must be integers"),
-    (ClaimsBarrier(None), "computes on it; the policy claims a barrier"),
-], ids=lambda value: type(value).__name__)  # fmt: skip
+    (Does(applies_none), "on weights without its own push of 0"),
+    (Does(changes_itself), "the policy changed itself"),
+    (Does(lambda policy, state, event: state["nothing"]), "Does in it, raises TypeError: tuple indices must be"),
+    (Does(plain, barrier=True), "computes on it; the policy claims a barrier"),
+], ids=["applies", "changes", "raises", "barrier"])  # fmt: skip
 def test_the_broken_rule_is_named(sync, words):
     assert words in wrong(sync)[0]
 
@@ -258,17 +262,15 @@ class Only:
 
 
 def test_every_plan_is_explored():
-    """The states that each variant reaches by itself are reached, and more."""
-    several = explored(ElasticBSP(2), iterations=4)
-    alone = [explored(Only(plan), iterations=4) for plan in ElasticBSP(2).variants(2)[1:3]]
-    assert [found.verdict for found in alone] == ["clean"] * 2
-    assert several.states > max(found.states for found in alone)
-    assert explored(Only(DSSP(0, 1)), iterations=4).states <= explored(DSSP(0, 1), iterations=4).states
+    """More states are reached than one variant reaches by itself."""
+    several, alone = (explored(sync, iterations=4) for sync in (ElasticBSP(2), Only(ElasticBSP(2).variants(2)[1])))
+    assert alone.verdict == "clean"
+    assert several.states > alone.states
 
 
 def test_dssp_literal_grant_exceeds_the_proved_bound():
     literal = DSSP(1, 1, "literal")
-    assert explored(literal, iterations=5).verdict == "clean", "it claims no bound"
+    assert explored(literal, iterations=2).verdict == "clean", "it claims no bound"
     found = explored(literal, iterations=5, bound=2)
     assert found.bound == 2
     assert found.violation is not None
@@ -358,7 +360,8 @@ def test_a_policy_that_distinguishes_workers_is_explored_without_symmetry(favour
 
 
 @pytest.mark.parametrize(("sync", "states"), [
-    (BSP(), 3330), (DSSP(1, 1), 1335), *(pytest.param(sync, 3626, marks=pytest.mark.slow) for sync in (SSP(1), ASP()))
+    (BSP(), 3330), *(pytest.param(sync, count, marks=pytest.mark.slow)
+                     for sync, count in ((DSSP(1, 1), 1335), (SSP(1), 3626), (ASP(), 3626))),
 ], ids=repr)  # fmt: skip
 def test_states_with_ranges_at_two_servers_are_counted(sync: Any, states: int):
     """More than with one, whose weights are read before a push is taken: an order waits at its server, however long."""

@@ -256,3 +256,5 @@ def test_a_push_is_as_stale_as_what_it_was_computed_on_whatever_others_have():
     for iteration in range(2):
         setup.iteration(0, 2.0, iteration)  # still on the initial weights
     assert setup.record.rates[-1] == pytest.approx(1 / (1 + 4))
+    setup.iteration(1, 3.0, 3, version=3)  # but worker 0 still computes on the initial weights
+    assert setup.record.rates[-1] == pytest.approx(1 / (1 + 5))

@@ -67,7 +67,7 @@ def accuracy_of(model: Callable[[], nn.Module]) -> list[float]:
     return [float(value) for value in execute(resolving.resolve(run), lambda news: None).accuracy[-1][2:]]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("model", [own, batch_norm, instance_norm])
 def test_statistics_are_those_of_the_weights(monkeypatch: pytest.MonkeyPatch, model: Callable[[], nn.Module]):
     accuracy, _ = accuracy_of(model)

@@ -144,6 +144,7 @@ def test_a_library_without_sources_is_said(tmp_path: Path):
         functions.load.__wrapped__(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_interpreters_own_library_is_the_data_set_of_its_release():
     rows = functions.load()
     assert len(rows) > 10_000

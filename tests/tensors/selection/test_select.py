@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from pslab.tensors.selection import cpu, reference, scan, select
 
 DTYPES = (torch.float32, torch.float64)
+LIMITS = {torch.float32: (1e-45, 1e-39, 1e30, 3e38), torch.float64: (1e-320, 1e-155, 1e150, 1e300)}
 
 
 def by_sorting(v: torch.Tensor, k: int) -> list[int]:
@@ -51,7 +52,9 @@ def adversarial(n: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     spike[n // 3] = -7
     late = gauss * 1e-3
     late[-n // 50 :] *= 1e6
+    uniform = torch.rand(n, generator=generator, dtype=torch.float64) * 2 - 1
     return {
+        **{f"limit {at}": (uniform * scale).to(dtype) for at, scale in enumerate(LIMITS[dtype])},
         "gauss": gauss,
         "mixed scales": gauss * torch.exp(torch.randn(n, generator=generator, dtype=dtype)),
         "rows": gauss * (1 + where // 1000 % 7),
@@ -103,14 +106,6 @@ def test_dynamic_selects_something_of_every_nonzero_vector(values: list[float], 
             assert implementation.dynamic(torch.tensor(values, dtype=dtype), 50)[0].tolist() == expected
 
 
-def test_densities_of_a_gaussian_vector() -> None:
-    v = torch.randn(1_000_000, generator=torch.Generator().manual_seed(3))
-    for sigmas, share in ((1, 0.3173), (2, 0.0455), (3, 0.0027)):
-        assert len(select.deviation(v, sigmas)) / len(v) == pytest.approx(share, rel=0.03)
-    for passes, share in ((1, 0.425), (2, 0.172), (3, 0.068), (5, 0.0102)):
-        assert len(select.dynamic(v, passes)[0]) / len(v) == pytest.approx(share, rel=0.03)
-
-
 # --- by a sample ------------------------------------------------------------------------------------------------------
 
 
@@ -125,25 +120,14 @@ def test_sample_stride(n: int, fraction: float, stride: int) -> None:
 
 
 def test_sampled_selects_the_largest_and_at_most_a_fifth_too_few() -> None:
-    v = torch.randn(100_000, generator=torch.Generator().manual_seed(11))
-    magnitudes, k, stride, sizes = v.abs(), 100, 49, set()
-    for first in range(0, stride, 3):
+    v, sizes = torch.randn(100_000, generator=torch.Generator().manual_seed(11)), set()
+    for first in range(0, 49, 3):
         found = select.sampled(v, 0.001, 0.01, first)
-        same(reference.sampled(v, k, first, stride, 3), found)
-        assert 80 <= len(found) <= k
+        same(reference.sampled(v, 100, first, 49, 3), found)
+        assert 80 <= len(found) <= 100
         sizes.add(len(found))
-        threshold = float(magnitudes[first::stride].topk(3).values[-1])
-        assert float(magnitudes[found].min()) >= 0.8**10 * threshold
         same(select.top(v, len(found)), found)
     assert len(sizes) > 3
-
-
-def test_sampled_is_exact_for_short_vectors() -> None:
-    v = torch.randn(2000, generator=torch.Generator().manual_seed(12))
-    for draw in range(5):
-        same(select.top(v, 2), select.sampled(v, 0.001, 0.01, draw))
-    assert select.sampled(torch.ones(1), 0.001, 0.01, 3).tolist() == [0]
-    assert select.sampled(torch.empty(0), 0.001, 0.01, 3).tolist() == []
 
 
 def test_sampled_lowers_the_threshold_at_most_ten_times() -> None:
@@ -235,24 +219,22 @@ def assert_agreement(v: torch.Tensor, k: Iterable[int], sigmas: Iterable[float],
         assert len(found) or not v.any()
 
 
-@pytest.mark.parametrize("n", [5000, 40_001])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", adversarial(8, torch.float32))
-def test_implementations_agree(n: int, dtype: torch.dtype, name: str) -> None:
-    v = adversarial(n, dtype)[name]
-    assert select.std(v) == pytest.approx(reference.std(v), rel=1e-12)
-    assert_agreement(v, (0, 1, n // 1000, n // 100, n // 7, n - 1, n), (0.5, 2), (1, 3, 20))
-    for fraction, draw in ((0.001, 3), (0.01, 17), (0.25, 10**18 + 5)):
-        stride, k = select.sample_stride(n, fraction, 0.01), select.share(fraction, n)
-        found = select.sampled(v, fraction, 0.01, draw)
-        assert len(found) <= k
-        if stride > 1:
-            same(reference.sampled(v, k, draw % stride, stride, select.share(fraction, n // stride)), found)
+def test_implementations_agree(dtype: torch.dtype, name: str) -> None:
+    for n in (1, 2, 3, 50, 63, 64, 65, 1023, 1025, 8192, 8193, 40_001):
+        v = adversarial(n, dtype)[name]
+        assert select.std(v) == pytest.approx(reference.std(v), rel=1e-12)
+        assert_agreement(v, (0, 1, n // 1000, n // 100, n // 7, n - 1, n), (0.5, 2), (1, 3, 20))
+        for fraction, draw in ((0.001, 3), (0.01, 17), (0.25, 10**18 + 5)):
+            stride, k = select.sample_stride(n, fraction, 0.01), select.share(fraction, n)
+            sampled = reference.sampled(v, k, draw % stride, stride, select.share(fraction, n // stride))
+            same(reference.top(v, k) if stride == 1 else sampled, select.sampled(v, fraction, 0.01, draw))
 
 
 @pytest.mark.usefixtures("small_samples")
 def test_implementations_agree_on_poor_samples() -> None:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.integers(1, 400), st.sampled_from(DTYPES), st.data())
     def agree(n: int, dtype: torch.dtype, data: st.DataObject) -> None:
         v = adversarial(n, dtype)[data.draw(st.sampled_from(list(adversarial(1, dtype))))]
@@ -260,23 +242,6 @@ def test_implementations_agree_on_poor_samples() -> None:
         assert_agreement(v, *([data.draw(choice)] for choice in choices))
 
     agree()
-
-
-@pytest.mark.parametrize("n", [*range(1, 4), 63, 64, 65, 1023, 1025, 8192, 8193])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_implementations_agree_at_every_length(n: int, dtype: torch.dtype) -> None:
-    v = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=dtype)
-    assert_agreement(v, (0, n // 100, n // 2, n), (1,), (1, 2, 5))
-
-
-@pytest.mark.parametrize(("dtype", "scale"), [
-    *((torch.float32, scale) for scale in (1e-45, 1e-39, 1e30, 3e38)),
-    *((torch.float64, scale) for scale in (1e-320, 1e-160, 1e-150, 1e150, 1e300))])  # fmt: skip
-@pytest.mark.parametrize("n", [50, 20_000])
-def test_implementations_agree_near_the_limits_of_a_dtype(dtype: torch.dtype, scale: float, n: int) -> None:
-    generator = torch.Generator().manual_seed(6)
-    v = ((torch.rand(n, generator=generator, dtype=torch.float64) * 2 - 1) * scale).to(dtype)
-    assert_agreement(v, (n // 9,), (1,), (1, 4))
 
 
 SAMPLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -37,13 +37,15 @@ def test_datasets_and_transforms_are_available() -> None:
     assert torchvision() is package
 
 
-def test_a_fresh_process_unpickles_a_model_of_torchvision() -> None:
+def test_a_fresh_process_unpickles_a_model_of_torchvision_which_it_imports_late_as_numba() -> None:
     resnet = torchvision().models.resnet18(weights=None)
     keyspace = Keyspace.of(resnet)
     sent = cloudpickle.dumps((keyspace, keyspace.shell(resnet), float(keyspace.flatten(resnet).sum())))
     assert len(sent) < keyspace.size // 100
     child = (
         "import sys, functools, torch, cloudpickle\n"
+        "import pslab.tensors.pruning.pruner, pslab.tensors.workload.data, pslab.tensors.workload.models\n"
+        "assert not {'numba', 'torchvision'} & sys.modules.keys()\n"
         "from pslab.tensors.workload.torchvision_ops import with_operators\n"
         "keyspace, shell, _ = with_operators(functools.partial(cloudpickle.loads, sys.stdin.buffer.read()))\n"
         "keyspace.bind(shell, torch.zeros(keyspace.size))\n"
