@@ -36,7 +36,6 @@ ANSWER_LIMIT_S = 3.0  # in which a host's Ray says something
 LOOK_S = 0.1  # between two looks at which actors have begun, or ended
 ASK_S = 1.0  # between two questions which hosts answer
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # how a gRPC client begins (RFC 9113, 3.4)
-CLOSED_LIMIT_S = 1.0  # in which Ray ends a process in order
 OWN = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # of a cluster that is started here
 
 
@@ -181,7 +180,7 @@ class RayFleet(LoopbackFleet):
             for process in self._processes.values():
                 process.kill()
             for process in self._processes.values():
-                process.join(CLOSED_LIMIT_S)
+                process.join()
         super().close()
 
 
