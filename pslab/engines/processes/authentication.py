@@ -45,7 +45,7 @@ class Tags:
             raise FrameError("a message that is not the next one of its other end: it was altered on the way")
 
 
-class Line(Connection):
+class TaggedLine(Connection):
     """A connection to a process that has proved its number, whose messages have tags."""
 
     tags: Tags

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pslab.engines.experiment.wire import WHOLE, Frame, Stop
 from pslab.engines.local.lines.message_buffers import TO_SERVER, TO_WORKER
 from pslab.engines.local.lines.stream import Stream
-from pslab.engines.processes.authentication import Line, Tags, receive, send
+from pslab.engines.processes.authentication import TaggedLine, Tags, receive, send
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.errors import FrameError, PslabError
 
@@ -53,13 +53,13 @@ def inject(draw: random.Random, sent: bytes) -> bytes:
     return sent[:at] + draw.randbytes(draw.randrange(1, 200)) + sent[at:]
 
 
-def line(own: socket.socket, *, dials: bool, payload: bool = True, secret: bytes = SECRET) -> Line:
-    found = Line(own.detach())
+def line(own: socket.socket, *, dials: bool, payload: bool = True, secret: bytes = SECRET) -> TaggedLine:
+    found = TaggedLine(own.detach())
     found.tags = Tags(secret, dials=dials, payload=payload)
     return found
 
 
-def lines(payload: bool = True) -> tuple[Line, Line, socket.socket, socket.socket]:
+def lines(payload: bool = True) -> tuple[TaggedLine, TaggedLine, socket.socket, socket.socket]:
     """The line of one that has dialled, that of the listener, and the ends of the man in the middle."""
     (own, his), (here, other) = socket.socketpair(), socket.socketpair()
     return line(own, dials=True, payload=payload), line(other, dials=False, payload=payload), his, here

@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator, Iterable
 from importlib.metadata import version
 from typing import NamedTuple
 
-from pslab.engines.processes.authentication import Line, Tags
+from pslab.engines.processes.authentication import TaggedLine, Tags
 from pslab.engines.processes.fleets.encryption import encrypted
 from pslab.errors import ConfigError, StartFailed
 from pslab.version import __version__, source_digest
@@ -92,7 +92,7 @@ PLAIN = Protection()
 class Peer(NamedTuple):
     """A line to a process that has proved its number."""
 
-    line: Line
+    line: TaggedLine
     clock: Offset  #: of the process that listens, as the one that dialled has measured it
 
 
@@ -151,7 +151,7 @@ class Listener:
         self._socket.setblocking(False)
         self.address: Address = self._socket.getsockname()[:2]
         self.refused = deque[str](maxlen=REFUSALS)  #: why others were turned away, the last of them
-        self._here: dict[int, Line] = {}
+        self._here: dict[int, TaggedLine] = {}
         self._unfit: dict[int, str] = {}  # processes that have the key, and other versions
         self._arrived = threading.Condition()  # also the lock of these two
         self._callers = dict[socket.socket, _Caller]()
@@ -170,7 +170,7 @@ class Listener:
 
     def accept(
         self, number: int, limit_s: float = START_LIMIT_S, heed: Callable[[], None] = lambda: None
-    ) -> Line:
+    ) -> TaggedLine:
         """The line of the process with this number, once it has dialled; of two with one number that of the last.
         `heed` is called a few times a second until then: it may raise.
 
@@ -390,12 +390,12 @@ def _received(line: socket.socket, size: int, address: Address) -> bytes:
     return data
 
 
-def _line(line: socket.socket, secret: bytes, protection: Protection, *, dials: bool) -> Line:
+def _line(line: socket.socket, secret: bytes, protection: Protection, *, dials: bool) -> TaggedLine:
     """The line for what comes now, without waiting for more to be sent along."""
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if protection.certificate:
         line = encrypted(line, protection.certificate, dials=dials, limit_s=HELLO_LIMIT_S)
     line.settimeout(None)
-    found = Line(line.detach())
+    found = TaggedLine(line.detach())
     found.tags = Tags(secret, dials=dials, payload=protection.payload)
     return found

@@ -36,7 +36,6 @@ ANSWER_LIMIT_S = 3.0  # in which a host's Ray says something
 LOOK_S = 0.1  # between two looks at which actors have begun, or ended
 ASK_S = 1.0  # between two questions which hosts answer
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # how a gRPC client begins (RFC 9113, 3.4)
-CLOSED_LIMIT_S = 1.0  # in which Ray ends a process in order
 OWN = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # of a cluster that is started here
 
 
@@ -79,12 +78,13 @@ class RayFleet(LoopbackFleet):
             knock(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
             ray.init(address=address, namespace="pslab", log_to_driver=False, **started)
         except Exception as error:
+            words = _why(error)
             if started:
-                raise StartFailed(f"no Ray cluster starts here: {error}") from error
+                raise StartFailed(f"no Ray cluster starts here: {words}") from error
             advice = "is there one? `ray start --head` begins it, address: local starts one for this process"
-            if "uthentication" in f"{type(error).__name__} {error}":
+            if "uthentication" in words:
                 advice = "its hosts and this process need the same token: see docs/many-machines.md"
-            raise StartFailed(f"no Ray cluster answers at {address} ({error}): {advice}") from error
+            raise StartFailed(f"no Ray cluster answers at {address} ({words}): {advice}") from error
 
     def _refuse_network(self) -> None:
         """ConfigError if processes of other hosts cannot reach the network that this one listens on."""
@@ -180,7 +180,7 @@ class RayFleet(LoopbackFleet):
             for process in self._processes.values():
                 process.kill()
             for process in self._processes.values():
-                process.join(CLOSED_LIMIT_S)
+                process.join()
         super().close()
 
 
@@ -271,6 +271,12 @@ class RayProcess:
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self.sentinel)
+
+
+def _why(error: Exception) -> str:
+    """What Ray says, and the last line of what was behind it: that a token is missing is only said there."""
+    behind = str(error.__cause__ or "").strip().rpartition("\n")[2]
+    return f"{error}: {behind}" if behind else f"{type(error).__name__}: {error}"
 
 
 def _said(error: Exception) -> str:

@@ -68,7 +68,7 @@ def test_a_run_goes_on_to_the_bits_of_an_undisturbed_one(cluster: RayHosts, undi
     found = suffer(cluster, what, which, AFTER, RUN)
     assert_went_on(found)
     assert found.outcome["weights"] == undisturbed
-    if which == SERVER:
+    if which == SERVER and what != "raylet":  # whose processes end some seconds later, perhaps after the run
         assert len(found.outcome["rewinds"]) == 1
     if what in ("link", "power"):
         assert found.fell in found.alive, "the run went on before Ray had noticed"

@@ -270,12 +270,16 @@ def test_an_actor_gives_way_to_no_others_from_before_it_loads_torch():
     assert subprocess.check_output([sys.executable, "-c", BEGUN], env=given, text=True).strip() == "0"
 
 
-def test_a_token_that_is_missing_is_said(monkeypatch):
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_token_that_is_missing_is_said(monkeypatch, behind):
     def init(**given: object):
-        raise RuntimeError("InvalidAuthToken: Authentication token is missing or incorrect")
+        lacks = RuntimeError("Traceback:\nInvalidAuthToken: Authentication token is missing or incorrect\n")
+        if behind:
+            raise ConnectionError("Failed to connect") from lacks
+        raise lacks
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, is_initialized=lambda: False))
-    with pytest.raises(StartFailed, match=r"InvalidAuthToken.*need the same token: see docs/many-machines.md"):
+    with pytest.raises(StartFailed, match=r"(?s)InvalidAuthToken.*need the same token: see docs/many-machines.md"):
         fleets.RayFleet(["worker"], Fleet("ray", "auto"))
 
 
