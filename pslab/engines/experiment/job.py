@@ -47,6 +47,7 @@ class SharedDataset:
     std: float
     classes: int
     places: tuple[TensorLocation | SparseLocation | Column, ...]
+    end: int = 0  #: of its bytes in the arena
 
     @classmethod
     def store(cls, arena: Arena, dataset: Dataset) -> SharedDataset:
@@ -69,7 +70,7 @@ class SharedDataset:
             return rows if isinstance(rows, Column) else put(rows)
 
         places = tuple(shelve(getattr(dataset, name)) for name in FIELDS)
-        return cls(dataset.name, dataset.mean, dataset.std, dataset.classes, places)
+        return cls(dataset.name, dataset.mean, dataset.std, dataset.classes, places, at)
 
     def dataset(self, arena: Arena) -> Dataset:
         """The dataset, as views of the arena."""
@@ -95,15 +96,16 @@ class Job(Setup):
     examples: int  #: in the training data
     evaluated: Any  #: see Experiment
     portable: bool  #: see Experiment
+    first: int | None = None  #: where a worker's first weights lie in the data arena, if not at the server's
     shares: tuple[float, ...]  #: of each range: what handling it costs in virtual time, of what the whole model costs
 
     @classmethod
-    def of(cls, experiment: Experiment, layout: Layout, shelf: SharedDataset) -> Job:
+    def of(cls, experiment: Experiment, layout: Layout, shelf: SharedDataset, first: int | None = None) -> Job:
         """The job of an experiment whose tensors have found their places."""
         shared = {each.name: getattr(experiment, each.name) for each in fields(Setup)}
         return cls(**shared, layout=layout, shelf=shelf, examples=experiment.examples, evaluated=experiment.evaluated,
-                   portable=experiment.portable, shares=tuple(part.size / layout.size for part in experiment.parts),
-                   )  # fmt: skip
+                   portable=experiment.portable, first=first,
+                   shares=tuple(part.size / layout.size for part in experiment.parts))  # fmt: skip
 
     @cached_property
     def ranges_of(self) -> tuple[tuple[int, ...], ...]:

@@ -75,6 +75,14 @@ class Arena:
     def follow(self, changes: Callable[[], Iterable[tuple[int, int]]]) -> None:
         """With each message to others, show them what `changes` returns then: offsets and sizes in bytes."""
 
+    def show_written(self, offset: int, size_bytes: int, to: int | None = None, *, moves: bool = False) -> None:
+        """As `show`, of a place that is zero at the other end: what has been written to; if it `moves`, its pages are
+        given back here once they are sent."""
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        """Give the pages of a place back in this process alone, whose content the others have or do not need; shared
+        memory has them once."""
+
     def offset_of(self, tensor: torch.Tensor) -> int | None:
         """Where a tensor lies that was asked for since the last `reserve` which made room; None if it is no view."""
         import torch
@@ -84,6 +92,19 @@ class Arena:
         begin = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
         offset = tensor.data_ptr() - begin
         return offset if offset >= 0 and offset + tensor.nbytes <= len(self._map) else None
+
+    def put(self, offset: int, values: torch.Tensor) -> None:
+        """Write values [n] to a place. Where they are zero no page is touched that was not written to: so the first
+        weights of a model that begins with zeros take no memory."""
+        import torch
+
+        for _, piece in self.written(offset, values.nbytes):
+            piece[:] = bytes(len(piece))
+        each = PIECE_BYTES // values.itemsize
+        for begin in range(0, len(values), each):
+            piece_of = values[begin : begin + each]
+            if piece_of.contiguous().view(torch.uint8).any():  # of bits: -0.0 is not zero
+                self.tensor(offset + begin * values.itemsize, len(piece_of), values.dtype).copy_(piece_of)
 
     def written(self, offset: int, size_bytes: int) -> Iterator[tuple[int, memoryview]]:
         """The pieces (offset, bytes) of a place that have been written to; what lies between them is zero."""
@@ -99,13 +120,15 @@ class Arena:
 
         Where pages can be given back, what was there is zero then.
         """
-        import torch
+        from pslab.tensors.device import zeros
 
-        found, each = torch.empty(count, dtype=dtype), PIECE_BYTES // dtype.itemsize
-        for begin in range(0, count, each):
-            piece, at = found[begin : begin + each], offset + begin * dtype.itemsize
-            piece.copy_(self.tensor(at, len(piece), dtype))
-            self.give_back(at, piece.nbytes)
+        found, size_bytes = zeros(count, dtype=dtype), count * dtype.itemsize
+        content = memoryview(found.numpy()).cast("B")  # type: ignore[arg-type]
+        for begin in range(offset, offset + size_bytes, PIECE_BYTES):
+            end = min(begin + PIECE_BYTES, offset + size_bytes)
+            for at, piece in self.written(begin, end - begin):
+                content[at - offset : at - offset + len(piece)] = piece
+            self.give_back(begin, end - begin)
         return found
 
     def give_back(self, offset: int = 0, size_bytes: int | None = None) -> None:

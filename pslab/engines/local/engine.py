@@ -33,9 +33,10 @@ from pslab.engines.processes.pool import ENDS, SERVER, Pool
 from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import ENDING, EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
-from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached, show_held
 from pslab.engines.server.rows import Rows, rows_in
 from pslab.engines.worker.driver import skipped
+from pslab.engines.worker.tensors import lay_initial
 from pslab.errors import RunError
 
 AGAIN = "the machine did not keep the cluster's pace: once again, slower"
@@ -264,19 +265,24 @@ class _LocalRun(Coordinator):
         self.keeper = Checkpointing(place, job, self.pool.arena, self._say, beside=False)
         if (state := self.keeper.newest(**RESUMED)) is not None:
             self._resume(state)
+        for worker in self.workers if job.keyed and not self.pool.arena.shared and not self.resumed else ():
+            lay_initial(job, worker, self.pool.arena, self.pool.data)
         self._start_servers()
         for worker in sorted(self.workers):
             self._give_role(worker, self.resumed)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
         self.await_prepared(self.all)
+        self.pool.arena.forget(self.layout.server, self.layout.size * self.layout.dtype.itemsize)
 
     def _start_servers(self) -> None:
         """Give the servers their roles, and their parts of the newest checkpoint, if there is one."""
         others = [StoreRole(server, self.run.servers) for server in range(1, self.run.servers)]
         roles: list[Any] = [LocalServer, *others]
         parts = [None] * len(roles) if self.parts.newest is None else self.parts.newest.parts
-        for number, role, part in zip(self.recovery.servers, roles, parts, strict=True):
+        for server, (number, role, part) in enumerate(zip(self.recovery.servers, roles, parts, strict=True)):
+            if part is None:
+                show_held(self.job, self.pool.arena, server, to=number)
             self.pool.start(number, role, self.job, part)
 
     def _give_role(self, worker: int, successor: bool = False) -> None:
@@ -382,6 +388,10 @@ class _LocalRun(Coordinator):
     # --- snapshots ------------------------------------------------------------------------------------------------
 
     def keep_snapshot(self, body: dict[str, Any]) -> None:
+        if not body["pushes"] and not self.pool.arena.shared:  # the server that decides has no first weights of others
+            first, job = self.experiment.weights, self.job
+            held = self.layout.snapshot_in(self.pool.snapshots, body["index"])
+            held.copy_(first if job.evaluated is None else first[job.evaluated_at])
         self.opened[body["index"]] = body
         self._keep_whole(body["index"])
 
@@ -428,6 +438,15 @@ class _LocalRun(Coordinator):
         if Fleet.of(self.run.fleet).place == "local":
             return {}
         return {"clock_bound_s": max((each["clock_bound_s"] for each in self.worked.values()), default=0.0)}
+
+    def final_weights(self) -> np.ndarray:
+        """As of any run. Where memory is not shared and a server is gone, the first weights stand for its own."""
+        came = self.stored | ({SERVER} if "outcome" in self.facts else set())
+        for server, number in enumerate(self.recovery.servers if not self.pool.arena.shared else ()):
+            for piece in self.job.held[server] if number not in came else ():
+                at = self.layout.server + piece.start * self.layout.dtype.itemsize
+                self.pool.arena.put(at, self.experiment.weights[piece])
+        return super().final_weights()
 
     def _outcome(self) -> Outcome:
         pushes, arrivals = map(rows_in, self.pool.ledger, TABLES)

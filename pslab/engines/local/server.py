@@ -364,7 +364,7 @@ class LocalServer:
     def _report(self, ended_s: float) -> None:
         accounts, pushes = self.driver.accounts, self.driver.accounts.applied
         rows = accounts.ledger.close(pushes, ended_s)  # the parent sees them, and the weights
-        show_held(self.job, self.context.arena, self.job.layout.server, 0)
+        show_held(self.job, self.context.arena, 0)
         if fallen := self.stores.gone():  # not all that was decided was done
             report(self.parent, "fallen", {"numbers": fallen})
             pushes = reached(rows, len(self.job.parts), self.job.traits)["pushes"]

@@ -95,7 +95,7 @@ class LocalStore:
                 self._listen(worker, self._context.line_of(worker))
             while self._workers or not self._over:
                 self._turn()
-            show_held(self._job, self._context.arena, self._job.layout.server, self._role.server)
+            show_held(self._job, self._context.arena, self._role.server)
             report(self._context.parent, "stored")
             self._context.show_all()  # before the decider may say that the run has ended
             self._tell([Stop(0)])

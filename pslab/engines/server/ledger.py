@@ -156,11 +156,13 @@ def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, ser
         snapshots.show(index * layout.snapshot_bytes + where.start * values.itemsize, values.nbytes)
 
 
-def show_held(job: Job, arena: Arena, offset: int, server: int) -> None:
-    """Others are to see the weights that a server holds, of all that lie at this offset."""
+def show_held(job: Job, arena: Arena, server: int, to: int | None = None) -> None:
+    """Others, or one of them, are to have the weights that a server holds, which are of no more use here: where memory
+    is not shared they are given back once they are sent."""
     itemsize = job.layout.dtype.itemsize
     for piece in job.held[server]:
-        arena.show(offset + piece.start * itemsize, (piece.stop - piece.start) * itemsize)
+        arena.show_written(job.layout.server + piece.start * itemsize, (piece.stop - piece.start) * itemsize, to,
+                           moves=True)  # fmt: skip
 
 
 def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:

@@ -85,11 +85,11 @@ class Producer:
         self._keys: BatchKeys | None = None
         if job.keyed:
             self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]
-            if first:
+            if first and arena.shared:  # else the parent lays them
                 lay_initial(job, worker, arena, data)
             self._weights, self._gradients = torch.empty(0, dtype=layout.dtype), list[torch.Tensor]()
         else:
-            self._use_whole(alone)
+            self._use_whole(alone, data)
         self._kept = WorkerState.of(job, worker, arena) if alone and not job.keyed else None
         if self._kept is not None and first:
             self._kept.clear()
@@ -115,14 +115,16 @@ class Producer:
         self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
         self._squares = rate_state.at_worker(job.rate, lambda: self._memories[SQUARES])
 
-    def _use_whole(self, alone: bool) -> None:
+    def _use_whole(self, alone: bool, data: Arena) -> None:
         """Tensors of all weights, and room for their frames."""
         layout, worker, arena, device = self._job.layout, self._worker, self._arena, self._device
         self._shared_weights = arena.tensor(layout.used[worker], layout.size, layout.dtype)
         self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same, unless eager
         self._arrivals = [arena.tensor(at, layout.size, layout.dtype) for at in layout.arrivals[worker]]
         self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
-        if not layout.in_place and alone:
+        if (at := self._job.first) is not None:
+            self._held.copy_(data.tensor(at, layout.size, layout.dtype))
+        elif not layout.in_place and alone:
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
         self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing
@@ -371,11 +373,12 @@ def common(pushed: Entries, came: Entries) -> Entries:
 
 
 def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
-    """The initial weights of a worker's first keys, where those that it pulls lie."""
+    """The initial weights of a worker's first keys, where those that it pulls lie, to be seen by its process."""
     needed = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
     place = in_turn(job.layout.down[worker], 0)
     weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
     for piece, (offset, room) in zip(needed.pieces, job.layout.frames, strict=True):
         if piece.start < piece.stop:
             own = needed.places[piece]
-            encode_into(arena.bytes(place + offset, room), Entries(len(own), None, weights[own]))
+            frame = arena.bytes(place + offset, room)
+            arena.show(place + offset, encode_into(frame, Entries(len(own), None, weights[own])), to=worker)

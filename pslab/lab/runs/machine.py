@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pslab.config.fleet import Fleet
 from pslab.config.run import Run
 from pslab.engines.processes.precedence import cores
 from pslab.errors import ConfigError, Unwritable
@@ -90,7 +91,8 @@ def check_memory(run: Run, weights: int) -> None:
 
     The parent has them twice, and the server once; each worker has two gradients and what a backward pass makes; each
     evaluation has the weights that it is of; and the parent holds checkpoints of servers that are to be replaced. Where
-    keys are pulled, only the servers have the weights.
+    keys are pulled, only the servers have the weights. The servers and workers of a Ray cluster are not counted, since
+    they may all be on other hosts.
 
     Raises:
         ConfigError: it is larger than what is free.
@@ -98,7 +100,8 @@ def check_memory(run: Run, weights: int) -> None:
     period, free = run.evaluation_period, free_memory_bytes()
     evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
     checkpoints = CHECKPOINTS_HELD if run.engine == "local" and run.on_death == "restart" else 0
-    copies = 1 if run.pull == "keys" else 3 + 3 * run.workers + evaluations + checkpoints
+    processes = 0 if Fleet.of(run.fleet).place == "ray" else 1 + 3 * run.workers
+    copies = 1 if run.pull == "keys" else 2 + processes + evaluations + checkpoints
     needed = weights * (8 if run.dtype == "float64" else 4) * copies
     _check_device_memory(run, weights)
     if free is None or needed <= free:

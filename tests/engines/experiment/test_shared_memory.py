@@ -110,3 +110,19 @@ def test_places_of_tensors_are_known_after_another_process_has_made_room():
     mine.reserve(4 * mmap.PAGESIZE)
     first, last = (theirs.tensor(offset, 4, torch.float32) for offset in (0, 3 * mmap.PAGESIZE))
     assert [theirs.offset_of(tensor) for tensor in (first, last)] == [0, 3 * mmap.PAGESIZE]
+
+
+def test_weights_that_are_zero_touch_no_page_and_replace_what_was_there():
+    import torch
+
+    here = Arena()
+    here.reserve(1 << 16)
+    values = torch.zeros(1 << 14)
+    here.put(0, values)
+    assert not list(here.written(0, 1 << 16))
+    values[3] = -0.0
+    here.put(0, values)
+    assert here.tensor(0, 1 << 14, torch.float32).numpy().tobytes() == values.numpy().tobytes()
+    here.put(0, torch.zeros(1 << 14))
+    assert not here.tensor(0, 1 << 14, torch.float32).view(torch.int32).any()
+    here.close()

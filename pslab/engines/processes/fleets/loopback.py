@@ -128,9 +128,12 @@ class LoopbackFleet:
                 heeding = partial(_heed, number, processes[number], heed)
                 pipes[number] = self._accepted(number, heeding)
                 self._book[number] = _listening(pipes[number], number)
-            known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
-            for number, pipe in pipes.items():
+            data: Any = next(iter(memory.values())).data
+            known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER],
+                     "data": data.address()}  # fmt: skip
+            for pipe in pipes.values():
                 send(pipe, json.dumps(known).encode())
+            for number, pipe in pipes.items():
                 yield number, processes[number], _patched(pipe, number, memory[number])
         except BaseException:
             for process in processes.values():
@@ -199,9 +202,12 @@ def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe
     """The pipe to a process, which is to see what it needs of what is here."""
     arenas: list[Any] = _flat(memory)
     found = PatchedPipe(pipe, arenas, number)
-    seen = (memory.arena, memory.data, *(memory.ledger if number == SERVER else ()))
-    for arena in seen:
-        assert isinstance(arena, PrivateArena)
+    maps, data = False, arenas[1]
+    with contextlib.suppress(EOFError, OSError, FrameError, ValueError):  # it is gone, which is noticed as its end
+        maps = json.loads(receive(pipe)) is True
+    if maps:
+        data.mapped_by(number)
+    for arena in (arenas[0], *(() if maps else (data,)), *(memory.ledger if number == SERVER else ())):
         arena.show_all(number)
     return found
 
@@ -228,9 +234,11 @@ def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     except (EOFError, OSError, FrameError):  # the parent gives up now
         return
     reach = Reach(number, way, listener, {other: tuple(address) for other, address in known["book"]})
-    one, *others = (PrivateArena(passes=number == 2) for number in range(5))
+    data = PrivateArena.at(known["data"])  # where the parent is on this host nothing of it is sent
+    send(pipe, json.dumps(data is not None).encode())
     phases = None if number == SERVER else PrivateArena()
-    memory = child.Memory(one, others[0], others[1], (others[2], others[3]), phases)
+    memory = child.Memory(PrivateArena(), data or PrivateArena(), PrivateArena(passes=True),
+                          (PrivateArena(), PrivateArena()), phases)  # fmt: skip
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER, behind=True)  # type: ignore[arg-type]
     try:
         lines, offset = _met(reach, number, known["others"])

@@ -6,36 +6,41 @@ reads a message sees the bytes that it is about, as with shared memory; and byte
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import BufferTooShort
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pslab.engines.experiment.shared_memory import PIECE_BYTES, Arena
 from pslab.engines.processes.authentication import TAG_BYTES, receive, send, tags_of
 from pslab.errors import FrameError
 
+HOLE_BYTES = 1 << 16  # untouched memory between two written places that is sent with them: fewer patches
 HEAD = struct.Struct("<BQQB")  # of a patch: the arena's number, offset, bytes, and whether they follow
 NOTHING = memoryview(b"")
 LARGE_BYTES = 1 << 18  # a socket takes so much at once on any system
 
 
 class Patch(NamedTuple):
-    """A place whose bytes other processes are to get; or to give back, if it is not `kept`."""
+    """A place whose bytes other processes are to get; or to give back, if it is not `kept`. What `moves` is given back
+    here once it is sent."""
 
     offset: int
     size_bytes: int
     kept: bool = True
+    moves: bool = False
 
     def pieces(self) -> Iterable[Patch]:
         """The patch in pieces of no more than PIECE_BYTES."""
         if not self.kept or self.size_bytes <= PIECE_BYTES:
             return (self,)
         end = self.offset + self.size_bytes
-        return (Patch(at, min(PIECE_BYTES, end - at)) for at in range(self.offset, end, PIECE_BYTES))
+        return (Patch(at, min(PIECE_BYTES, end - at), moves=self.moves) for at in range(self.offset, end, PIECE_BYTES))
 
 
 class PrivateArena(Arena):
@@ -47,8 +52,8 @@ class PrivateArena(Arena):
 
     shared = False
 
-    def __init__(self, *, passes: bool = False) -> None:
-        super().__init__()
+    def __init__(self, descriptor: int | None = None, *, passes: bool = False) -> None:
+        super().__init__(descriptor)
         self.passes = passes
         self._patches: dict[int, list[Patch]] = {}  # for each reader, what it has not been sent
         self._changes: Callable[[], Iterable[tuple[int, int]]] = lambda: ()
@@ -60,11 +65,49 @@ class PrivateArena(Arena):
     def show(self, offset: int, size_bytes: int, to: int | None = None) -> None:
         self._add(Patch(offset, size_bytes), to)
 
+    def address(self) -> list[Any]:
+        """Where other processes of this host find this arena, as long as this process lives: its host, a path, and
+        what tells the file there from any other."""
+        found = os.fstat(self._descriptor)
+        return [_this_host(), f"/proc/{os.getpid()}/fd/{self._descriptor}", found.st_dev, found.st_ino]
+
+    @classmethod
+    def at(cls, address: list[Any]) -> PrivateArena | None:
+        """The arena of another process at this address, mapped; None if that is on another host, or cannot be had."""
+        host, path, *file = address
+        if not host or host != _this_host():
+            return None
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        found = os.fstat(descriptor)
+        if [found.st_dev, found.st_ino] == file:
+            return cls(descriptor)
+        os.close(descriptor)
+        return None
+
+    def mapped_by(self, reader: int) -> None:
+        """A process maps this arena itself: it is sent nothing of it."""
+        self._patches.pop(reader, None)
+
     def show_all(self, to: int) -> None:
         """A new process is to get all bytes that lie here, and as much room."""
         self.show(self.size_bytes, 0, to)
-        for offset, view in self.written(0, self.size_bytes):
-            self.show(offset, len(view), to)
+        self.show_written(0, self.size_bytes, to)
+
+    def show_written(self, offset: int, size_bytes: int, to: int | None = None, *, moves: bool = False) -> None:
+        begin = end = offset
+        for at, view in self.written(offset, size_bytes):
+            if at - end > HOLE_BYTES and end > begin:
+                self._add(Patch(begin, end - begin, moves=moves), to)
+                begin = at
+            begin, end = (at if end == begin else begin), at + len(view)
+        if end > begin:
+            self._add(Patch(begin, end - begin, moves=moves), to)
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        super().give_back(offset, size_bytes)
 
     def follow(self, changes: Callable[[], Iterable[tuple[int, int]]]) -> None:
         self._changes = changes
@@ -82,12 +125,14 @@ class PrivateArena(Arena):
         """The changes that a process has not been sent."""
         for offset, size_bytes in self._changes():
             self.show(offset, size_bytes)
-        found, self._patches[reader] = self._patches[reader], []
+        if not (found := self._patches.get(reader)):
+            return []
+        self._patches[reader] = []
         return found
 
     def sent(self, patch: Patch) -> None:
         """A process has been sent this change."""
-        if self.passes and patch.kept:
+        if (self.passes or patch.moves) and patch.kept:
             super().give_back(patch.offset, patch.size_bytes)
 
     def apply(self, patch: Patch) -> memoryview:
@@ -98,12 +143,21 @@ class PrivateArena(Arena):
         return self.bytes(patch.offset, patch.size_bytes) if patch.kept and patch.size_bytes else NOTHING
 
     def _add(self, patch: Patch, to: int | None) -> None:
-        for reader in self._patches if to is None else (to,):
+        for reader in self._patches if to is None else self._patches.keys() & {to}:
             if not patch.kept:  # changes there before are of no use
                 begin, end = patch.offset, patch.offset + patch.size_bytes
                 self._patches[reader] = [each for each in self._patches[reader] if not each.size_bytes
                                          or each.offset < begin or each.offset + each.size_bytes > end]  # fmt: skip
             self._patches[reader].append(patch)
+
+
+def _this_host() -> str:
+    """Names the processes that see each other's files below /proc; "" where there are none."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
 
 
 Parcel = tuple[list[tuple[int, Patch]], bytes]  # changes of arenas, by their numbers, and the message behind them
@@ -165,15 +219,14 @@ class PatchedPipe:
 
     def _send(self, patches: list[tuple[int, Patch]], message: bytes) -> None:
         pieces = [(number, piece) for number, patch in patches for piece in patch.pieces()]
-        send(self._pipe, b"".join([HEAD.pack(number, *piece) for number, piece in pieces]))
+        send(self._pipe, b"".join([HEAD.pack(number, *piece[:3]) for number, piece in pieces]))
         for number, piece in pieces:
             if piece.kept and piece.size_bytes:
                 place = self._arenas[number].bytes(piece.offset, piece.size_bytes)
                 self._pipe.send_bytes(place)
                 if self._tags is not None:
                     self._pipe.send_bytes(self._tags.of((place,)))
-        for number, patch in patches:
-            self._arenas[number].sent(patch)
+            self._arenas[number].sent(piece)
         send(self._pipe, message)
 
     def _send_late(self) -> None:

@@ -44,7 +44,9 @@ def test_a_process_that_does_not_reach_another_names_it_and_where_it_should_be()
     child.start()
     with parent.accept(0) as pipe:
         assert json.loads(receive(pipe))[0] == "127.0.0.1"
-        send(pipe, json.dumps({"book": [[SERVER, ["127.0.0.1", port]]], "others": []}).encode())
+        known = {"book": [[SERVER, ["127.0.0.1", port]]], "others": [], "data": ["another host", "/proc/1/fd/3", 0, 0]}
+        send(pipe, json.dumps(known).encode())
+        assert json.loads(receive(pipe)) is False  # it does not map what lies on another host
         receive(pipe)  # patches
         last = receive(pipe).decode(errors="replace")
     child.join()

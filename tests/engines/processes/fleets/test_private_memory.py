@@ -184,3 +184,33 @@ def test_much_travels_in_pieces(ends: Ends, monkeypatch: pytest.MonkeyPatch):
     own.show(100, len(content))
     ends.report()
     assert bytes(ends.here[0].bytes(100, len(content))) == content
+
+
+def test_what_moves_is_given_back_here_and_zero_pages_are_not_sent(ends: Ends):
+    write(ends.there[0][0], 40 * PAGE, b"here" * PAGE, shown=False)
+    ends.there[0][0].show_written(0, 44 * PAGE, moves=True)
+    ends.report()
+    assert bytes(ends.here[0].bytes(40 * PAGE, 8)) == b"herehere"
+    assert not list(ends.there[0][0].written(0, 44 * PAGE))
+    assert not list(ends.here[0].written(0, 40 * PAGE))
+
+
+def test_a_process_that_maps_an_arena_sees_it_and_is_sent_nothing(ends: Ends):
+    mapped = PrivateArena.at(ends.here[0].address())
+    if mapped is None:
+        pytest.skip("no /proc here")
+    ends.here[0].mapped_by(0)
+    write(ends.here[0], PAGE, b"seen")
+    assert ends.here[0].patches(0) == []
+    assert len(ends.here[0].patches(1)) > 0
+    assert bytes(mapped.bytes(PAGE, 4)) == b"seen"
+    mapped.close()
+
+
+@pytest.mark.parametrize("altered", [0, 1, 3])
+def test_an_arena_of_another_host_or_another_file_is_not_mapped(altered: int):
+    arena = PrivateArena()
+    address = arena.address()
+    address[altered] = {0: "another host", 1: "/proc/self/fd/9999", 3: address[3] + 1}[altered]
+    assert PrivateArena.at(address) is None
+    arena.close()
