@@ -11,6 +11,7 @@ import posixpath
 import re
 import shlex
 import subprocess
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +20,13 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from tools.bench.command import SECTIONS
 
 import pslab
 from pslab.__main__ import Verb, verb_of
+from pslab.config.fleet import Fleet, fields_of
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.config.table import KINDS
@@ -33,8 +37,10 @@ from pslab.lab.studies.parameters import of_notebook
 from pslab.policies.rates import Applied
 from pslab.protocol.requests import View
 from pslab.tensors.pruning.rules import RuleTraits
+from pslab.version import __version__
 
 ROOT = Path(__file__).parent.parent
+HOSTS = ROOT / "docs" / "hosts"
 VERDICTS = ("Held", "Held in part", "Not held", "Not tried")
 
 
@@ -99,7 +105,8 @@ def test_the_navigation_names_every_page_once(written: dict[str, str]):
 
 
 def test_every_link_of_the_site_leads_to_one_of_its_pages_or_images(written: dict[str, str]):
-    files = {*written, *(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.svg"))}
+    copied = [*(ROOT / "docs").rglob("*.svg"), *HOSTS.iterdir()]
+    files = {*written, *(path.relative_to(ROOT / "docs").as_posix() for path in copied)}
     for uri, text in written.items():
         for link in SITE.links(text):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(uri), link.partition("#")[0]))
@@ -315,6 +322,47 @@ def options_of(command: str) -> tuple[str, argparse.Namespace]:
     parser = argparse.ArgumentParser()
     verb_of(words[0]).add(parser.add_subparsers(parser_class=Verb))
     return words[0], parser.parse_args(words)
+
+
+def study_of(command: str) -> str:
+    """The notebook that a command of docs/hosts starts, with parameters that it has."""
+    words = shlex.split(command)
+    place = words.index("--set") + 1 if "--set" in words else 0
+    if place:  # where it is on its host, nobody knows here
+        assert words[place].startswith("cluster=")
+        assert words[place].endswith("/cluster.yaml")
+        words[place] = f"cluster={HOSTS / 'cluster.yaml'}"
+    (entry,) = chosen(options_of(shlex.join(words))[1])
+    return str(entry.notebook)
+
+
+def test_what_is_for_several_hosts_starts_the_study_by_commands_that_there_are():
+    page = (ROOT / "docs" / "how-to" / "hosts.md").read_text()
+    dockerfile, script = (HOSTS / "Dockerfile").read_text(), (HOSTS / "slurm.sh").read_text()
+    job, up = (yaml.safe_load((HOSTS / f"{name}.yaml").read_text()) for name in ("rayjob", "ray-up"))
+    (started,) = re.findall(r"(?m)^ray exec .*(pslab figures .*)'$", page)
+    (words,) = re.findall(r"(?m)^CMD (.*)$", dockerfile)
+    (by_slurm,) = re.findall(r"(?m)^ +(pslab figures .*)$", script)
+    commanded = (shlex.join(yaml.safe_load(words)), job["spec"]["entrypoint"], by_slurm, started)
+    assert {study_of(command) for command in commanded} == {"85_many_machines"}
+    assert all(f"](../hosts/{path.name})" in page for path in HOSTS.iterdir())
+    assert subprocess.run(["bash", "-n", HOSTS / "slurm.sh"], check=False).returncode == 0
+    assert up["provider"]["type"] == "local"
+    assert Fleet.of(fields_of(HOSTS / "cluster.yaml")["fleet"]).place == "ray"
+
+
+def test_what_is_for_several_hosts_installs_what_the_project_allows():
+    texts = {path.name: path.read_text() for path in [*HOSTS.iterdir(), ROOT / "docs" / "how-to" / "hosts.md"]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (python,) = re.findall(r"(?m)^FROM python:([\d.]+)", texts["Dockerfile"])
+    assert python in SpecifierSet(project["requires-python"] + ",<3.14")
+    assert not any(re.search(r"\btorch[\w]*[=<>]=", text) for text in texts.values())  # what pslab itself asks for
+    (allowed,) = (Requirement(each) for each in project["optional-dependencies"]["ray"])
+    named = [*re.findall(r"ray(?:\[default\])?==([\d.]+)\.\*", "".join(texts.values())),
+             yaml.safe_load(texts["rayjob.yaml"])["spec"]["rayClusterSpec"]["rayVersion"]]  # fmt: skip
+    assert len(named) == 4
+    assert all(f"{version}.0" in allowed.specifier and version.startswith("2.60") for version in named)
+    assert {*re.findall(r"REGISTRY/pslab:([\d.]+\d)", "".join(texts.values()))} == {__version__}
 
 
 @pytest.mark.parametrize("path", TEXTS)
