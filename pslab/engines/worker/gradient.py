@@ -15,6 +15,7 @@ from pslab.engines.experiment.checkpoint.flatten import Fixed
 from pslab.engines.experiment.job import Job
 from pslab.engines.worker.batches import KeyedRows, Reader
 from pslab.engines.worker.layer_hooks import Layerwise
+from pslab.engines.worker.straight import Straight, install
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import checked_finite
@@ -57,6 +58,8 @@ class Computing:
         self._constant = Fixed({"prune": job.prune, "loss": job.loss})
         self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
+        self._written: list[list[tuple[Straight, list[torch.Tensor]]]] = []
+        self._straight = [] if job.keyed or self._layered else install(module)
         self._use(buffers)
 
     @property
@@ -68,7 +71,10 @@ class Computing:
         """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss."""
         for parameter, weights, gradient in self._views[buffer]:
             parameter.data, parameter.grad = weights, gradient
-        self._buffers[buffer].zero_()
+        for added_to in self._added_to[buffer]:
+            added_to.zero_()
+        for layer, places in self._written[buffer]:
+            layer.begin(*places)
         layerwise = self.layerwise
         if layerwise is not None:
             layerwise.forward_begins()
@@ -82,6 +88,8 @@ class Computing:
         if layerwise is not None:
             layerwise.forward_ended()
         loss.backward()
+        for layer in self._straight:
+            layer.end()
         if layerwise is not None:
             layerwise.backward_ended()
         if (share := self._reader.batches.share(step)) != 1.0:
@@ -94,6 +102,7 @@ class Computing:
         parameter = self._keyspace.bind_keys(self._module, weights)
         gradient, self._weights, self._reader.needed = torch.zeros_like(weights), weights, needed
         self._buffers, self._views = [gradient], [[(parameter, parameter.data, gradient.view_as(parameter))]]
+        self._added_to, self._written = [[gradient]], [[]]
         return gradient
 
     def iteration(self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True) -> float:
@@ -150,13 +159,25 @@ class Computing:
         if aside:
             self._use([torch.empty_like(self._weights)])
         with _unchanged(self._module):
-            self.gradient(0, 0)
+            self._first_gradient()
             if self._layered:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
                 self.layerwise = layerwise
         if aside:
             self._use(buffers)
+
+    def _first_gradient(self) -> None:
+        try:
+            self.gradient(0, 0)
+        except RuntimeError:  # such as that of a loss that differentiates gradients
+            if not self._straight:
+                raise
+            for layer in self._straight:
+                layer.ordinary = True
+            self._straight = []
+            self._use(self._buffers)
+            self.gradient(0, 0)
 
     def _use(self, buffers: list[torch.Tensor]) -> None:
         """Gradients go into these buffers."""
@@ -168,6 +189,16 @@ class Computing:
         self._buffers = buffers
         self._views = [[(parameters[slot.name], view(self._weights, slot), view(buffer, slot))
                         for slot in self._keyspace.parameters] for buffer in buffers]  # fmt: skip
+        slots = {id(parameters[slot.name]): slot for slot in self._keyspace.parameters}
+        written = [[slots[id(parameter)] for parameter in layer.layer.parameters()] for layer in self._straight]
+        self._written = [[(layer, [view(buffer, slot) for slot in own])
+                          for layer, own in zip(self._straight, written, strict=True)] for buffer in buffers]
+        between, at = list[slice](), 0  # to which autograd adds
+        for slot in sorted((slot for own in written for slot in own), key=lambda slot: slot.offset):
+            between += [slice(at, slot.offset)] if slot.offset > at else []
+            at = slot.offset + slot.size
+        between += [slice(at, None)] if at < len(self._weights) else []
+        self._added_to = [[buffer[piece] for piece in between] for buffer in buffers]
 
 
 def _own(module: nn.Module) -> dict[str, Any]:
