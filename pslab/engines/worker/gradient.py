@@ -15,7 +15,6 @@ from pslab.engines.experiment.checkpoint.flatten import Fixed
 from pslab.engines.experiment.job import Job
 from pslab.engines.worker.batches import KeyedRows, Reader
 from pslab.engines.worker.layer_hooks import Layerwise
-from pslab.engines.worker.straight import Straight, install
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import checked_finite
@@ -25,6 +24,7 @@ from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
 from pslab.tensors.workload.objective import placed, targets
+from pslab.tensors.workload.straight import Straight, install
 
 
 def module_of(job: Job, device: Device) -> nn.Module:
