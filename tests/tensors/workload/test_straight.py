@@ -122,7 +122,7 @@ def both(monkeypatch: pytest.MonkeyPatch, **fields: object) -> tuple[Computing, 
 
 
 @pytest.mark.parametrize("model", [Plain, Twice, Unused, Tied, Mixed, Hooked, Steep])
-@pytest.mark.parametrize("fields", [{}, {"loss": penalty}, {"dtype": "float64"}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"loss": penalty}, {"dtype": "float64"}], ids=["", "penalty", "float64"])
 def test_both_ways_leave_the_same_bits(model: Callable[[], nn.Module], fields: dict[str, object], monkeypatch):
     straight, ordinary, (own, other) = both(monkeypatch, model=model, **fields)
     for each in (straight, ordinary):
