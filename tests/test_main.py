@@ -40,7 +40,7 @@ def test_a_package_that_is_only_on_the_path_works_as_an_installed_one(tmp_path: 
                            capture_output=True, text=True, timeout=120)  # fmt: skip
     version, versions, *said = ended.stdout.splitlines() or [ended.stderr]
     assert version == f"pslab {pslab.__version__}"
-    assert f", {version}, " in versions
+    assert f", {version} (" in versions
     assert said[-1] == "1 2"
     assert "0" in said
     assert "bench       a tool of developers, in a checkout of pslab" in ended.stdout
