@@ -56,10 +56,20 @@ def tags_of(line: Connection) -> Tags | None:
     return getattr(line, "tags", None)
 
 
+def payload_tags_of(line: Connection) -> Tags | None:
+    """Those of a line on which the numbers that messages are about have tags, too; else None."""
+    tags = tags_of(line)
+    return tags if tags is not None and tags.payload else None
+
+
+def tagged(tags: Tags | None, message: bytes) -> bytes:
+    """A message that is sent next, and its tag where there is one."""
+    return message if tags is None else message + tags.of((message,))
+
+
 def send(line: Connection, message: bytes) -> None:
     """Send a message and its tag."""
-    tags = tags_of(line)
-    line.send_bytes(message if tags is None else message + tags.of((message,)))
+    line.send_bytes(tagged(tags_of(line), message))
 
 
 def receive(line: Connection) -> bytes:

@@ -34,7 +34,7 @@ from typing import Any, Protocol
 
 from pslab.engines.experiment.wire import Frame, Message, pack, unpack
 from pslab.engines.local.lines.message_buffers import MessageBuffers, Places
-from pslab.engines.processes.authentication import TAG_BYTES, tags_of
+from pslab.engines.processes.authentication import TAG_BYTES, payload_tags_of, tagged, tags_of
 from pslab.errors import FrameError
 
 HEADER = struct.Struct("<Id")  # of a frame: the length of its messages, and when it was sent, on the monotonic clock
@@ -76,7 +76,7 @@ class Stream:
         waits: bool = False, offset_s: float = 0.0,
     ) -> None:  # fmt: skip
         self._pipe, self._kinds, self._buffers, self._waits = pipe, kinds, buffers, waits  # which keeps it open
-        self._tags = tags_of(pipe)
+        self._tags, self._payload_tags = tags_of(pipe), payload_tags_of(pipe)
         self._tag_bytes = 0 if self._tags is None else TAG_BYTES
         self._lease_s, self._took_s = lease_s, 0.0  # when the socket last took something of what did not fit at once
         self.sent_s, self._offset_s = 0.0, offset_s
@@ -104,19 +104,15 @@ class Stream:
             self._give_up()
             raise TimeoutError
         fits = not to_send
-        head, places = HEADER.pack(len(body), time.monotonic()), list[memoryview]()
+        message, places = HEADER.pack(len(body), time.monotonic()) + body, list[memoryview]()
         if self._buffers is not None:
-            for message in frame:
-                places.extend(self._buffers.places(message))
+            for each in frame:
+                places.extend(self._buffers.places(each))
             self._lent = True
-        if self._tags is None:
-            to_send.append(memoryview(head + body))
-            to_send.extend(places)
-        else:
-            to_send.append(memoryview(b"".join((head, body, self._tags.of((head + body,))))))
-            to_send.extend(places)
-            if places and self._tags.payload:
-                to_send.append(memoryview(self._tags.of(places)))
+        to_send.append(memoryview(tagged(self._tags, message)))
+        to_send.extend(places)
+        if places and self._payload_tags is not None:
+            to_send.append(memoryview(self._payload_tags.of(places)))
         self._write()
         if to_send and fits:
             self._took_s = time.monotonic()
@@ -231,9 +227,9 @@ class Stream:
             if self._to_read:
                 break
             if self._frame is not None:
-                if self._tags is not None and self._unchecked:
+                if self._unchecked and self._payload_tags is not None:
                     *places, tag = self._unchecked
-                    self._tags.check(tag, places)
+                    self._payload_tags.check(tag, places)
                     self._unchecked = []
                 self._found.append(self._frame)
                 self._frame = None
@@ -251,7 +247,7 @@ class Stream:
             self.sent_s, at = sent_s - self._offset_s, end + self._tag_bytes
             frame: Frame = list(unpack(data[begin:end]))
             places = [place for message in frame for place in self._places(message)]
-            if places and self._tags is not None and self._tags.payload:
+            if places and self._payload_tags is not None:
                 self._unchecked = places = [*places, memoryview(bytearray(TAG_BYTES))]
             self._to_read.extend(places)
             self._frame = frame

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pslab.engines.experiment.shared_memory import PIECE_BYTES, Arena
-from pslab.engines.processes.authentication import TAG_BYTES, receive, send, tags_of
+from pslab.engines.processes.authentication import TAG_BYTES, payload_tags_of, receive, send
 from pslab.errors import FrameError
 
 HOLE_BYTES = 1 << 16  # untouched memory between two written places that is sent with them: fewer patches
@@ -177,8 +177,7 @@ class PatchedPipe:
         self._late: deque[Parcel] = deque()
         self._sender: threading.Thread | None = None
         self._broken: OSError | None = None
-        tags = tags_of(pipe)
-        self._tags = tags if tags is not None and tags.payload else None  # of the bytes of patches
+        self._tags = payload_tags_of(pipe)  # of the bytes of patches
         for arena in arenas:
             arena.read_by(reader)
 
