@@ -59,6 +59,7 @@ class Computing:
         self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         self._written: list[list[tuple[Straight, list[torch.Tensor]]]] = []
+        self._views: list[list[tuple[nn.Parameter, torch.Tensor, torch.Tensor | None]]] = []
         self._straight = [] if job.keyed or self._layered else install(module)
         self._use(buffers)
 
@@ -187,12 +188,14 @@ class Computing:
             return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
 
         self._buffers = buffers
-        self._views = [[(parameters[slot.name], view(self._weights, slot), view(buffer, slot))
-                        for slot in self._keyspace.parameters] for buffer in buffers]  # fmt: skip
         slots = {id(parameters[slot.name]): slot for slot in self._keyspace.parameters}
         written = [[slots[id(parameter)] for parameter in layer.layer.parameters()] for layer in self._straight]
         self._written = [[(layer, [view(buffer, slot) for slot in own])
                           for layer, own in zip(self._straight, written, strict=True)] for buffer in buffers]
+        straight = {slot.name for own in written for slot in own}  # which find no place to which autograd could add
+        self._views = [[(parameters[slot.name], view(self._weights, slot),
+                         None if slot.name in straight else view(buffer, slot))
+                        for slot in self._keyspace.parameters] for buffer in buffers]
         between, at = list[slice](), 0  # to which autograd adds
         for slot in sorted((slot for own in written for slot in own), key=lambda slot: slot.offset):
             between += [slice(at, slot.offset)] if slot.offset > at else []

@@ -39,11 +39,8 @@ class Straight:
         return found
 
     def begin(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """A pass begins, whose gradients go there."""
+        """A pass begins, whose gradients go there; the parameters have none."""
         self.weight, self.bias, self._written = weight, bias, False
-        self.layer.weight.grad = None
-        if bias is not None:
-            self.layer.bias.grad = None
 
     def put(self, gradient: torch.Tensor, x: torch.Tensor) -> None:
         """The layer's output [batch, out] has this gradient, its input was `x` [batch, in]."""
@@ -69,7 +66,6 @@ class Straight:
                 place.zero_()
             if parameter.grad is not None:
                 place.add_(parameter.grad)
-                parameter.grad = None
 
 
 class _Linear(torch.autograd.Function):
