@@ -98,8 +98,8 @@ class Arena:
         weights of a model that begins with zeros take no memory."""
         import torch
 
-        for _, piece in self.written(offset, values.nbytes):
-            piece[:] = bytes(len(piece))
+        for at, piece in self.written(offset, values.nbytes):
+            self.tensor(at, len(piece), torch.uint8).zero_()
         each = PIECE_BYTES // values.itemsize
         for begin in range(0, len(values), each):
             piece_of = values[begin : begin + each]
