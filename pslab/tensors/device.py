@@ -72,8 +72,7 @@ class Cuda(Device):
     def of(self, worker: int) -> Device:
         """ConfigError on a host on which torch sees none, which it names: others may have one."""
         if not torch.cuda.is_available():
-            where = f"on {platform.node()}, the host of worker {worker}"
-            raise ConfigError("device", "cuda", NO_CUDA.replace("here", where))
+            raise ConfigError("device", "cuda", no_cuda(f"on {platform.node()}, the host of worker {worker}"))
         return Cuda(worker % torch.cuda.device_count())
 
     @property
@@ -106,7 +105,11 @@ class Cuda(Device):
         torch.cuda.synchronize(self.place)
 
 
-NO_CUDA = "torch sees no CUDA device here; use device='cpu'"
+def no_cuda(where: str = "here") -> str:
+    """What is wrong with a run on CUDA devices where there are none."""
+    return f"torch sees no CUDA device {where}; use device='cpu'"
+
+
 DEVICES: dict[str, Device] = {"cpu": Device(), "cuda": Cuda()}  #: by the names that a Run may give
 
 

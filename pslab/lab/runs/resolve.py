@@ -24,7 +24,7 @@ from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
 from pslab.policies.partition import evenly, in_parts
 from pslab.protocol.traits import sized
-from pslab.tensors.device import DEVICES, NO_CUDA
+from pslab.tensors.device import DEVICES, no_cuda
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
@@ -226,7 +226,7 @@ def _check_device(run: Run) -> None:
         return
     if (fleet := Fleet.of(run.fleet)).place != "ray":
         if not torch.cuda.is_available():
-            raise ConfigError("device", "cuda", NO_CUDA)
+            raise ConfigError("device", "cuda", no_cuda())
     elif not fleet.worker_gpus:  # whether a worker's host has one is seen there
         problem = "device='cuda' needs a GPU, or a share of one, for each worker, as workers: {gpus: 0.5}"
         raise ConfigError("fleet.worker_gpus", fleet.worker_gpus, problem)

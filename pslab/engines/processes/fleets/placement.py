@@ -129,7 +129,7 @@ def sizes(rooms: Iterable[Room]) -> str:
 
 
 def described(shares: Iterable[Share]) -> str:
-    """The processes in messages: "2 workers with 1 core and 0.5 GPUs each"."""
+    """The processes in messages: "2 x worker with 1 cores and 0.5 GPUs"."""
     each = Counter(shares)
     return " and ".join(f"{count} x {share.kind} with {share.cpus:g} cores and {share.gpus:g} GPUs"
                         for share, count in each.items())  # fmt: skip
