@@ -1,4 +1,5 @@
-"""What rounds are compared with: shared memory without a protocol, gloo, pickled pipes, raw TCP, and plain training.
+"""What rounds are compared with: shared memory without a protocol, gloo, torch's rpc, pickled pipes, raw TCP, and
+plain training.
 
 W workers and a server are spawned once. Each order that they execute returns seconds per round.
 """
@@ -11,6 +12,7 @@ import os
 import socket
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +25,7 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.tensors.workload.data import Batches, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
 
-WAYS = ("copies", "in_place", "gloo", "pickled", "tcp", "ddp", "alone")  # methods of _Peer
+WAYS = ("copies", "in_place", "gloo", "rpc", "pickled", "tcp", "ddp", "alone")  # methods of _Peer
 CHUNK = 1 << 16
 SPINS = 200  # reads of a flag before the processor is yielded
 LINE = 64  # bytes of a cache line, so that no two flags share one
@@ -58,8 +60,9 @@ class Peers:
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
+        for process in self._processes:  # all at once: torch's rpc tells of each that others miss
             process.kill()
+        for process in self._processes:
             process.join()
         self._folder.cleanup()
 
@@ -103,6 +106,7 @@ class _Peer:
         self.rank, self.workers, self.ends, self.arena, self.folder = rank, workers, ends, arena, folder
         self.serves = rank == workers
         self._connections: list[socket.socket] = []
+        self._meets = False  # the others by torch's rpc
 
     def copies(self, size: int, rounds: int) -> float:
         """The server adds the gradients and copies the weights to each worker."""
@@ -119,6 +123,22 @@ class _Peer:
         self._join()
         gradient = torch.zeros(size)
         return _timed(lambda r: torch.distributed.all_reduce(gradient), rounds)
+
+    def rpc(self, size: int, rounds: int) -> float:
+        """Each worker calls torch.distributed.rpc, which adds its gradient and returns the weights."""
+        from torch.distributed import rpc
+
+        if not self._meets:
+            where = (Path(self.folder) / "rpc").as_uri()
+            options = rpc.TensorPipeRpcBackendOptions(init_method=where, _transports=["uv"])  # TCP, as between hosts
+            with warnings.catch_warnings(action="ignore"):  # torch warns of its own way to meet
+                rpc.init_rpc(f"peer-{self.rank}", rank=self.rank,  # type: ignore[no-untyped-call]
+                             world_size=self.workers + 1, rpc_backend_options=options)  # fmt: skip
+            self._meets = True
+        if self.serves:  # by threads of torch's
+            return 0.0
+        server, gradient = f"peer-{self.workers}", torch.zeros(size)
+        return _timed(lambda r: rpc.rpc_sync(server, _added, args=(gradient,)), rounds)
 
     def pickled(self, size: int, rounds: int) -> float:
         """Arrays through pipes of multiprocessing."""
@@ -212,6 +232,17 @@ class _Peer:
             _until(flags, step * self.workers, start + r + 1)
 
         return _timed(serve if self.serves else work, rounds)
+
+
+_held = torch.empty(0)
+
+
+def _added(gradient: torch.Tensor) -> torch.Tensor:
+    """Called from afar: the weights, to which a gradient was added."""
+    global _held
+    if len(_held) != len(gradient):
+        _held = torch.zeros_like(gradient)
+    return _held.add_(gradient, alpha=-1e-6)
 
 
 def _fill(connection: socket.socket, target: memoryview) -> None:

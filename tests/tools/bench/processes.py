@@ -113,15 +113,31 @@ def fleets(quick: bool) -> Iterator[Row]:
     for workers in (2, 4):
         with peers(workers) as others:
             for size, count in FLEET_ROUNDS.items():
-                ours, tcp = alternated({"loopback": partial(round_s, size, workers, "ssp:0", count, "loopback"),
-                                        "raw TCP": partial(others.seconds, "tcp", size, count)}, repeats).values()
-                yield Row(f"{4e-6 * size:.2g} MB, W={workers}: loopback", ours, tcp, "raw TCP", FLEET_BARS[size])
+                name = f"{4e-6 * size:.2g} MB, W={workers}: loopback"
+                ways = {"raw TCP": "tcp", "gloo all-reduce": "gloo", "torch rpc": "rpc"}
+                ours, *spent = alternated(
+                    {"pslab": partial(round_s, size, workers, "ssp:0", count, "loopback"),
+                     **{words: partial(others.seconds, way, size, count) for words, way in ways.items()}}, repeats,
+                ).values()  # fmt: skip
+                for words, theirs in zip(ways, spent, strict=True):
+                    yield Row(name, ours, theirs, words, FLEET_BARS[size] if words == "raw TCP" else None)
+    for size, count in FLEET_ROUNDS.items():
+        yield from _protected(size, count, repeats)
     try:
         load_ray()
     except StartFailed as error:
         print(f"  left out: what Ray's own parameter server takes beside; {error}")
         return
     yield from beside_ray(RAY_ROUNDS, repeats)
+
+
+def _protected(size: int, rounds: int, repeats: int) -> Iterator[Row]:
+    """What it costs to protect the numbers that messages bring."""
+    ways = {payload: partial(round_s, size, 2, "ssp:0", rounds, {"place": "loopback", "payload": payload})
+            for payload in ("plain", "authenticated", "encrypted")}  # fmt: skip
+    plain_s, *spent = alternated(ways, repeats).values()
+    for payload, ours_s in zip(list(ways)[1:], spent, strict=True):
+        yield Row(f"{4e-6 * size:.2g} MB, W=2: loopback, payload {payload}", ours_s, plain_s, "plain")
 
 
 def beside_ray(count: int, repeats: int) -> Iterator[Row]:
