@@ -133,7 +133,7 @@ class _LocalRun(Coordinator):
             self.preparation_s = time.monotonic() - start_s
             self._follow()
             if not self._to_be_repeated():
-                self.evaluate_rest(self.workers - self.lost)
+                self.evaluate_rest(self._evaluators())
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         except RunError as error:
@@ -147,6 +147,15 @@ class _LocalRun(Coordinator):
         if self.pool.ended or self.lost or moved:  # the next run needs all processes, and their lines
             pools.release(kill=True)
         return outcome
+
+    def _evaluators(self) -> set[int]:
+        """The processes that evaluate once the training is over: the workers, and beside a lone one the server's."""
+        workers = self.workers - self.lost
+        if len(workers) > 1 or not self.pool.arena.shared or self.run.device != "cpu":
+            return workers
+        self.pool.start(SERVER, Evaluating, self.job)
+        self.await_prepared([SERVER])
+        return workers | {SERVER}
 
     def rehearsed(self) -> Pace:
         """The pace that a run would have now."""

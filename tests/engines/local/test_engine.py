@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conducted import conduct, judged
+from conducted import Acts, conduct, died, judged
 from ownpolicies import AlwaysHold
 from tiny import Diverges, Raises, colours, digits, finished, net, tiny
 from torch.nn import functional
@@ -137,3 +138,12 @@ def test_the_pool_is_kept_for_a_run_with_a_larger_model():
 def test_a_torchvision_model_trains(tmp_path):
     wanted = tiny(model="torchvision:resnet18", data=colours, workers=2, batch_size=2, pushes=2, learning_rate=0.001)
     assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 2
+
+
+def test_the_servers_process_evaluates_beside_a_lone_worker_which_goes_on_without_it(small_pool):
+    whole = conduct(workers=1, pushes=8, eval_every=1)
+    died_there = partial(Acts, died, who="server", evaluating=True)
+    without = conduct(workers=1, pushes=8, eval_every=1, model=died_there)
+    assert np.array_equal(without.accuracy[:, [0, 2, 3]], whole.accuracy[:, [0, 2, 3]])
+    assert len(whole.accuracy) == 9
+    assert pool._kept is None  # the server's process is gone, and the next run begins another pool
