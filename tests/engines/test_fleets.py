@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import elsewhere
 import pytest
 import shifted
 from conducted import Acts, Look, Signals, judged, quiet
@@ -269,3 +271,28 @@ def test_clocks_far_apart_that_drift_are_measured_again_and_the_bound_says_how_f
         assert end_s.max() < shifted.AHEAD_S / 2
     begin_s, middle_s, end_s = instants
     assert outcomes[1].facts["clock_bound_s"] < 2 * shifted.FASTER * (end_s - (begin_s + middle_s) / 2)  # anew
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_pool")
+@pytest.mark.parametrize("fields", [{}, KEYED], ids=["dense", "keyed"])
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_workers_that_share_one_copy_of_the_data_on_another_host_change_no_bit(
+    fields: dict[str, Any], servers: int, beside: Conduct, monkeypatch: pytest.MonkeyPatch
+):
+    """Also after others in the same processes, and when the one that was sent the data is replaced."""
+    here = tiny(**{**DYING, "sync": "bsp", "workers": 4, "pushes": 100, **fields, "fleet": "local"}, servers=servers)
+    expected = beside(here)
+    monkeypatch.setattr(pool, "_kept", None)
+    monkeypatch.setattr(loopback, "begin", elsewhere.begin)
+    try:
+        for kill in [False] if "pull" in fields else [False, True]:  # which cannot be replaced where keys are pulled
+            finished(tiny(**ALONE, fleet="loopback"))
+            run = dataclasses.replace(here, fleet="loopback", on_death="restart" if kill else "stop")
+            signals = Signals(1, signal.SIGKILL)
+            outcome = execute(resolve(run), signals if kill else quiet)
+            assert len(outcome.facts.get("lives", ())) == kill
+            assert outcome.weights.tobytes() == expected.weights.tobytes()
+            assert judged(run, outcome) == {"verdict": "valid"}
+    finally:
+        pool.release(kill=True)

@@ -42,19 +42,19 @@ class Coordinator:
 
     def lay_out(self) -> Job:
         """Weights and data into shared memory; the job of it. Where memory is not shared the weights here are for the
-        servers, and for workers that keep all of them there are some beside the data, once on this host."""
+        servers, and for workers that keep all of them there are some beside the data, once on each host."""
         experiment, pool = self.experiment, self.pool
         self.layout = layout = Layout.of(experiment)
         pool.arena.give_back()  # an earlier run may have left something there, which is no part of a checkpoint
         pool.arena.reserve(layout.end)
         pool.arena.put(layout.server, experiment.weights)  # the server's own
         shelf = pool.shelve(experiment.dataset)
-        if pool.arena.shared or experiment.keyed:
-            return Job.of(experiment, layout, shelf)
-        size_bytes, first = experiment.weights.nbytes, aligned(shelf.end)
-        pool.data.reserve(first + size_bytes)
-        pool.data.put(first, experiment.weights)
-        pool.data.show(first, size_bytes)
+        first = None if pool.arena.shared or experiment.keyed else aligned(shelf.end)
+        if first is not None:
+            pool.data.reserve(first + experiment.weights.nbytes)
+            pool.data.put(first, experiment.weights)
+            pool.data.show(first, experiment.weights.nbytes)
+        pool.share_data(lambda: self.on_progress({}), self.tolerated)
         return Job.of(experiment, layout, shelf, first)
 
     def final_weights(self) -> np.ndarray:

@@ -19,7 +19,7 @@ from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_repor
 from pslab.engines.processes.child import SERVER as SERVER
 from pslab.engines.processes.child import Memory, name
 from pslab.engines.processes.spawn import limit, own_folders
-from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
+from pslab.engines.processes.watch import PREPARING, STOPPED, WAITING, Phases, Watch
 from pslab.errors import FrameError, RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
 
@@ -87,6 +87,24 @@ class Pool:
         if self._shelf is None or dataset is not self._dataset:
             self._shelf, self._dataset = SharedDataset.store(self.data, dataset), dataset
         return self._shelf
+
+    def share_data(self, heed: Callable[[], None], tolerated: Callable[[int], bool]) -> None:
+        """Send each other host what is new in `data`, once, and wait until it is there: then all processes may read it.
+        Ends that are `tolerated` meanwhile are reported later. `heed` is called a few times a second; it may raise.
+
+        Raises:
+            WorkerFailed, WorkerDied: as `reports`.
+        """
+        while (number := self.data.carrier(self.ended)) is not None:
+            self.order_plain(number, "confirm")
+            kinds: set[str] = set()
+            while number not in self.ended and "confirmed" not in kinds:
+                heed()
+                found = self.reports({number: PREPARING}, HEED_S, tolerated)
+                self._held |= {other: report for other, report in found if report.kind in ENDS}
+                kinds = {report.kind for _, report in found}
+            if number not in self.ended:
+                self.data.confirm(number)
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
         """Give one child a role: what this callable makes of its context and these arguments. It reports "prepared".
@@ -199,6 +217,7 @@ class Pool:
         self._clear([number])
         with self._starting([number]):
             self._begin([number], heed)
+            self.share_data(heed, lambda number: True)
 
     def renew(self, workers: Sequence[int], heed: Callable[[], None]) -> None:
         """New processes for the server and these workers, with new lines; all others of the pool have none then. As
@@ -262,6 +281,7 @@ class Pool:
             if not reports and time.monotonic() > until_s:
                 raise StartFailed(f"{', '.join(map(name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
+        self.share_data(heed, tolerated)
 
     def _begin(self, numbers: Sequence[int], heed: Callable[[], None]) -> None:
         memory = {number: Memory(self.arena, self.data, self.snapshots, self.ledger,
