@@ -13,8 +13,9 @@ from typing import Any, cast
 
 from pslab.config import sources
 from pslab.config.fleet import Fleet
-from pslab.engines.experiment.job import SharedDataset
-from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import SharedDataset, TensorLocation, store_arrays
+from pslab.engines.experiment.shared_memory import Arena, aligned
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.child import SERVER as SERVER
 from pslab.engines.processes.child import Memory, name
@@ -87,6 +88,21 @@ class Pool:
         if self._shelf is None or dataset is not self._dataset:
             self._shelf, self._dataset = SharedDataset.store(self.data, dataset), dataset
         return self._shelf
+
+    def share(
+        self, experiment: Experiment, heed: Callable[[], None], tolerated: Callable[[int], bool]
+    ) -> tuple[SharedDataset, int | None, dict[str, TensorLocation]]:
+        """Where in `data` lies what each host has once of an experiment: its dataset; where memory is not shared, first
+        weights for workers that keep all of them; its arrays. See `share_data`."""
+        shelf = self.shelve(experiment.dataset)
+        located, end = store_arrays(self.data, experiment, shelf.end)
+        first = None if self.arena.shared or experiment.keyed else aligned(end)
+        if first is not None:
+            self.data.reserve(first + experiment.weights.nbytes)
+            self.data.put(first, experiment.weights)
+            self.data.show(first, experiment.weights.nbytes)
+        self.share_data(heed, tolerated)
+        return shelf, first, located
 
     def share_data(self, heed: Callable[[], None], tolerated: Callable[[int], bool]) -> None:
         """Send each other host what is new in `data`, once, and wait until it is there: then all processes may read it.
