@@ -297,3 +297,23 @@ def test_workers_that_share_one_copy_of_the_data_on_another_host_change_no_bit(
             assert judged(run, outcome) == {"verdict": "valid"}
     finally:
         pool.release(kill=True)
+
+
+@pytest.mark.usefixtures("small_pool")
+def test_a_model_that_a_host_has_no_memory_for_is_refused_by_the_hosts_name_before_it_is_sent(
+    beside: Conduct, monkeypatch: pytest.MonkeyPatch
+):
+    run = tiny(workers=2, servers=2, evaluate="beside", fleet="loopback")
+    needed = (1 + 1 + 2 * 3 + 1) * 4 * 1930  # the servers' parts, first weights, of the workers, of the evaluator
+
+    def free(free_bytes: int | None) -> None:
+        monkeypatch.setattr(pool.Pool, "free", lambda self, numbers: {"10.0.0.7": (sorted(numbers), free_bytes)})
+
+    for enough in (needed, None):
+        free(enough)
+        assert beside(run).facts["pushes"] == run.pushes
+    free(needed - 1)
+    monkeypatch.delattr(pool.Pool, "share")
+    words = r"on 10\.0\.0\.7, with 2 workers and 2 servers, its 1,930 weights take at least"
+    with pytest.raises(ConfigError, match=words):
+        beside(run)

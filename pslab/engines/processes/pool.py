@@ -83,6 +83,16 @@ class Pool:
             return False
         return self.workers >= workers and self.alive and self._edits == sources.edits()
 
+    def free(self, numbers: Iterable[int]) -> dict[str, tuple[list[int], int | None]]:
+        """Of each host of these processes, as far as they were asked: their numbers, and the bytes of memory that were
+        free when they came; None if the system does not say."""
+        found = dict[str, tuple[list[int], int | None]]()
+        for number in sorted(set(numbers) & self._fleet.free.keys()):
+            host, free = self._fleet.free[number]
+            there, least = found.get(host, ([], free))
+            found[host] = [*there, number], min((each for each in (least, free) if each is not None), default=None)
+        return found
+
     def shelve(self, dataset: Dataset) -> SharedDataset:
         """The dataset in shared memory; copied only if it is another than last time."""
         if self._shelf is None or dataset is not self._dataset:

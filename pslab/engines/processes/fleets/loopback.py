@@ -34,6 +34,7 @@ from pslab.engines.processes.fleets.handshake import (
 )
 from pslab.engines.processes.fleets.local import Started
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
+from pslab.engines.processes.free_memory import free_memory_bytes
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import FrameError, PslabError, StartFailed, ended
 
@@ -113,6 +114,7 @@ class LoopbackFleet:
         self._kinds, self._listener = kinds, Listener(key, network, ports, protection=protection)
         self._way = Rendezvous(self._listener.address, key, network, ports, protection)
         self._book: dict[int, Address] = {}  # where each process listens
+        self.free: dict[int, tuple[str, int | None]] = {}  #: of each: its host, and the memory free there
 
     def arena(self) -> Arena:
         """Memory of this process alone."""
@@ -129,7 +131,8 @@ class LoopbackFleet:
             for number in numbers:
                 heeding = partial(_heed, number, processes[number], heed)
                 pipes[number] = self._accepted(number, heeding)
-                self._book[number], address = _listening(pipes[number], number)
+                self._book[number], address, free_bytes = _listening(pipes[number], number)
+                self.free[number] = self._book[number][0], free_bytes
                 there[number] = data.addresses(address[0])  # of those before it
                 data.copied_at(number, address)
             known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
@@ -188,9 +191,9 @@ def knock(address: str) -> None:
         raise ConnectionError(f"nobody listens at {address}: {error.strerror or error}") from None
 
 
-def _listening(pipe: Connection, number: int) -> tuple[Address, list[Any]]:
-    """Where a new process listens, and where others may map its data; StartFailed with its own words if it cannot
-    listen."""
+def _listening(pipe: Connection, number: int) -> tuple[Address, list[Any], int | None]:
+    """Where a new process listens, where others may map its data, and the memory that is free there; StartFailed with
+    its own words if it cannot listen."""
     limit_waits(pipe, START_LIMIT_S)
     try:
         found = json.loads(receive(pipe))
@@ -198,7 +201,7 @@ def _listening(pipe: Connection, number: int) -> tuple[Address, list[Any]]:
         raise StartFailed(f"{name(number)} has come, and is gone again before it said where it listens") from error
     if isinstance(found, str):
         raise StartFailed(f"{name(number)} cannot listen: {found}")
-    return (str(found[0]), int(found[1])), found[2]
+    return (str(found[0]), int(found[1])), found[2], found[3]
 
 
 def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe:
@@ -229,7 +232,7 @@ def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
         send(pipe, json.dumps(str(error)).encode())
         return
     own = PrivateArena()
-    send(pipe, json.dumps([*listener.address, own.address()]).encode())
+    send(pipe, json.dumps([*listener.address, own.address(), free_memory_bytes()]).encode())
     try:
         known = json.loads(receive(pipe))
     except (EOFError, OSError, FrameError):  # the parent gives up now

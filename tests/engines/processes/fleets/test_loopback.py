@@ -50,7 +50,7 @@ def test_a_process_that_does_not_reach_another_names_it_and_where_it_should_be()
     child = threading.Thread(target=begin, args=(0, Rendezvous(parent.address, key, "127.0.0.1", (0, 0))))
     child.start()
     with parent.accept(0) as pipe:
-        host, _, own = json.loads(receive(pipe))
+        host, _, own, _ = json.loads(receive(pipe))
         assert host == "127.0.0.1"
         data = [["another host", "/proc/1/fd/3", 0, 0]]
         known = {"book": [[SERVER, ["127.0.0.1", port]]], "others": [], "data": data}
@@ -225,3 +225,10 @@ def test_no_process_of_a_host_is_told_of_data_that_the_carrier_does_not_have_yet
     both.pool.data.reserve(8)
     both.pool.share_data(heed, lambda number: False)
     assert len(looks) >= 3
+
+
+def test_processes_say_what_memory_is_free_on_their_host(hosts: Callable[[int], Hosts]):
+    ((host, (numbers, free_bytes)),) = hosts(2).pool.free([SERVER, 1]).items()
+    assert (host, numbers) == ("127.0.0.1", [SERVER, 1])
+    assert free_bytes is not None
+    assert free_bytes > 0
