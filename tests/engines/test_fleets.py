@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import elsewhere
 import pytest
 import shifted
 from conducted import Acts, Look, Signals, judged, quiet
@@ -38,7 +40,8 @@ MORE: list[dict[str, Any]] = [
     {**ALONE, "prune": "dgc"}, {**ALONE, "prune": "range:7", "pull": "range"},
     {**ALONE, "sync": "eager", "prune": "range:7", "pull": "range"}, {**ALONE, "prune": "std:2", "pull": "whole"},
     {"sync": "average:1", "pushes": 64}, {**ALONE, "sync": "downpour:1,2"},
-    {**KEYED, "workers": 2}, {**ALONE, "optimizer": "adam", "pull": "changed"},
+    {**KEYED, "workers": 2}, {**KEYED, "workers": 2, "servers": 2, "placement": "lpt", "partition": "blocks"},
+    {**ALONE, "optimizer": "adam", "pull": "changed"},
     {"servers": 2, "prune": "static:5%", "pull": "changed", "cluster": LINKS}, {**KEYED, "workers": 2, "servers": 3},
     {**ALONE, "rate": "adagrad:server"}, {**ALONE, "rate": "dynsgd"}, {"evaluate": "beside"},
 ]  # fmt: skip
@@ -269,3 +272,48 @@ def test_clocks_far_apart_that_drift_are_measured_again_and_the_bound_says_how_f
         assert end_s.max() < shifted.AHEAD_S / 2
     begin_s, middle_s, end_s = instants
     assert outcomes[1].facts["clock_bound_s"] < 2 * shifted.FASTER * (end_s - (begin_s + middle_s) / 2)  # anew
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_pool")
+@pytest.mark.parametrize("fields", [{}, KEYED], ids=["dense", "keyed"])
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_workers_that_share_one_copy_of_the_data_on_another_host_change_no_bit(
+    fields: dict[str, Any], servers: int, beside: Conduct, monkeypatch: pytest.MonkeyPatch
+):
+    """Also after others in the same processes, and when the one that was sent the data is replaced."""
+    here = tiny(**{**DYING, "sync": "bsp", "workers": 4, "pushes": 100, **fields, "fleet": "local"}, servers=servers)
+    expected = beside(here)
+    monkeypatch.setattr(pool, "_kept", None)
+    monkeypatch.setattr(loopback, "begin", elsewhere.begin)
+    try:
+        for kill in [False] if "pull" in fields else [False, True]:  # which cannot be replaced where keys are pulled
+            finished(tiny(**ALONE, fleet="loopback"))
+            run = dataclasses.replace(here, fleet="loopback", on_death="restart" if kill else "stop")
+            signals = Signals(1, signal.SIGKILL)
+            outcome = execute(resolve(run), signals if kill else quiet)
+            assert len(outcome.facts.get("lives", ())) == kill
+            assert outcome.weights.tobytes() == expected.weights.tobytes()
+            assert judged(run, outcome) == {"verdict": "valid"}
+    finally:
+        pool.release(kill=True)
+
+
+@pytest.mark.usefixtures("small_pool")
+def test_a_model_that_a_host_has_no_memory_for_is_refused_by_the_hosts_name_before_it_is_sent(
+    beside: Conduct, monkeypatch: pytest.MonkeyPatch
+):
+    run = tiny(workers=2, servers=2, evaluate="beside", fleet="loopback")
+    needed = (1 + 1 + 2 * 3 + 1) * 4 * 1930  # the servers' parts, first weights, of the workers, of the evaluator
+
+    def free(free_bytes: int | None) -> None:
+        monkeypatch.setattr(pool.Pool, "free", lambda self, numbers: {"10.0.0.7": (sorted(numbers), free_bytes)})
+
+    for enough in (needed, None):
+        free(enough)
+        assert beside(run).facts["pushes"] == run.pushes
+    free(needed - 1)
+    monkeypatch.delattr(pool.Pool, "share")
+    words = r"on 10\.0\.0\.7, with 2 workers and 2 servers, its 1,930 weights take at least"
+    with pytest.raises(ConfigError, match=words):
+        beside(run)

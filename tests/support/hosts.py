@@ -74,6 +74,10 @@ class Host:
         """Its link goes down, or up again: nothing reaches it meanwhile, and nobody is told."""
         _ip("link", "set", self.space, "up" if up else "down")
 
+    def sent_bytes(self) -> int:
+        """How much has been sent to it since it was made."""
+        return int(Path(f"/sys/class/net/{self.space}/statistics/tx_bytes").read_text())
+
     def kill(self) -> None:
         """It loses its power: not even the ends of its streams are heard of."""
         if self._init.poll() is not None:

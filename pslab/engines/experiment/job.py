@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.reading import Column, Rows
 
 FIELDS = ("train_x", "train_y", "test_x", "test_y")
+ARRAYS = ("assignment", "evaluated", "places")  # of an experiment: int64, as long as there are examples, or keys
 
 
 class TensorLocation(NamedTuple):
@@ -29,6 +31,10 @@ class TensorLocation(NamedTuple):
     offset: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    def of(self, arena: Arena) -> torch.Tensor:
+        """The tensor, as a view."""
+        return arena.tensor(self.offset, math.prod(self.shape), self.dtype).view(self.shape)
 
 
 class SparseLocation(NamedTuple):
@@ -75,21 +81,32 @@ class SharedDataset:
     def dataset(self, arena: Arena) -> Dataset:
         """The dataset, as views of the arena."""
 
-        def tensor(place: TensorLocation) -> torch.Tensor:
-            return arena.tensor(place.offset, math.prod(place.shape), place.dtype).view(place.shape)
-
         def view(place: TensorLocation | SparseLocation | Column) -> Rows:
             if isinstance(place, SparseLocation):
-                return SparseInputs(place.key_count, *map(tensor, place.places))
-            return place if isinstance(place, Column) else tensor(place)
+                return SparseInputs(place.key_count, *(each.of(arena) for each in place.places))
+            return place if isinstance(place, Column) else place.of(arena)
 
         views: dict[str, Any] = dict(zip(FIELDS, map(view, self.places), strict=True))
         return Dataset(self.name, **views, mean=self.mean, std=self.std, classes=self.classes)
 
 
+def store_arrays(arena: Arena, experiment: Experiment, at: int) -> tuple[dict[str, TensorLocation], int]:
+    """Copy an experiment's arrays into the data arena, from this offset on: where they lie, and their end."""
+    found = dict[str, TensorLocation]()
+    for name in ARRAYS:
+        if (array := getattr(experiment, name)) is not None:
+            found[name] = where = TensorLocation(aligned(at), array.shape, torch.int64)
+            at = where.offset + array.nbytes
+            arena.reserve(at)
+            where.of(arena).numpy()[:] = array
+            arena.show(where.offset, array.nbytes)
+    return found, at
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(Setup):
-    """One run, as the server and the workers get it: where its tensors lie stands for the tensors."""
+    """One run, as the server and the workers get it: where its tensors lie stands for the tensors, and where its ARRAYS
+    lie for these when it is sent: `on` makes it whole."""
 
     layout: Layout
     shelf: SharedDataset
@@ -97,15 +114,25 @@ class Job(Setup):
     evaluated: Any  #: see Experiment
     portable: bool  #: see Experiment
     first: int | None = None  #: where a worker's first weights lie in the data arena, if not at the server's
+    located: Mapping[str, TensorLocation]  #: of its ARRAYS, in the data arena
     shares: tuple[float, ...]  #: of each range: what handling it costs in virtual time, of what the whole model costs
 
     @classmethod
-    def of(cls, experiment: Experiment, layout: Layout, shelf: SharedDataset, first: int | None = None) -> Job:
+    def of(cls, experiment: Experiment, layout: Layout, shelf: SharedDataset, first: int | None = None,
+           located: Mapping[str, TensorLocation] | None = None) -> Job:  # fmt: skip
         """The job of an experiment whose tensors have found their places."""
         shared = {each.name: getattr(experiment, each.name) for each in fields(Setup)}
         return cls(**shared, layout=layout, shelf=shelf, examples=experiment.examples, evaluated=experiment.evaluated,
-                   portable=experiment.portable, first=first,
+                   portable=experiment.portable, first=first, located=located or {},
                    shares=tuple(part.size / layout.size for part in experiment.parts))  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)} | dict(self.located)
+
+    def on(self, data: Arena) -> Job:
+        """The job in a process that was sent it, with views of the data arena for its ARRAYS."""
+        views: dict[str, Any] = {name: where.of(data).numpy() for name, where in self.located.items()}
+        return replace(self, **views)
 
     @cached_property
     def ranges_of(self) -> tuple[tuple[int, ...], ...]:

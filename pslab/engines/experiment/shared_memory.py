@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,14 @@ class Arena:
     def show_written(self, offset: int, size_bytes: int, to: int | None = None, *, moves: bool = False) -> None:
         """As `show`, of a place that is zero at the other end: what has been written to; if it `moves`, its pages are
         given back here once they are sent."""
+
+    def carrier(self, gone: Container[int]) -> int | None:
+        """A process, not one that is gone, which is to take changes for all that map its copy; None once no copy lacks
+        any, as shared memory never does."""
+        return None
+
+    def confirm(self, reader: int) -> None:
+        """The copy of a process has all changes."""
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Give the pages of a place back in this process alone, whose content the others have or do not need; shared

@@ -37,7 +37,7 @@ from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached, 
 from pslab.engines.server.rows import Rows, rows_in
 from pslab.engines.worker.driver import skipped
 from pslab.engines.worker.tensors import lay_initial
-from pslab.errors import RunError
+from pslab.errors import ConfigError, RunError
 
 AGAIN = "the machine did not keep the cluster's pace: once again, slower"
 TABLES = len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)  # columns of the tables that servers write
@@ -265,7 +265,27 @@ class _LocalRun(Coordinator):
         beside = self.evaluator is not None
         return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.precedence.asked, before).conduct()
 
+    def _check_hosts(self) -> None:
+        """Refuse what a host cannot hold before it is sent any of it. A server has its part of the weights; where these
+        are pulled whole, an evaluator has them, a worker also a gradient and what a backward pass makes, and each host
+        first weights.
+
+        Raises:
+            ConfigError: at least that is more than what was free there.
+        """
+        run, size_bytes, size = self.run, self.experiment.weights.nbytes, self.experiment.keyspace.size
+        whole = 0 if self.experiment.keyed else size_bytes
+        for host, (numbers, free) in self.pool.free(self.all).items():
+            servers, workers = (len(set(numbers) & kind) for kind in (set(self.recovery.servers), self.workers))
+            needed = servers * size_bytes // run.servers + whole * (1 + 3 * workers + (self.evaluator in numbers))
+            if free is not None and needed > free:
+                words = f"on {host}, with {workers} workers and {servers} servers, its {size:,} weights take at least "
+                words += f"{needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free there: "
+                words += "use a smaller model, or more hosts, with fewer workers on each (per_node)"
+                raise ConfigError("model", run.model, words)
+
     def _prepare(self) -> None:
+        self._check_hosts()
         self.job = job = self.lay_out()
         self.phases = PhaseTables(self.pool.phases[: self.run.workers])
         place = self.experiment.checkpoints if self.run.on_death == "restart" else None  # else servers keep nothing

@@ -36,7 +36,8 @@ class LocalServer:
     called = "server"
 
     def __init__(self, context: ProcessContext, job: Job, part: bytes | None = None) -> None:
-        self.job, self.run_, self.context, self.parent = job, job.run, context, context.parent
+        self.job = job = job.on(context.data)
+        self.run_, self.context, self.parent = job.run, context, context.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         self.clock = WallClock()
         self.stores = RemoteStores(job, context, self.clock)

@@ -75,7 +75,7 @@ class LocalStore:
     iteration = 0  # it has none
 
     def __init__(self, context: ProcessContext, job: Job, role: StoreRole, part: bytes | None = None) -> None:
-        context = context.with_offset_now()
+        context, job = context.with_offset_now(), job.on(context.data)
         self._context, self._job, self._role, self._clock = context, job, role, WallClock()
         self._orders = order_stream(job, context, 0, decides=False)
         self._part = CheckpointPart(job, role.server, context)

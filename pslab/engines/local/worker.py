@@ -40,7 +40,8 @@ class LocalWorker:
 
     def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
         context = context.with_offset_now()
-        self.context, self.job, self._evaluating = context, job, Evaluating(context, job)
+        self._evaluating = Evaluating(context, job)
+        self.context, self.job = context, (job := self._evaluating.job)
         self.worker, self.stream = context.number, worker_stream(job, context)
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         requests = requests_of(job, context.arena, context.data)

@@ -122,9 +122,9 @@ class ProcessContext(NamedTuple):
 def main(context: ProcessContext) -> None:
     """Serve orders until the parent closes the pipe or is gone.
 
-    The order `look_in` gives folders of modules. `start` gives a callable and its arguments: called with the context
-    before them it makes the role, and "prepared" is reported. Every other order names a method of the role, and gives
-    its arguments.
+    The order `look_in` gives folders of modules, `confirm` asks for a report that what was sent until then is here.
+    `start` gives a callable and its arguments: called with the context before them it makes the role, and "prepared" is
+    reported. Every other order names a method of the role, and gives its arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
     _die_with_fork_server()
@@ -148,6 +148,8 @@ def main(context: ProcessContext) -> None:
             verb, arguments = read_order(message)
             if verb == "look_in":
                 sys.path += [folder for folder in arguments if folder not in sys.path]
+            elif verb == "confirm":
+                report(context.parent, "confirmed")
             elif verb == "start":
                 role, (make, *given) = None, arguments
                 _give_memory_back()

@@ -13,7 +13,6 @@ import numpy as np
 from pslab.engines.experiment.experiment import Experiment, OnProgress, Trained
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import Layout
-from pslab.engines.experiment.shared_memory import aligned
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.pool import ENDS, Pool
 from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch
@@ -41,21 +40,14 @@ class Coordinator:
         self.news: list[dict[str, Any]] = []
 
     def lay_out(self) -> Job:
-        """Weights and data into shared memory; the job of it. Where memory is not shared the weights here are for the
-        servers, and for workers that keep all of them there are some beside the data, once on this host."""
+        """Weights and data into shared memory; the job of it. Where memory is not shared, these weights are for the
+        servers."""
         experiment, pool = self.experiment, self.pool
         self.layout = layout = Layout.of(experiment)
         pool.arena.give_back()  # an earlier run may have left something there, which is no part of a checkpoint
         pool.arena.reserve(layout.end)
         pool.arena.put(layout.server, experiment.weights)  # the server's own
-        shelf = pool.shelve(experiment.dataset)
-        if pool.arena.shared or experiment.keyed:
-            return Job.of(experiment, layout, shelf)
-        size_bytes, first = experiment.weights.nbytes, aligned(shelf.end)
-        pool.data.reserve(first + size_bytes)
-        pool.data.put(first, experiment.weights)
-        pool.data.show(first, size_bytes)
-        return Job.of(experiment, layout, shelf, first)
+        return Job.of(experiment, layout, *pool.share(experiment, lambda: self.on_progress({}), self.tolerated))
 
     def final_weights(self) -> np.ndarray:
         """The weights as they are now, in the order of their keys. They are not in shared memory any more."""

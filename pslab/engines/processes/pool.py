@@ -13,13 +13,14 @@ from typing import Any, cast
 
 from pslab.config import sources
 from pslab.config.fleet import Fleet
-from pslab.engines.experiment.job import SharedDataset
-from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import SharedDataset, TensorLocation, store_arrays
+from pslab.engines.experiment.shared_memory import Arena, aligned
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.child import SERVER as SERVER
 from pslab.engines.processes.child import Memory, name
 from pslab.engines.processes.spawn import limit, own_folders
-from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
+from pslab.engines.processes.watch import PREPARING, STOPPED, WAITING, Phases, Watch
 from pslab.errors import FrameError, RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
 
@@ -82,11 +83,54 @@ class Pool:
             return False
         return self.workers >= workers and self.alive and self._edits == sources.edits()
 
+    def free(self, numbers: Iterable[int]) -> dict[str, tuple[list[int], int | None]]:
+        """Of each host of these processes, as far as they were asked: their numbers, and the bytes of memory that were
+        free when they came; None if the system does not say."""
+        found = dict[str, tuple[list[int], int | None]]()
+        for number in sorted(set(numbers) & self._fleet.free.keys()):
+            host, free = self._fleet.free[number]
+            there, least = found.get(host, ([], free))
+            found[host] = [*there, number], min((each for each in (least, free) if each is not None), default=None)
+        return found
+
     def shelve(self, dataset: Dataset) -> SharedDataset:
         """The dataset in shared memory; copied only if it is another than last time."""
         if self._shelf is None or dataset is not self._dataset:
             self._shelf, self._dataset = SharedDataset.store(self.data, dataset), dataset
         return self._shelf
+
+    def share(
+        self, experiment: Experiment, heed: Callable[[], None], tolerated: Callable[[int], bool]
+    ) -> tuple[SharedDataset, int | None, dict[str, TensorLocation]]:
+        """Where in `data` lies what each host has once of an experiment: its dataset; where memory is not shared, first
+        weights for workers that keep all of them; its arrays. See `share_data`."""
+        shelf = self.shelve(experiment.dataset)
+        located, end = store_arrays(self.data, experiment, shelf.end)
+        first = None if self.arena.shared or experiment.keyed else aligned(end)
+        if first is not None:
+            self.data.reserve(first + experiment.weights.nbytes)
+            self.data.put(first, experiment.weights)
+            self.data.show(first, experiment.weights.nbytes)
+        self.share_data(heed, tolerated)
+        return shelf, first, located
+
+    def share_data(self, heed: Callable[[], None], tolerated: Callable[[int], bool]) -> None:
+        """Send each other host what is new in `data`, once, and wait until it is there: then all processes may read it.
+        Ends that are `tolerated` meanwhile are reported later. `heed` is called a few times a second; it may raise.
+
+        Raises:
+            WorkerFailed, WorkerDied: as `reports`.
+        """
+        while (number := self.data.carrier(self.ended)) is not None:
+            self.order_plain(number, "confirm")
+            kinds: set[str] = set()
+            while number not in self.ended and "confirmed" not in kinds:
+                heed()
+                found = self.reports({number: PREPARING}, HEED_S, tolerated)
+                self._held |= {other: report for other, report in found if report.kind in ENDS}
+                kinds = {report.kind for _, report in found}
+            if number not in self.ended:
+                self.data.confirm(number)
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
         """Give one child a role: what this callable makes of its context and these arguments. It reports "prepared".
@@ -199,6 +243,7 @@ class Pool:
         self._clear([number])
         with self._starting([number]):
             self._begin([number], heed)
+            self.share_data(heed, lambda number: True)
 
     def renew(self, workers: Sequence[int], heed: Callable[[], None]) -> None:
         """New processes for the server and these workers, with new lines; all others of the pool have none then. As
@@ -262,6 +307,7 @@ class Pool:
             if not reports and time.monotonic() > until_s:
                 raise StartFailed(f"{', '.join(map(name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
+        self.share_data(heed, tolerated)
 
     def _begin(self, numbers: Sequence[int], heed: Callable[[], None]) -> None:
         memory = {number: Memory(self.arena, self.data, self.snapshots, self.ledger,

@@ -79,7 +79,7 @@ class Evaluating:
     called = "evaluator"
 
     def __init__(self, context: ProcessContext, job: Job) -> None:
-        self.context, self.job = context, job
+        self.context, self.job = context, job.on(context.data)
         self._evaluator: Evaluator | None = None
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, Outcome, Trained
-from pslab.engines.experiment.job import SharedDataset
+from pslab.engines.experiment.job import SharedDataset, TensorLocation
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report, await_report, report
@@ -24,7 +24,6 @@ from pslab.engines.processes.watch import COMPUTING, Phases, Watch
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.simulator import Simulator
 from pslab.errors import RunError, StartFailed, WorkerFailed
-from pslab.tensors.workload.data import Dataset
 
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
@@ -195,8 +194,8 @@ class OwnPool:
     def iteration(self) -> int:
         return getattr(self._role, "iteration", 0)
 
-    def shelve(self, dataset: Dataset) -> SharedDataset:
-        return self._shelf
+    def share(self, experiment: Experiment, *_: Any) -> tuple[SharedDataset, int | None, dict[str, TensorLocation]]:
+        return self._shelf, None, {}  # its arrays are sent nowhere
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
         self._role = role(self._context, *arguments)

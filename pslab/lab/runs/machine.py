@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from pslab.config.fleet import Fleet
 from pslab.config.run import Run
+from pslab.engines.processes.free_memory import free_memory_bytes as free_memory_bytes
+from pslab.engines.processes.free_memory import words_of
 from pslab.engines.processes.precedence import cores
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.records.disk import free_bytes, in_bytes
@@ -68,22 +70,10 @@ def shortest_compute_s(workers: int, count: float, gradient_s: float, apply_s: f
 def usable_cores() -> float:
     """Cores that this process may use: by affinity, and by the container's quota."""
     count = float(cores())
-    quota = _words(Path("/sys/fs/cgroup/cpu.max"))
+    quota = words_of(Path("/sys/fs/cgroup/cpu.max"))
     if len(quota) == 2 and quota[0].isdigit():
         count = min(count, int(quota[0]) / int(quota[1]))
     return count
-
-
-def free_memory_bytes() -> int | None:
-    """Memory that can be had: by the machine, and by the container's limit."""
-    found = _words(Path("/proc/meminfo"))
-    if "MemAvailable:" not in found:
-        return None
-    free = int(found[found.index("MemAvailable:") + 1]) * 1024
-    limit, used = (_words(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
-    if limit and used and limit[0].isdigit():
-        free = min(free, int(limit[0]) - int(used[0]))
-    return free
 
 
 def check_memory(run: Run, weights: int) -> None:
@@ -91,8 +81,8 @@ def check_memory(run: Run, weights: int) -> None:
 
     The parent has them twice, and the server once; each worker has two gradients and what a backward pass makes; each
     evaluation has the weights that it is of; and the parent holds checkpoints of servers that are to be replaced. Where
-    keys are pulled, only the servers have the weights. The servers and workers of a Ray cluster are not counted, since
-    they may all be on other hosts.
+    keys are pulled, only the servers have the weights. The servers and workers of a Ray cluster are not counted: what
+    their hosts have, they say when they come.
 
     Raises:
         ConfigError: it is larger than what is free.
@@ -200,7 +190,7 @@ def _source() -> str:
 
 def resident_bytes() -> int | None:
     """Memory that this process holds."""
-    found = _words(Path("/proc/self/statm"))
+    found = words_of(Path("/proc/self/statm"))
     return int(found[1]) * os.sysconf("SC_PAGE_SIZE") if found else None
 
 
@@ -212,10 +202,3 @@ def processor() -> str:
         lines = []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor() or platform.machine()
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []

@@ -33,23 +33,12 @@ def test_a_gradient_is_measured_and_threads_are_as_before():
 
 def test_cores_by_affinity_and_quota(monkeypatch: Patch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(machine, "_words", lambda path: [])
+    monkeypatch.setattr(machine, "words_of", lambda path: [])
     assert machine.usable_cores() == 4
-    monkeypatch.setattr(machine, "_words", lambda path: ["max", "100000"])
+    monkeypatch.setattr(machine, "words_of", lambda path: ["max", "100000"])
     assert machine.usable_cores() == 4
-    monkeypatch.setattr(machine, "_words", lambda path: ["150000", "100000"])
+    monkeypatch.setattr(machine, "words_of", lambda path: ["150000", "100000"])
     assert machine.usable_cores() == 1.5
-
-
-def test_a_containers_limit_counts(monkeypatch: Patch):
-    files = {"meminfo": ["MemTotal:", "9", "kB", "MemAvailable:", "8000", "kB"], "memory.max": ["5000000"],
-             "memory.current": ["1000000"]}  # fmt: skip
-    monkeypatch.setattr(machine, "_words", lambda path: files.get(path.name, []))
-    assert machine.free_memory_bytes() == 4_000_000
-    files["memory.max"] = ["max"]
-    assert machine.free_memory_bytes() == 8_192_000
-    del files["meminfo"]
-    assert machine.free_memory_bytes() is None
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_made():

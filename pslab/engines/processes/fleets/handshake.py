@@ -40,7 +40,7 @@ HEED_S = 0.1
 START_LIMIT_S = 60.0  # in which a process that was started has dialled
 PINGS = 32
 CLOCK = -(1 << 32)  # instead of its number, from a process that dials for the time alone
-WIRE = 3  # raised whenever the bytes of messages, patches or this handshake change
+WIRE = 4  # raised whenever the bytes of messages, patches or this handshake change
 
 MAGIC = b"pslab\0"
 HELLO = struct.Struct(f"<6sq96s{NONCE_BYTES}s")  # of the caller: its number, versions, challenge

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
+from types import MappingProxyType
 from typing import Any
 
 from pslab.config.fleet import Fleet
@@ -19,6 +20,8 @@ Started = tuple[int, Any, Any]  # a process's number, its handle, and the pipe t
 
 class LocalFleet:
     """The default: a line is a socket pair, and what one process writes the others see."""
+
+    free: Mapping[int, tuple[str, int | None]] = MappingProxyType({})  # the parent's is known without them
 
     def __init__(self, kinds: Sequence[str], fleet: Fleet) -> None:
         self._context = context(len(kinds))

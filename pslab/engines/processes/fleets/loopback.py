@@ -34,6 +34,7 @@ from pslab.engines.processes.fleets.handshake import (
 )
 from pslab.engines.processes.fleets.local import Started
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
+from pslab.engines.processes.free_memory import free_memory_bytes
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import FrameError, PslabError, StartFailed, ended
 
@@ -113,6 +114,7 @@ class LoopbackFleet:
         self._kinds, self._listener = kinds, Listener(key, network, ports, protection=protection)
         self._way = Rendezvous(self._listener.address, key, network, ports, protection)
         self._book: dict[int, Address] = {}  # where each process listens
+        self.free: dict[int, tuple[str, int | None]] = {}  #: of each: its host, and the memory free there
 
     def arena(self) -> Arena:
         """Memory of this process alone."""
@@ -123,16 +125,19 @@ class LoopbackFleet:
         others. `heed` is called a few times a second until they are there."""
         numbers, pipes = sorted(memory), dict[int, Connection]()
         processes = self._launched(numbers, heed)
+        data: Any = next(iter(memory.values())).data
+        known, there = dict[str, Any](), dict[int, list[Any]]()
         try:
             for number in numbers:
                 heeding = partial(_heed, number, processes[number], heed)
                 pipes[number] = self._accepted(number, heeding)
-                self._book[number] = _listening(pipes[number], number)
-            data: Any = next(iter(memory.values())).data
-            known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER],
-                     "data": data.address()}  # fmt: skip
-            for pipe in pipes.values():
-                send(pipe, json.dumps(known).encode())
+                self._book[number], address, free_bytes = _listening(pipes[number], number)
+                self.free[number] = self._book[number][0], free_bytes
+                there[number] = data.addresses(address[0])  # of those before it
+                data.copied_at(number, address)
+            known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
+            for number, pipe in pipes.items():
+                send(pipe, json.dumps(known | {"data": there[number]}).encode())
             for number, pipe in pipes.items():
                 yield number, processes[number], _patched(pipe, number, memory[number])
         except BaseException:
@@ -186,8 +191,9 @@ def knock(address: str) -> None:
         raise ConnectionError(f"nobody listens at {address}: {error.strerror or error}") from None
 
 
-def _listening(pipe: Connection, number: int) -> Address:
-    """Where a new process listens; StartFailed with its own words if it cannot."""
+def _listening(pipe: Connection, number: int) -> tuple[Address, list[Any], int | None]:
+    """Where a new process listens, where others may map its data, and the memory that is free there; StartFailed with
+    its own words if it cannot listen."""
     limit_waits(pipe, START_LIMIT_S)
     try:
         found = json.loads(receive(pipe))
@@ -195,19 +201,16 @@ def _listening(pipe: Connection, number: int) -> Address:
         raise StartFailed(f"{name(number)} has come, and is gone again before it said where it listens") from error
     if isinstance(found, str):
         raise StartFailed(f"{name(number)} cannot listen: {found}")
-    return str(found[0]), int(found[1])
+    return (str(found[0]), int(found[1])), found[2], found[3]
 
 
 def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe:
-    """The pipe to a process, which is to see what it needs of what is here."""
+    """The pipe to a process, which is to see what it needs of what is here; see Pool.share_data for the data."""
     arenas: list[Any] = _flat(memory)
-    found = PatchedPipe(pipe, arenas, number)
-    maps, data = False, arenas[1]
+    found, data = PatchedPipe(pipe, arenas, number), arenas[1]
     with contextlib.suppress(EOFError, OSError, FrameError, ValueError):  # it is gone, which is noticed as its end
-        maps = json.loads(receive(pipe)) is True
-    if maps:
-        data.mapped_by(number)
-    for arena in (arenas[0], *(() if maps else (data,)), *(memory.ledger if number == SERVER else ())):
+        data.copied_at(number, json.loads(receive(pipe)))
+    for arena in (arenas[0], *(memory.ledger if number == SERVER else ())):
         arena.show_all(number)
     return found
 
@@ -228,17 +231,19 @@ def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     except (PslabError, OSError) as error:
         send(pipe, json.dumps(str(error)).encode())
         return
-    send(pipe, json.dumps(listener.address).encode())
+    own = PrivateArena()
+    send(pipe, json.dumps([*listener.address, own.address(), free_memory_bytes()]).encode())
     try:
         known = json.loads(receive(pipe))
     except (EOFError, OSError, FrameError):  # the parent gives up now
         return
     reach = Reach(number, way, listener, {other: tuple(address) for other, address in known["book"]})
-    data = PrivateArena.at(known["data"])  # where the parent is on this host nothing of it is sent
-    send(pipe, json.dumps(data is not None).encode())
+    data = next(filter(None, map(PrivateArena.at, known["data"])), own)  # that of another process of this host, if any
+    if data is not own:
+        own.close()
+    send(pipe, json.dumps(data.address()).encode())
     phases = None if number == SERVER else PrivateArena()
-    memory = child.Memory(PrivateArena(), data or PrivateArena(), PrivateArena(passes=True),
-                          (PrivateArena(), PrivateArena()), phases)  # fmt: skip
+    memory = child.Memory(PrivateArena(), data, PrivateArena(passes=True), (PrivateArena(), PrivateArena()), phases)
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER, behind=True)  # type: ignore[arg-type]
     try:
         lines, offset = _met(reach, number, known["others"])

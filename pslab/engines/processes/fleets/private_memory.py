@@ -2,6 +2,9 @@
 
 The bytes of an arena that a process shows are sent to the copies ahead of its next message to them. So a process that
 reads a message sees the bytes that it is about, as with shared memory; and bytes that were shown outlive their process.
+
+Processes of one host may map one copy: then one of them, the carrier, is sent the changes, and the others are sent
+messages about them once it has confirmed that it has them. What the parent has serves its own host so.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import os
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from multiprocessing import BufferTooShort
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,6 +59,8 @@ class PrivateArena(Arena):
         super().__init__(descriptor)
         self.passes = passes
         self._patches: dict[int, list[Patch]] = {}  # for each reader, what it has not been sent
+        self._copies: dict[int, tuple[list[Any], int]] = {}  # of readers: where it lies, and its version
+        self._version = 0  # how often this arena was changed
         self._changes: Callable[[], Iterable[tuple[int, int]]] = lambda: ()
 
     def read_by(self, reader: int) -> None:
@@ -87,9 +92,32 @@ class PrivateArena(Arena):
         os.close(descriptor)
         return None
 
-    def mapped_by(self, reader: int) -> None:
-        """A process maps this arena itself: it is sent nothing of it."""
+    def addresses(self, host: str) -> list[list[Any]]:
+        """Where this arena and its copies lie on a host, as far as that is known."""
+        return [each for each in (self.address(), *(at for at, _ in self._copies.values())) if each[0] == host]
+
+    def copied_at(self, reader: int, address: list[Any]) -> None:
+        """A process has its copy there, perhaps with others, and is sent nothing unless it is the carrier."""
         self._patches.pop(reader, None)
+        self._copies.pop(reader, None)
+        versions = [version for other, version in self._copies.values() if _file(other) == _file(address)]
+        self._copies[reader] = address, max(versions, default=0)
+
+    def carrier(self, gone: Container[int]) -> int | None:
+        own = _file(self.address())
+        lacking = [reader for reader, (address, version) in self._copies.items()
+                   if reader not in gone and _file(address) != own and version != self._version]  # fmt: skip
+        found = min(lacking, key=lambda reader: reader not in self._patches, default=None)
+        if found is not None and found not in self._patches:  # what another one was sent may have ended with it
+            self.read_by(found)
+            self.show_all(found)
+        return found
+
+    def confirm(self, reader: int) -> None:
+        file = _file(self._copies[reader][0])
+        for other, (address, _) in self._copies.items():
+            if _file(address) == file:
+                self._copies[other] = address, self._version
 
     def show_all(self, to: int) -> None:
         """A new process is to get all bytes that lie here, and as much room."""
@@ -143,6 +171,7 @@ class PrivateArena(Arena):
         return self.bytes(patch.offset, patch.size_bytes) if patch.kept and patch.size_bytes else NOTHING
 
     def _add(self, patch: Patch, to: int | None) -> None:
+        self._version += to is None
         for reader in self._patches if to is None else self._patches.keys() & {to}:
             if not patch.kept:  # changes there before are of no use
                 begin, end = patch.offset, patch.offset + patch.size_bytes
@@ -158,6 +187,12 @@ def _this_host() -> str:
         return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return ""
+
+
+def _file(address: list[Any]) -> tuple[Any, ...]:
+    """What two processes that map the same copy have in common."""
+    host, _, device, inode = address
+    return host, device, inode
 
 
 Parcel = tuple[list[tuple[int, Patch]], bytes]  # changes of arenas, by their numbers, and the message behind them

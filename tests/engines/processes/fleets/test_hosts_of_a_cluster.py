@@ -61,6 +61,22 @@ def test_two_users_at_once_have_their_own_processes_and_bits(cluster: RayHosts, 
     assert not left_behind(cluster)
 
 
+def test_a_host_is_sent_the_data_once_however_many_workers_it_has(cluster: RayHosts):
+    cluster.fill(0)
+    host, sent = cluster.hosts[0], list[int]()
+    cluster.join(host, "--num-cpus=5")
+    for workers in (1, 3):
+        fields = {**RUN, "cluster": {**CLUSTER, "workers": {"count": workers}}, "model": "mlp", "data": "mnist"}
+        before = host.sent_bytes()
+        found = User(cluster, {**fields, "pushes": 6, "eval_every": 6}).outcome()
+        sent.append(host.sent_bytes() - before)
+        assert found["verdict"] == "valid"
+    print(f"\n{sent[0]:,} bytes to one worker and its server, {sent[1]:,} to three")
+    assert sent[0] > 55e6
+    assert sent[1] < 1.2 * sent[0]
+    cluster.fell(host)  # it has other resources than the tests after these expect
+
+
 @pytest.mark.parametrize("what", WHATS)
 @pytest.mark.parametrize("which", [SERVER, "1"])
 def test_a_run_goes_on_to_the_bits_of_an_undisturbed_one(cluster: RayHosts, undisturbed: str, what: str, which: str):

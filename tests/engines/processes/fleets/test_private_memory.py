@@ -195,16 +195,88 @@ def test_what_moves_is_given_back_here_and_zero_pages_are_not_sent(ends: Ends):
     assert not list(ends.here[0].written(0, 40 * PAGE))
 
 
-def test_a_process_that_maps_an_arena_sees_it_and_is_sent_nothing(ends: Ends):
-    mapped = PrivateArena.at(ends.here[0].address())
+HERE: list[Any] = ["here", "/proc/1/fd/3", 1, 3]
+THERE: list[Any] = ["there", "/proc/1/fd/3", 1, 3]
+
+
+def copied(*addresses: list[Any]) -> PrivateArena:
+    """An arena of which the readers 0, 1, ... have copies at these addresses."""
+    found = PrivateArena()
+    for reader, address in enumerate(addresses):
+        found.read_by(reader)
+        found.copied_at(reader, address)
+    return found
+
+
+def carriers(arena: PrivateArena, *gone: int) -> list[int]:
+    """The processes that take the changes, and confirm."""
+    found = list[int]()
+    while (carrier := arena.carrier(gone)) is not None:
+        found.append(carrier)
+        arena.confirm(carrier)
+    return found
+
+
+def test_a_process_that_maps_an_arena_sees_it_and_is_sent_nothing():
+    arena = PrivateArena()
+    mapped = PrivateArena.at(arena.address())
     if mapped is None:
         pytest.skip("no /proc here")
-    ends.here[0].mapped_by(0)
-    write(ends.here[0], PAGE, b"seen")
-    assert ends.here[0].patches(0) == []
-    assert len(ends.here[0].patches(1)) > 0
+    arena.read_by(0)
+    arena.copied_at(0, mapped.address())
+    write(arena, PAGE, b"seen")
+    assert arena.carrier(()) is None
+    assert arena.patches(0) == []
     assert bytes(mapped.bytes(PAGE, 4)) == b"seen"
     mapped.close()
+    arena.close()
+
+
+def test_of_processes_that_map_one_copy_the_first_takes_each_change_for_all():
+    arena = copied(HERE, THERE, HERE)
+    assert carriers(arena) == []  # there is nothing
+    for _ in range(2):
+        write(arena, 0, b"data")
+        assert carriers(arena) == [0, 1]
+        assert [bool(arena.patches(reader)) for reader in range(3)] == [True, True, False]
+        assert carriers(arena) == []
+    arena.close()
+
+
+def test_where_the_carrier_is_gone_before_it_has_confirmed_another_process_takes_all():
+    arena = copied(HERE, THERE, HERE)
+    write(arena, 0, bytes(PAGE))
+    arena.carrier(())
+    arena.patches(0)  # which is sent, and comes to nothing
+    assert carriers(arena, 0) == [1, 2]
+    assert sum(patch.size_bytes for patch in arena.patches(2) if patch.kept) == PAGE
+    write(arena, 0, b"more")
+    assert carriers(arena, 0) == [1, 2]
+    assert sum(patch.size_bytes for patch in arena.patches(2)) == 4
+    arena.close()
+
+
+def test_a_new_process_with_a_copy_of_others_lacks_nothing_and_one_with_its_own_all():
+    arena = copied(HERE, HERE)
+    write(arena, 0, b"data")
+    carriers(arena)
+    arena.copied_at(0, HERE)
+    assert carriers(arena) == []
+    arena.copied_at(0, THERE)
+    assert carriers(arena) == [0]
+    arena.copied_at(0, ["there", "/proc/1/fd/3", 1, 4])  # nobody has the copy of before any more
+    arena.copied_at(0, THERE)
+    assert carriers(arena) == [0]
+    arena.close()
+
+
+def test_a_process_is_told_of_the_copies_on_its_host_and_no_others():
+    arena = copied(HERE, THERE)
+    own = arena.address()
+    assert arena.addresses("there") == [THERE]
+    arena.copied_at(0, own)
+    assert arena.addresses(own[0]) == [own, own]
+    arena.close()
 
 
 @pytest.mark.parametrize("altered", [0, 1, 3])
