@@ -92,11 +92,12 @@ class SabotagedServer:
 
 
 class Sabotaged(nn.Module):
-    """Once in a run, `act` happens in worker 1's process, at its first batch; `marker` says that it has."""
+    """Once in a run, `act` happens in worker 1's process, at its first batch; `marker` says that it has. With so many
+    units in its layer, which may be more than a net's."""
 
-    def __init__(self, marker: Path | None, act: Callable[[], None] | None) -> None:
+    def __init__(self, marker: Path | None, act: Callable[[], None] | None, hidden: int = 32) -> None:
         super().__init__()
-        self.net, self.marker, self.act = net(), marker, act
+        self.net, self.marker, self.act = net(hidden), marker, act
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training and self.act is not None and once(self.marker, "pslab-worker 1"):

@@ -32,8 +32,8 @@ def colours() -> Dataset:
     return Dataset("colours", x, y, x, y, mean=0.5, std=0.25, classes=2)
 
 
-def net() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(49, 32), nn.Tanh(), nn.Linear(32, 10))
+def net(hidden: int = 32) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(49, hidden), nn.Tanh(), nn.Linear(hidden, 10))
 
 
 def tiny(**fields: object) -> Run:

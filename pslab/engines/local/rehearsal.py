@@ -22,7 +22,7 @@ from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.tensors import Producer
 from pslab.tensors.codec import encode
-from pslab.tensors.pruning.pruner import NonFinite
+from pslab.tensors.finite import NonFinite
 from pslab.tensors.pruning.range_push import pruner_of
 
 GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long

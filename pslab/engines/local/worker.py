@@ -24,7 +24,7 @@ from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.engines.worker.tensors import Basis, Producer, Pulled
 from pslab.protocol.messages import Ack, Weights
-from pslab.tensors.pruning.pruner import NonFinite
+from pslab.tensors.finite import NonFinite
 
 SHOW_S = 0.2  # real seconds after which the parent is to see what phases were noted, where it does not already
 

@@ -27,7 +27,7 @@ from pslab.engines.worker.gradient import module_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write, lay_initial
 from pslab.errors import CheckpointError
-from pslab.tensors.pruning.pruner import NonFinite
+from pslab.tensors.finite import NonFinite
 
 WAIT_S = 0.1
 AHEAD = 2  # gradients that a host has: one that it computes, and the next

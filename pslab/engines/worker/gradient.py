@@ -17,14 +17,14 @@ from pslab.engines.worker.batches import KeyedRows, Reader
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
-from pslab.tensors.pruning.pruner import checked_finite
+from pslab.tensors.finite import checked_finite
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.update import methods
 from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
 from pslab.tensors.workload.objective import placed, targets
-from pslab.tensors.workload.straight import Straight, install
+from pslab.tensors.workload.straight import Place, Straight, install, sums_alike
 
 
 def module_of(job: Job, device: Device) -> nn.Module:
@@ -38,7 +38,8 @@ class Computing:
 
     The module lives in them while it computes: several workers of a process may share one that remembers nothing.
     With `layerwise` a layered worker waits for weights and takes gradients layer by layer. Of the policy's
-    method it has the worker's half, with what is `kept` for that, and the server's `rho`.
+    method it has the worker's half, with what is `kept` for that, and the server's `rho`. An iteration of one gradient
+    may add it to a pruner's `sums` instead: of which layers of the keyspace, `summed` says.
     """
 
     layerwise: Layerwise | None = None
@@ -46,6 +47,7 @@ class Computing:
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
         module: nn.Module, kept: Mapping[str, torch.Tensor] | None = None, rho: torch.Tensor | None = None,
+        sums: tuple[torch.Tensor, float] | None = None,
     ) -> None:  # fmt: skip
         run = job.run
         self._job = job
@@ -58,7 +60,9 @@ class Computing:
         self._constant = Fixed({"prune": job.prune, "loss": job.loss})
         self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
-        self._written: list[list[tuple[Straight, list[torch.Tensor]]]] = []
+        # by buffer, of each straight layer: its number, where its gradient goes, and to what it may be added instead
+        self._written: list[list[tuple[Straight, int, Place, Place | None]]] = []
+        self._sums, self.summed = sums, set[int]()
         self._views: list[list[tuple[nn.Parameter, torch.Tensor, torch.Tensor | None]]] = []
         self._straight = [] if job.keyed or self._layered else install(module)
         self._use(buffers)
@@ -68,14 +72,13 @@ class Computing:
         """The mean loss of the last batch. Reading it waits for the device."""
         return float(self._loss)
 
-    def gradient(self, step: int, buffer: int) -> float:
-        """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss."""
+    def gradient(self, step: int, buffer: int, *, alone: bool = False) -> float:
+        """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss. If an
+        iteration has no other one, it may go into the sums instead."""
         for parameter, weights, gradient in self._views[buffer]:
             parameter.data, parameter.grad = weights, gradient
         for added_to in self._added_to[buffer]:
             added_to.zero_()
-        for layer, places in self._written[buffer]:
-            layer.begin(*places)
         layerwise = self.layerwise
         if layerwise is not None:
             layerwise.forward_begins()
@@ -88,12 +91,17 @@ class Computing:
         self._loss = loss.detach()
         if layerwise is not None:
             layerwise.forward_ended()
-        loss.backward()
         for layer in self._straight:
-            layer.end()
+            layer.begin()
+        loss.backward()
         if layerwise is not None:
             layerwise.backward_ended()
-        if (share := self._reader.batches.share(step)) != 1.0:
+        share = self._reader.batches.share(step)
+        self.summed.clear()
+        for layer, number, own, sums in self._written[buffer]:
+            if layer.end(own, sums if alone and share == 1.0 else None):
+                self.summed.add(number)
+        if share != 1.0:
             self._buffers[buffer].mul_(share)
         self._device.synchronize()
         return self.loss
@@ -117,7 +125,7 @@ class Computing:
         if traits.repeats:
             batches = [batch % self._reader.batches.rounds for batch in batches]
         if len(steps) == 1 and not self._local.keeps:
-            return self.gradient(batches[0], buffer)
+            return self.gradient(batches[0], buffer, alone=True)
         rates = [job.learning_rate(step * job.run.workers) for step in steps]
         self._course = Course(batches, rates, lambda batch: self.gradient(batch, buffer), self._weights,
                               self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share)
@@ -161,6 +169,9 @@ class Computing:
             self._use([torch.empty_like(self._weights)])
         with _unchanged(self._module):
             self._first_gradient()
+            for *_, sums in self._written[0]:
+                if sums is not None:
+                    sums_alike(self._job.run.batch_size, sums)
             if self._layered:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
@@ -189,9 +200,16 @@ class Computing:
 
         self._buffers = buffers
         slots = {id(parameters[slot.name]): slot for slot in self._keyspace.parameters}
-        written = [[slots[id(parameter)] for parameter in layer.layer.parameters()] for layer in self._straight]
-        self._written = [[(layer, [view(buffer, slot) for slot in own])
-                          for layer, own in zip(self._straight, written, strict=True)] for buffer in buffers]
+        written = [tuple(slots[id(parameter)] for parameter in layer.layer.parameters()) for layer in self._straight]
+        numbers = {layer.slots: number for number, layer in enumerate(self._keyspace.layers)}
+
+        def place(flat: torch.Tensor, own: tuple[Slot, ...], factor: float = 0.0) -> Place:
+            return Place(view(flat, own[0]), view(flat, own[1]) if len(own) > 1 else None, factor)
+
+        sums = [place(self._sums[0], own, self._sums[1]) if self._sums else None for own in written]
+        self._written = [[(layer, numbers[own], place(buffer, own), sum_of)
+                          for layer, own, sum_of in zip(self._straight, written, sums, strict=True)]
+                         for buffer in buffers]  # fmt: skip
         straight = {slot.name for own in written for slot in own}  # which find no place to which autograd could add
         self._views = [[(parameters[slot.name], view(self._weights, slot),
                          None if slot.name in straight else view(buffer, slot))

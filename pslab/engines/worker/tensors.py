@@ -22,7 +22,8 @@ from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
 from pslab.tensors.codec import Entries, decode, encode_into, frame_length, is_exact, write_into
-from pslab.tensors.pruning.pruner import NonFinite, Setting, checked_finite, is_finite, zeros
+from pslab.tensors.finite import NonFinite, checked_finite, is_finite
+from pslab.tensors.pruning.pruner import Pruner, Setting, zeros
 from pslab.tensors.pruning.range_push import RangePruner, pruner_of
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Part
@@ -99,21 +100,23 @@ class Producer:
             for name, memory in layout.memories.items()}  # fmt: skip
         for memory in self._memories.values() if first else ():
             memory.zero_()
+        self._squares = rate_state.at_worker(job.rate, lambda: self._memories[SQUARES])
+        self._pruner, sums = None, None
+        if job.sparse and not job.keyed:
+            epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
+            setting = Setting(run.seed, worker, run.workers, epoch_iterations, skips=run.on_nonfinite == "skip")
+            self._pruner = pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, self._memories)
+            if isinstance(self._pruner, Pruner) and self._squares is None:  # squares divide the bare gradient
+                sums = self._pruner.sums
         self._computing = None
         if job.trains:
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients,
                                         module_of(job, device) if module is None else module, self._memories,
-                                        layout.number(arena))  # fmt: skip
+                                        layout.number(arena), sums)  # fmt: skip
         self._fetched = True  # the weights are new
-        self._pruner = None
-        if job.sparse and not job.keyed:
-            epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
-            setting = Setting(run.seed, worker, run.workers, epoch_iterations)
-            self._pruner = pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, self._memories)
         self._range: RangeOfIteration | None = None
         self._rated = 0  # ranges of this iteration
         self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
-        self._squares = rate_state.at_worker(job.rate, lambda: self._memories[SQUARES])
 
     def _use_whole(self, alone: bool, data: Arena) -> None:
         """Tensors of all weights, and room for their frames."""
@@ -185,6 +188,8 @@ class Producer:
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration; the batch's loss."""
         writes, self._range, ahead = basis
+        if self._kept is not None and not self._job.layered:  # which starts before all weights are here
+            self._kept.begin(iteration)
         if self._keys is not None:
             needed = self._keys.of(iteration)
             weights, order = self._pulled_keys(iteration, needed), needed.order
@@ -234,10 +239,12 @@ class Producer:
             self._whole(iteration, len(ranges))
             return [Gradient(WHOLE, job.parts[i].size, loss) for i in ranges], time.monotonic()
         pruner, step = self._pruner, job.traits.gradients_before(iteration)
-        if layer is None or isinstance(pruner, RangePruner):
+        if isinstance(pruner, RangePruner):
             chosen = pruner.prune(gradient, step)
-        else:
+        elif layer is not None:
             chosen = pruner.prune_layer(layer, gradient, step)
+        else:
+            chosen = pruner.prune(gradient, step, self._computing.summed if self._computing else ())
         indices, values = (found.numpy() for found in self._device.fetch(*chosen))
         selected_s, found = time.monotonic(), []
         lost = None if is_exact(job.run.codec) else torch.zeros(job.layout.size, dtype=job.layout.dtype)

@@ -25,7 +25,7 @@ from pslab.lab.runs.machine import processor
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.studies.observation import BINS, Observation, Observed
 from pslab.tensors.device import DEVICES, one_thread
-from pslab.tensors.pruning.pruner import is_finite
+from pslab.tensors.finite import is_finite
 from pslab.tensors.random_streams import restored_globals
 from pslab.tensors.update.store import WeightStore
 from pslab.tensors.workload.keyspace import Layer

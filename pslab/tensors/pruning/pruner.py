@@ -7,23 +7,19 @@ after every push, what was sent and the residual add up to the sum of all gradie
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
 
 from pslab.config.table import find
-from pslab.errors import PslabError
+from pslab.tensors.finite import NonFinite, checked_finite, is_finite
 from pslab.tensors.pruning.rules import Dense, PruningRule, rule_traits
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.selection import select
 from pslab.tensors.selection.scan import Sum
 from pslab.tensors.workload.keyspace import Keyspace
-
-
-class NonFinite(PslabError):
-    """NaN or infinite entries, in a gradient (the memories are unchanged) or in what it makes of a memory."""
 
 
 class KeptVector(NamedTuple):
@@ -36,12 +32,17 @@ class KeptVector(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """The worker whose gradients are pruned, and its run: random choices, clipping and warm-ups depend on them."""
+    """The worker whose gradients are pruned, and its run: random choices, clipping and warm-ups depend on them.
+
+    Where the run `skips` a gradient that is not finite, such a gradient must change no memory. Else it ends the run,
+    and the sums that selection makes anyway tell of it.
+    """
 
     seed: int = 0
     worker: int = 0
     workers: int = 1
     epoch_iterations: float = 1.0
+    skips: bool = True
 
 
 class Piece(NamedTuple):
@@ -100,6 +101,7 @@ class Pruner:
         self._own = find("prune", rule) is not None  # a rule of this package: its indices need no check
         self._guesses: dict[int, tuple[Any, float] | None] = {}  # of each piece; they only save time
         self._compiled = self._own and not isinstance(rule, Dense) and torch.device(device).type == "cpu"
+        self._told = self._compiled and self.residual is not None and not self.setting.skips
         if self._compiled:
             select.prepare(dtype)  # here, and not while a run is timed
 
@@ -113,10 +115,23 @@ class Pruner:
         layers = [layer.flat for layer in keyspace.layers]
         return cls(rule, layers, keyspace.size, dtype, device, tensors=tensors, setting=setting, kept=kept)
 
-    def prune(self, gradient: torch.Tensor, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
+    @property
+    def sums(self) -> tuple[torch.Tensor, float] | None:
+        """The memory [size] into which a gradient may be added before it is pruned, and the factor by which that is
+        multiplied first: the residual, or the momentum. None if `prune` needs the bare gradient."""
+        if not self._told or self._traits.nesterov or self._traits.clip is not None:
+            return None
+        if self._momentum is not None:
+            return self._momentum, self._traits.momentum
+        return None if self.residual is None or self._traits.by_tensor else (self.residual, 1.0)
+
+    def prune(
+        self, gradient: torch.Tensor, iteration: int, summed: Collection[int] = ()
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The flat indices (sorted int64) and the values (copies) that are sent of a gradient [size] and the residual.
 
-        The gradient is not changed. `iteration` counts this worker's batches from 0.
+        The gradient is not changed. Of the layers `summed` it is not read: it has been added into `sums`. `iteration`
+        counts this worker's batches from 0.
 
         Raises:
             NonFinite: the gradient contains NaN or infinity, or its sum with the residual or the momentum does.
@@ -127,7 +142,7 @@ class Pruner:
             gradient = clipped(gradient, self._traits.clip / math.sqrt(self.setting.workers))
         with torch.no_grad():
             found = [piece for number, (start, stop) in enumerate(self.layers)
-                     for piece in self._layer(number, gradient[start:stop], iteration)]  # fmt: skip
+                     for piece in self._layer(number, gradient[start:stop], iteration, number in summed)]  # fmt: skip
         return _joined(found, gradient)
 
     def prune_layer(
@@ -149,10 +164,10 @@ class Pruner:
         if gradient.shape != (size,) or gradient.dtype != self.dtype:
             got, wanted = (tuple(gradient.shape), gradient.dtype), ((size,), self.dtype)
             raise ValueError(f"a gradient of shape {got[0]}, {got[1]} where {wanted[0]}, {wanted[1]} is expected")
-        return checked_finite(gradient)
+        return gradient.detach() if self._told else checked_finite(gradient)
 
     def _layer(
-        self, number: int, gradient: torch.Tensor, iteration: int
+        self, number: int, gradient: torch.Tensor, iteration: int, summed: bool = False
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The indices and values that are sent of each piece of a layer."""
         at = self._traits.at
@@ -161,21 +176,25 @@ class Pruner:
         for piece in self._pieces[number]:
             inside, place = slice(piece.start, piece.stop), slice(first + piece.start, first + piece.stop)
             if piece.unpruned:
-                added = self._with_momentum(gradient[inside], place)
+                added = self._with_momentum(gradient[inside], place, summed)
                 self._check_sum(added)
                 found.append((torch.arange(place.start, place.stop, device=added.device), added.clone()))
                 continue
-            v = self._summed(gradient[inside], place)
+            v = self._summed(gradient[inside], place, summed)
             indices = self._indices(rule, v, number, place.start, iteration)
-            self._check_sum(v)
+            if not isinstance(v, Sum):  # whose own sum tells
+                self._check_sum(v)
             found.append((indices + place.start, self._taken(v, indices, place)))
         return found
 
-    def _summed(self, gradient: torch.Tensor, place: slice) -> select.Vector:
+    def _summed(self, gradient: torch.Tensor, place: slice, summed: bool) -> select.Vector:
         """The gradient and what the memories have of this place. Compiled loops add it up while they select."""
         if self._compiled and self.residual is not None:
             traits, momentum = self._traits, None if self._momentum is None else self._momentum[place].numpy()
-            v = Sum(self.residual[place].numpy(), gradient.numpy(), momentum, traits.momentum, traits.nesterov)
+            if summed:  # what the momentum is now, is still to be added to the residual
+                v = Sum(self.residual[place].numpy(), momentum)
+            else:
+                v = Sum(self.residual[place].numpy(), gradient.numpy(), momentum, traits.momentum, traits.nesterov)
             v.guess = self._guesses.get(place.start)
             return v
         added = self._with_momentum(gradient, place)
@@ -183,28 +202,31 @@ class Pruner:
 
     def _taken(self, v: select.Vector, indices: torch.Tensor, place: slice) -> torch.Tensor:
         """The entries that are sent: the memories no longer have them."""
+        masked = None if self._momentum is None or not self._traits.masking else self._momentum[place]
         if isinstance(v, Sum):
             self._guesses[place.start] = v.guess
-            return torch.from_numpy(v.take(indices.numpy(), self._traits.masking))
+            return torch.from_numpy(v.take(indices.numpy(), None if masked is None else masked.numpy()))
         values = v.index_select(0, indices)
         if self.residual is not None:
             v.index_fill_(0, indices, 0.0)
-        if self._momentum is not None and self._traits.masking:
-            self._momentum[place].index_fill_(0, indices, 0.0)
+        if masked is not None:
+            masked.index_fill_(0, indices, 0.0)
         return values
 
-    def _check_sum(self, v: select.Vector) -> None:
+    def _check_sum(self, v: torch.Tensor) -> None:
         """Refuse a sum that is not finite: finite gradients can add up to more than the dtype holds."""
         if self.residual is None and self._momentum is None:
             return
-        if not (v.finite() if isinstance(v, Sum) else is_finite(v)):
+        if not is_finite(v):
             raise NonFinite("the sum with the residual or the momentum contains infinite entries: nothing was sent")
 
-    def _with_momentum(self, gradient: torch.Tensor, place: slice) -> torch.Tensor:
+    def _with_momentum(self, gradient: torch.Tensor, place: slice, summed: bool = False) -> torch.Tensor:
         """The vector that a gradient adds to the residual: the gradient, or the momentum with it."""
         if self._momentum is None:
             return gradient
         u = self._momentum[place]
+        if summed:
+            return u
         if self._traits.nesterov:
             return u.add_(gradient).mul_(self._traits.momentum) + gradient
         return u.mul_(self._traits.momentum).add_(gradient)
@@ -238,22 +260,6 @@ def allocated(
 ) -> dict[str, torch.Tensor]:
     """The memories that are `kept` already, or new ones."""
     return dict(kept) if kept is not None else {name: zeros(memory, device) for name, memory in wanted.items()}
-
-
-def is_finite(t: torch.Tensor) -> bool:
-    """Whether all entries are finite. One sum tells, unless the sum itself overflows."""
-    return math.isfinite(t.detach().sum().item()) or bool(torch.isfinite(t).all())
-
-
-def checked_finite(v: torch.Tensor, what: str = "the gradient") -> torch.Tensor:
-    """The vector, detached.
-
-    Raises:
-        NonFinite: it contains NaN or infinity.
-    """
-    if not is_finite(v):
-        raise NonFinite(f"{what} contains NaN or infinite entries: nothing was sent")
-    return v.detach()
 
 
 def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar
 import torch
 
 from pslab.config.parameters import Bounds, OneOf, check
-from pslab.tensors.pruning.pruner import Pruner, Setting, allocated, checked_finite, memories
+from pslab.tensors.finite import checked_finite
+from pslab.tensors.pruning.pruner import Pruner, Setting, allocated, memories
 from pslab.tensors.workload.keyspace import KeyRange, Keyspace
 
 FIT = "fit"

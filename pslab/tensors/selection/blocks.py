@@ -16,7 +16,7 @@ from pslab.tensors.selection import simd
 
 Array = NDArray[Any]
 Part = TypeVar("Part", bound=Callable[..., Any])
-Sum = tuple[Array, Array, Array, Any, bool, Array]  # `scan.Sum.once`
+Sum = tuple[Array, Array, Array, Any, bool, Array]  # what `scan.Sum.read` hands to a loop
 
 SPARE = 64
 SUMS = {"reassoc", "nsz", "contract"}  # what a compiler must be allowed to do to sum in the lanes of a register
@@ -43,7 +43,7 @@ def total_of(y: Array) -> Any:
 
 @in_order
 def added(parts: Sum, first: int, size: int) -> Array:
-    """The block that begins at `first`, once what is to be added to it has been; its sum goes into the total."""
+    """The block that begins at `first`, once what is to be added to it has been; its sum goes into a total, if any."""
     x, gradient, momentum, m, nesterov, total = parts
     y = x[first : first + size]
     if len(gradient):
@@ -61,6 +61,7 @@ def added(parts: Sum, first: int, size: int) -> Array:
         else:
             for i in range(len(y)):
                 y[i] += g[i]
+    if len(total):
         total[0] += total_of(y)
     return y
 

@@ -98,7 +98,7 @@ def deviation(x: Sum, sigmas: float) -> Indices:
     dtype, many = x.dtype, share > scan.MANY
     room = scan.room(len(x), math.ceil(share * scan.DRAWN[0]), scan.DRAWN[0])
     indices, magnitudes = scan.arrays(dtype, room)
-    total, squares, found = scan.loops(dtype).moments(x.once(), 0.0, low, many, indices, magnitudes, room)
+    total, squares, found = x.read(scan.loops(dtype).moments, 0.0, low, many, indices, magnitudes, room)
     edge = exceed(sigmas * _deviation(x, total, squares), dtype)
     held = found >= 0 and low <= edge
     chosen = scan.kept(indices[:found], magnitudes[:found], edge) if held else above(x, edge)
@@ -133,7 +133,7 @@ def dynamic(x: Sum, passes: int) -> tuple[Indices, list[float]]:
 def _moments(x: Sum, shift: float) -> tuple[float, float]:
     """The sums of x - shift and of its squares."""
     nothing = x.dtype.type(np.inf), False, *scan.arrays(x.dtype, 0), -1
-    total, squares, _ = scan.loops(x.dtype).moments(x.once(), shift, *nothing)
+    total, squares, _ = x.read(scan.loops(x.dtype).moments, shift, *nothing)
     return total, squares
 
 
@@ -180,8 +180,8 @@ def _thresholds(x: Sum, passes: int) -> tuple[list[float], Found | None]:
         rooms = tuple(scan.room_for(x, sample, *limits) for limits in ((last, np.inf), (low, high), (deep, np.inf)))
         indices, magnitudes = scan.arrays(dtype, rooms[0])
         band, rest = scan.scratch.array("band", dtype, rooms[1]), scan.scratch.array("rest", dtype, rooms[2])
-        total, count, low_total, low_count, found, banded, rested = loop.tails(
-            x.once(), edge, (low, high, deep, last), indices, (magnitudes, band, rest), rooms
+        total, count, low_total, low_count, found, banded, rested = x.read(
+            loop.tails, edge, (low, high, deep, last), indices, (magnitudes, band, rest), rooms
         )
         if not count:
             break

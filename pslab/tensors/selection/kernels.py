@@ -49,14 +49,14 @@ def take(x: Array, momentum: Array, indices: Array, values: Array) -> None:
 @loop
 def search(parts: Sum, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int) -> int:
     """Write the indices and magnitudes of |x| > edge. Returns their number, or -1 if they do not fit.
-    Everything is added that is to be added, also then."""
+    Everything is added and summed that is to be, also then."""
     places = np.empty(BLOCK + SPARE, np.uint16)
     found = 0
     for first in range(0, len(parts[0]), BLOCK):
         y = blocks.added(parts, first, BLOCK)
         if found + len(y) > room:
             room = found = -1
-            if not len(parts[1]):
+            if not len(parts[1]) and not len(parts[5]):
                 break
         elif many:
             found = blocks.many(y, edge, first, indices, magnitudes, found, places)

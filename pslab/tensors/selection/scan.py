@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pslab.tensors.finite import NonFinite
+
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
 Found = tuple[Indices, Array]  # indices and their magnitudes
@@ -24,6 +26,7 @@ MORE = 0.2  # of the entries that are wanted: so many more exceed a guess
 LOWER = 0.99  # of a threshold: a guess of that of a similar vector
 KEPT_BYTES = 1 << 28  # a larger scratch array is not kept
 SPARE, BLOCK = 64, 1 << 11  # of `kernels`, which is imported late: its arrays' extra length, its largest block
+NOTHING = np.zeros(0)
 
 
 @cache
@@ -40,7 +43,8 @@ class Sum:
 
     That is the gradient [n], or, with a momentum u [n], what u becomes: first u = m u + gradient, or, after Nesterov,
     u = m (u + gradient), to which the gradient is added once more. Every operation rounds as torch's operators do.
-    Nothing is to be added without a gradient.
+    Nothing is to be added without a gradient. The loop that reads the entries first also adds, and sums what it finds:
+    that sum tells whether all entries are finite.
     """
 
     def __init__(
@@ -49,14 +53,18 @@ class Sum:
     ) -> None:  # fmt: skip
         self.x, self._momentum = x, x[:0] if momentum is None else momentum
         self._gradient, self._m, self._nesterov = x[:0] if gradient is None else gradient, x.dtype.type(m), nesterov
-        self._total = np.zeros(1)
+        self._total = np.zeros(1)  # of the entries, or of length 0: nobody asks
         #: an edge that a few more entries exceed than are wanted, and their share: after a selection, for the next one
         self.guess: tuple[Any, float] | None = None
 
     @classmethod
     def of(cls, v: torch.Tensor | Sum) -> Sum:
-        """The vector itself, or one to which nothing is to be added."""
-        return v if isinstance(v, Sum) else cls(v.detach().contiguous().numpy())
+        """The vector itself, or one that is finite and to which nothing is to be added."""
+        if isinstance(v, Sum):
+            return v
+        found = cls(v.detach().contiguous().numpy())
+        found._total = NOTHING
+        return found
 
     def __len__(self) -> int:
         return len(self.x)
@@ -78,27 +86,29 @@ class Sum:
         summed: Array = x + added
         return summed
 
-    def once(self) -> tuple[Array, Array, Array, Any, bool, Array]:
-        """The arguments of a loop over all entries. That loop does the addition; later loops do not repeat it."""
-        gradient, self._gradient = self._gradient, self.x[:0]
-        return self.x, gradient, self._momentum, self._m, self._nesterov, self._total
+    def read(self, loop: Callable[..., Any], *arguments: Any) -> Any:
+        """What a loop over all entries returns. The first one does the addition, and later ones do not repeat it.
+
+        Raises:
+            NonFinite: the first one found NaN or infinite entries.
+        """
+        (gradient, self._gradient), (total, self._total) = (self._gradient, self.x[:0]), (self._total, NOTHING)
+        found = loop((self.x, gradient, self._momentum, self._m, self._nesterov, total), *arguments)
+        if len(total) and not (math.isfinite(total[0]) or np.isfinite(self.x).all()):  # a sum may overflow itself
+            raise NonFinite("the gradient or the sum with the residual or the momentum contains NaN or infinite entries"
+                            ": nothing was sent")  # fmt: skip
+        return found
 
     def settled(self) -> Array:
         """x, with everything in it."""
-        if len(self._gradient):
-            loops(self.dtype).search(self.once(), self.dtype.type(0), False, *arrays(self.dtype, 0), 0)
+        if len(self._total):
+            self.read(loops(self.dtype).search, self.dtype.type(0), False, *arrays(self.dtype, 0), 0)
         return self.x
 
-    def finite(self) -> bool:
-        """Whether the entries are finite, if they were before. Their sum tells, unless it overflows itself."""
-        self.settled()
-        return bool(np.isfinite(self._total[0]) or np.isfinite(self.x).all())
-
-    def take(self, indices: Array, masking: bool) -> Array:
-        """The entries at the indices, which become 0; with masking those of the momentum, too."""
+    def take(self, indices: Array, masked: Array | None) -> Array:
+        """The entries at the indices, which become 0, and so do those of `masked` [n]."""
         values = np.empty(len(indices), self.dtype)
-        momentum = self._momentum if masking else self.x[:0]
-        loops(self.dtype).take(self.settled(), momentum, indices, values)
+        loops(self.dtype).take(self.settled(), self.x[:0] if masked is None else masked, indices, values)
         return values
 
 
@@ -125,7 +135,7 @@ scratch = _Scratch()
 def search(x: Sum, edge: Any, share: float, room: int) -> Found | None:
     """The entries with |x| > edge, in scratch arrays; None if they do not fit in `room`, which includes one block."""
     indices, magnitudes = arrays(x.dtype, room)
-    found = loops(x.dtype).search(x.once(), edge, share > MANY, indices, magnitudes, room)
+    found = x.read(loops(x.dtype).search, edge, share > MANY, indices, magnitudes, room)
     return None if found < 0 else (indices[:found], magnitudes[:found])
 
 

@@ -1,14 +1,16 @@
-"""Gradients of linear layers, computed straight into the buffers that the server reads.
+"""Gradients of linear layers, computed straight into the buffers that the server reads, or into what a rule sums up.
 
 Autograd makes a gradient in memory of its own and adds it to what `.grad` holds: of the weights of a linear layer that
-is three passes over memory more than the product itself. Layers that are exactly nn.Linear, without hooks, write
-theirs; what else uses their parameters, such as a penalty in the loss, and all other layers go autograd's way. Both
-leave the same bits, but for the sign of zeros, which changes no weight.
+is three passes over memory more than the product itself. Layers that are exactly nn.Linear, without hooks, note their
+products in the backward pass and do them at its end, where they belong; what else uses their parameters, such as a
+penalty in the loss, and all other layers go autograd's way. Both leave the same bits, but for the sign of zeros, which
+changes no weight.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,20 +18,28 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 ALIGNMENT = 64  # bytes, of all that torch allocates
+SMALL = 1 << 12  # of fewer entries a pass costs nothing
+
+
+class Place(NamedTuple):
+    """Where the gradients of a layer go: of its weight [out, in], and of its bias [out], if it has one. They are added
+    to `factor` times what lies there."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    factor: float = 0.0
 
 
 class Straight:
-    """The forward pass of one layer, and where its gradients go: `weight` [out, in] and `bias` [out], if it has one.
-    An `ordinary` one goes autograd's way after all."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
+    """The forward pass of one layer, and the products of its backward pass. An `ordinary` one goes autograd's way after
+    all."""
 
     def __init__(self, layer: nn.Linear) -> None:
-        self.layer, self.ordinary, self._written = layer, False, False
+        self.layer, self.ordinary = layer, False
+        self._products: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __deepcopy__(self, memo: Any) -> Straight:
-        return self  # it holds nothing of a pass
+        return self  # it holds nothing beyond a pass
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
@@ -38,34 +48,84 @@ class Straight:
         found: torch.Tensor = _Linear.apply(x, weight, bias, self)  # type: ignore[no-untyped-call]
         return found
 
-    def begin(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """A pass begins, whose gradients go there; the parameters have none."""
-        self.weight, self.bias, self._written = weight, bias, False
+    def begin(self) -> None:
+        """The backward pass begins; the parameters have no gradients."""
+        self._products = []
 
-    def put(self, gradient: torch.Tensor, x: torch.Tensor) -> None:
+    def note(self, gradient: torch.Tensor, x: torch.Tensor) -> None:
         """The layer's output [batch, out] has this gradient, its input was `x` [batch, in]."""
-        if self._written:  # a layer that is used again
-            self.weight.add_(gradient.t().mm(x))
-        elif self.weight.data_ptr() % ALIGNMENT:  # where a product lies changes the last bits of some
-            self.weight.copy_(gradient.t().mm(x))
-        else:
-            torch.mm(gradient.t(), x, out=self.weight)
-        if self.bias is not None:
-            if self._written:
-                self.bias.add_(gradient.sum(0))
-            else:
-                torch.sum(gradient, 0, out=self.bias)
-        self._written = True
+        self._products.append((gradient, x.detach()))
 
-    def end(self) -> None:
-        """The pass has ended: what autograd has found is added, and a layer that was not used has a gradient of 0."""
-        for place, parameter in ((self.weight, self.layer.weight), (self.bias, self.layer.bias)):
-            if place is None:
-                continue
-            if not self._written:
+    @torch.no_grad()
+    def end(self, own: Place, sums: Place | None = None) -> bool:
+        """The backward pass has ended: the gradient is written to its `own` place, or added to the `sums`, if that
+        leaves the bits of adding it afterwards; whether it was added."""
+        products, self._products = self._products, []
+        parameters = [(own.weight, self.layer.weight), *([] if own.bias is None else [(own.bias, self.layer.bias)])]
+        alone = len(products) == 1 and all(parameter.grad is None for _, parameter in parameters)
+        if sums is not None and alone and _usual(*products[0]) and sums_alike(len(products[0][0]), sums):
+            _add(sums, *products[0])
+            return True
+        for number, product in enumerate(products):
+            _write(own, *product, again=number > 0)
+        for place, parameter in parameters:
+            if not products:
                 place.zero_()
-            if parameter.grad is not None:
+            if parameter.grad is not None:  # what autograd has found
                 place.add_(parameter.grad)
+        return False
+
+
+def _add(place: Place, gradient: torch.Tensor, x: torch.Tensor) -> None:
+    place.weight.addmm_(gradient.t(), x, beta=place.factor)
+    if place.bias is not None:
+        place.bias.mul_(place.factor).add_(gradient.sum(0))
+
+
+def _write(place: Place, gradient: torch.Tensor, x: torch.Tensor, *, again: bool) -> None:
+    if again:  # the layer was used before
+        place.weight.add_(gradient.t().mm(x))
+    elif place.weight.data_ptr() % ALIGNMENT:  # where a product lies changes the last bits of some
+        place.weight.copy_(gradient.t().mm(x))
+    else:
+        torch.mm(gradient.t(), x, out=place.weight)
+    if place.bias is None:
+        return
+    if again:
+        place.bias.add_(gradient.sum(0))
+    else:
+        torch.sum(gradient, 0, out=place.bias)
+
+
+def _usual(gradient: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether a product's factors lie as those with which `sums_alike` tries it."""
+    return all(each.is_contiguous() and not each.data_ptr() % ALIGNMENT for each in (gradient, x))
+
+
+def sums_alike(batch: int, sums: Place) -> bool:
+    """Whether a product of so many rows that is added as it is computed has the bits of one that is added afterwards.
+
+    Where a library sums up in registers to the end, it does: with float32 and batches up to about 200. It is tried out.
+    """
+    weight = sums.weight
+    if weight.numel() < SMALL:
+        return False
+    lies = weight.data_ptr() % ALIGNMENT
+    return _tried(batch, weight.shape, weight.dtype, lies, sums.factor, torch.get_num_threads())
+
+
+@cache
+def _tried(
+    batch: int, shape: tuple[int, int], dtype: torch.dtype, offset_bytes: int, factor: float, threads: int
+) -> bool:
+    (outputs, inputs), draw = shape, torch.Generator().manual_seed(0)
+    gradient, x, row = (torch.randn(*size, generator=draw, dtype=dtype)
+                        for size in ((batch, outputs), (batch, inputs), (inputs,)))  # fmt: skip
+    room = torch.empty(outputs * inputs + ALIGNMENT, dtype=dtype)
+    begin = (offset_bytes - room.data_ptr() % ALIGNMENT) % ALIGNMENT // dtype.itemsize
+    within = room[begin : begin + outputs * inputs].view(shape).copy_(row.expand(shape))
+    within.addmm_(gradient.t(), x, beta=factor)
+    return torch.equal(within, gradient.t().mm(x).add_(row * factor))
 
 
 class _Linear(torch.autograd.Function):
@@ -81,7 +141,7 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
         x, weight = ctx.saved_tensors
-        ctx.straight.put(gradient, x)
+        ctx.straight.note(gradient, x)
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         if x.stride() == (1, len(x)):  # autograd's order for inputs in columns
@@ -106,5 +166,7 @@ def install(module: nn.Module) -> list[Straight]:
 def _plain(layer: nn.Linear, own: list[nn.Parameter]) -> bool:
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     if type(layer) is not nn.Linear or "forward" in vars(layer) or any(getattr(layer, each) for each in hooks):
+        return False
+    if vars(layer)["_parameters"].keys() != {"weight", "bias"}:
         return False
     return all(each.requires_grad and not (each._backward_hooks or each._post_accumulate_grad_hooks) for each in own)

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.usefixtures("small_pool")
 LONG = {"compute_s": 0.05}  # a run that is not over before a process has been spawned
 
 
-def conduct(tmp_path, act=None, **fields):
+def conduct(tmp_path, act=None, hidden=32, **fields):
     marker = tmp_path / "marker" if act else None
-    model = partial(Sabotaged, marker, act)
+    model = partial(Sabotaged, marker, act, hidden)
     wanted = tiny(**{"model": model, "sync": "bsp", "prune": Largest(), "on_death": "restart", "workers": 2,
                      "pushes": 40, **fields})  # fmt: skip
     return run(wanted, results=tmp_path / str(bool(act)), progress=False)
@@ -193,6 +193,15 @@ def test_a_successor_goes_on_with_the_x_and_the_u_of_its_predecessor(tmp_path):
     fields = {"sync": "admm:2", "prune": "none", "cluster": {"compute_s": 0.01}}
     undisturbed = conduct(tmp_path, **fields)
     check(tmp_path, undisturbed, ("pslab.engines.worker.state:WorkerState.end", 5), **fields)
+
+
+@pytest.mark.parametrize(("rule", "when"), [
+    ("static:5%", "after"), pytest.param("static:5%", "before", marks=pytest.mark.slow),
+    pytest.param("dgc:5%", "after", marks=pytest.mark.slow)])  # fmt: skip
+def test_a_successor_has_the_residual_without_the_gradient_that_was_being_added_to_it(tmp_path, rule, when):
+    fields = {"prune": rule, "hidden": 96, "cluster": {"compute_s": 0.01}}
+    undisturbed = conduct(tmp_path, **fields)
+    check(tmp_path, undisturbed, ("pslab.tensors.workload.straight:_add", 5, when), **fields)
 
 
 @pytest.mark.slow

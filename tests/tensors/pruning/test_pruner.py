@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from pslab.tensors.pruning.pruner import NonFinite, Pruner, Setting, is_finite, memories, zeros
+from pslab.tensors.finite import NonFinite, is_finite
+from pslab.tensors.pruning.pruner import Pruner, Setting, memories, zeros
 from pslab.tensors.pruning.range_push import RangePruner, Ranges, keys_of
 from pslab.tensors.pruning.rules import DGC, Dense, Deviation, Dynamic, PruningRule, Static
 from pslab.tensors.workload.keyspace import Keyspace

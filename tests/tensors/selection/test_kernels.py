@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numba import config, njit
 
+from pslab.tensors.finite import NonFinite
 from pslab.tensors.selection import blocks, compiling, kernels, scan, simd
 from pslab.tensors.selection.kernels import SPARE
 from pslab.tensors.selection.scan import Sum
@@ -40,11 +41,18 @@ def test_search_writes_nothing_beyond_its_room(many: bool) -> None:
     x = np.ones(5000, np.float32)
     for room in (0, 1000, 2048, 4999):
         indices, magnitudes = np.full(room + SPARE + 9, -7), np.full(room + SPARE + 9, -7, np.float32)
-        assert kernels.search(Sum(x).once(), np.float32(0), many, indices[:-9], magnitudes[:-9], room) == -1
-        *sums, found = kernels.moments(Sum(x).once(), 0.0, np.float32(0), many, indices[:-9], magnitudes[:-9], room)
+        assert Sum(x).read(kernels.search, np.float32(0), many, indices[:-9], magnitudes[:-9], room) == -1
+        *sums, found = Sum(x).read(kernels.moments, 0.0, np.float32(0), many, indices[:-9], magnitudes[:-9], room)
         assert (sums, found) == ([5000, 5000], -1)  # the sums are complete
         assert (indices[-9:] == -7).all()
         assert (magnitudes[-9:] == -7).all()
+
+
+def test_a_search_that_does_not_fit_reads_on_where_the_entries_may_not_be_finite() -> None:
+    x = np.ones(5000, np.float32)
+    x[-1] = np.nan
+    with pytest.raises(NonFinite):
+        Sum(x).read(kernels.search, np.float32(0), False, *scan.arrays(x.dtype, 1000), 1000)
 
 
 def test_sample_takes_one_entry_of_every_stretch() -> None:
@@ -67,7 +75,7 @@ def test_sums_of_many_blocks_are_compensated() -> None:
     """Equal entries are rounded the same way in every block."""
     x = np.full(3_000_000, 0.1)
     at, magnitudes = np.empty(SPARE, np.int64), np.empty(SPARE)
-    total, _, _ = kernels.moments(Sum(x).once(), 0.0, np.inf, False, at, magnitudes, 0)
+    total, _, _ = Sum(x).read(kernels.moments, 0.0, np.inf, False, at, magnitudes, 0)
     assert total / len(x) == pytest.approx(0.1, rel=2e-15)
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pslab.config.spec import build
-from pslab.tensors.pruning.pruner import NonFinite, Pruner
+from pslab.tensors.finite import NonFinite
+from pslab.tensors.pruning.pruner import Pruner
 from pslab.tensors.selection import scan, select
 from pslab.tensors.selection.scan import Sum
 

@@ -101,6 +101,17 @@ class Steep(Plain):
         return found + slope.square().sum()
 
 
+class Attacked(Plain):
+    """Its forward pass differentiates, and goes on with numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1).requires_grad_()
+        if not torch.is_grad_enabled():
+            return super().forward(x)
+        (slope,) = torch.autograd.grad(super().forward(x).sum(), x)
+        return super().forward(x + 0.1 * slope.sign())
+
+
 def computing(run: object, buffers: int = 1) -> tuple[Computing, list[torch.Tensor]]:
     experiment = resolve(run)  # type: ignore[arg-type]
     data = Arena()
@@ -121,7 +132,7 @@ def both(monkeypatch: pytest.MonkeyPatch, **fields: object) -> tuple[Computing, 
     return straight, ordinary, [own, other]
 
 
-@pytest.mark.parametrize("model", [Plain, Twice, Unused, Tied, Mixed, Hooked, Steep])
+@pytest.mark.parametrize("model", [Plain, Twice, Unused, Tied, Mixed, Hooked, Steep, Attacked])
 @pytest.mark.parametrize("fields", [{}, {"loss": penalty}, {"dtype": "float64"}], ids=["", "penalty", "float64"])
 def test_both_ways_leave_the_same_bits(model: Callable[[], nn.Module], fields: dict[str, object], monkeypatch):
     straight, ordinary, (own, other) = both(monkeypatch, model=model, **fields)
