@@ -33,10 +33,8 @@ class Loops:
 
     def loop(self, function: Loop) -> Loop:
         """Compiled when it is first called."""
-        found = cast(FunctionType, function)
-        self.functions.append(found)
-        self._compile(found)
-        return cast(Loop, self._loop(found))
+        self.functions.append(cast(FunctionType, function))
+        return cast(Loop, _compiled(self.functions[-1]))
 
     def warm(self, types: str, call_all: Callable[[], None]) -> None:
         """Compile every loop for these types, or load what an earlier process has compiled: `call_all` calls each."""
@@ -46,7 +44,7 @@ class Loops:
                 call_all()
         except Exception:  # whatever is wrong with the cached code or the disk, the loops can be compiled without them
             for function in self.functions:
-                self._compile(function)
+                function.__globals__[function.__name__] = _compiled(function)
             call_all()
 
     def use_cache(self) -> Path | None:
@@ -68,19 +66,16 @@ class Loops:
         config.CACHE_DIR = str(folder)
         try:
             for function in self.functions:
-                self._loop(function).enable_caching()
+                function.__globals__[function.__name__].enable_caching()
         finally:
             config.CACHE_DIR = before
         return folder
 
-    def _compile(self, function: FunctionType) -> None:
-        from numba import njit
 
-        function.__globals__[function.__name__] = njit(nogil=True)(function)
+def _compiled(function: FunctionType) -> Any:
+    from numba import njit
 
-    def _loop(self, function: FunctionType) -> Any:
-        """What its module has under the function's name."""
-        return function.__globals__[function.__name__]
+    return njit(nogil=True)(function)
 
 
 @contextmanager

@@ -34,15 +34,14 @@ class Cache:
     """One loop, which is not compiled yet, and a folder for what is compiled."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.patch, self.folder = monkeypatch.setattr, folder
-        monkeypatch.setitem(globals(), "kept", KEPT)
+        self.patch, self.folder, self._set = monkeypatch.setattr, folder, monkeypatch.setitem
         self.patch(config, "CACHE_DIR", str(folder))
         self.patch(compiling, "WAIT_S", 0.0)
 
     def loops(self) -> Loops:
         """As they are in a new process."""
         made = Loops(simd)
-        made.loop(KEPT)
+        self._set(globals(), "kept", made.loop(KEPT))
         return made
 
     def hit(self) -> bool:

@@ -89,8 +89,8 @@ class Part:
     @cached_property
     def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where each slice starts in the range, and how much further in the flat vector."""
-        starts = np.cumsum([0, *(s.stop - s.start for s in self.slices[:-1])])
-        return starts, np.array([s.start for s in self.slices]) - starts
+        starts = np.cumsum([0, *(s.stop - s.start for s in self.slices)])[:-1]
+        return starts, np.array([s.start for s in self.slices], np.int64) - starts
 
 
 class _Range:
