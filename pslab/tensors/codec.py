@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ HEADER = struct.Struct("<QBBHII")
 CRC = struct.Struct("<I")
 START = HEADER.size + CRC.size  # 24 bytes: a multiple of eight, so that the values are aligned
 DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
+INDICES = (np.dtype(np.int64), np.dtype(np.int32))
 NO_VALUES = len(DTYPES)  # in the place of a dtype
 NAMES = tuple(name for name in ROWS["codec"] if name != "auto")  #: in the order of their numbers in the header
 
@@ -58,6 +60,15 @@ class Positions(NamedTuple):
     k: int
     codec: str
     written: Array
+
+
+class Counts(NamedTuple):
+    """What decides how many bytes the positions of k entries of a vector of length n take."""
+
+    n: int
+    k: int
+    varint_bytes: int  #: of the gaps between them
+    runs: int  #: of consecutive entries
 
 
 # --- codecs -----------------------------------------------------------------------------------------------------------
@@ -103,13 +114,9 @@ class Codec:
         """
         raise NotImplementedError
 
-    def size_bytes(self, indices: Array, n: int, most: int) -> int:
-        """The length in bytes of `positions`; some length above `most` where that is longer."""
-        return self.positions(indices, n).nbytes
-
-    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
-        """The length in bytes of the positions in slices, which ascend and do not touch."""
-        return self.size_bytes(np.concatenate([np.arange(s.start, s.stop) for s in slices]), n, 8 * MAX_N)
+    def size_bytes(self, counts: Counts) -> int:
+        """The length in bytes of `positions`."""
+        raise NotImplementedError
 
 
 class AllEntries(Codec):
@@ -120,6 +127,9 @@ class AllEntries(Codec):
 
     def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
         return k * itemsize, k * itemsize
+
+    def size_bytes(self, counts: Counts) -> int:
+        return 0
 
     def positions(self, indices: Array, n: int) -> Array:
         return np.empty(0, np.uint8)
@@ -132,11 +142,8 @@ class AllEntries(Codec):
 class Coordinates(Codec):
     """Positions of sparse entries: each index as i32."""
 
-    def size_bytes(self, indices: Array, n: int, most: int) -> int:
-        return 4 * len(indices)
-
-    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
-        return int(4 * sum(s.stop - s.start for s in slices))
+    def size_bytes(self, counts: Counts) -> int:
+        return 4 * counts.k
 
     def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
         return k * (itemsize + 4), k * (itemsize + 4)
@@ -147,38 +154,37 @@ class Coordinates(Codec):
     def indices(self, positions: Array, n: int, k: int) -> Array:
         if len(positions) != 4 * k:
             raise FrameError(f"{k} coordinates take {4 * k} bytes, not {len(positions)}")
-        indices = np.frombuffer(positions, "<i4")
-        if not increasing(indices, n):
+        indices = np.frombuffer(positions, "<i4").astype(np.int64)
+        if _counted(indices, n) is None:
             raise FrameError(f"coordinates that do not increase or lie outside 0 to {n - 1}")
-        return indices.astype(np.int64)
+        return indices
 
 
 class Bitmap(Codec):
     """Positions of sparse entries: one bit per entry of the vector, lowest first."""
 
-    def size_bytes(self, indices: Array, n: int, most: int) -> int:
-        return -(-n // 8)
-
-    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
-        return -(-n // 8)
+    def size_bytes(self, counts: Counts) -> int:
+        return -(-counts.n // 8)
 
     def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
         size = k * itemsize + np.ceil(n / 8)
         return size, size
 
     def positions(self, indices: Array, n: int) -> Array:
-        mask = np.zeros(n, np.bool_)
-        mask[indices] = True
-        return np.packbits(mask, bitorder="little")
+        written = np.zeros(-(-n // 8), np.uint8)
+        loops().write_bits(_int64(indices), written)
+        return written
 
     def indices(self, positions: Array, n: int, k: int) -> Array:
         if len(positions) != -(-n // 8):
             raise FrameError(f"a bitmap of {n} entries takes {-(-n // 8)} bytes, not {len(positions)}")
         if n % 8 and positions[-1] >> (n % 8):
             raise FrameError("a bitmap with bits set beyond its last entry")
-        if (count := int(np.bitwise_count(positions).sum(dtype=np.int64))) != k:
+        words, indices = np.zeros(-(-n // 64), "<u8"), np.empty(k, np.int64)
+        words.view(np.uint8)[: len(positions)] = positions
+        if (count := loops().read_bits(words, indices)) != k:
             raise FrameError(f"a bitmap with {count} bits set for {k} values")
-        return set_bits(positions)
+        return indices
 
 
 class Varint(Codec):
@@ -186,117 +192,70 @@ class Varint(Codec):
 
     LIMITS = (7, 14, 21, 28)  # the bits that one byte, two bytes, ... hold
 
-    def size_bytes(self, indices: Array, n: int, most: int) -> int:
-        return most + 1 if len(indices) > most else self._total(self._gaps(indices))
-
-    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
-        skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
-        return int(sum(s.stop - s.start for s in slices) - len(slices) + self._total(np.array(skipped, np.uint32)))
+    def size_bytes(self, counts: Counts) -> int:
+        return counts.varint_bytes
 
     def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
         least = k * (itemsize + 1)
         return least, least + sum(np.minimum(k, (n - k) // 2**bits) for bits in self.LIMITS)
 
     def positions(self, indices: Array, n: int) -> Array:
-        gaps = self._gaps(indices)
-        total = self._total(gaps)
-        if total == len(gaps):
-            return gaps.astype(np.uint8)
-        long = np.flatnonzero(gaps >= 128)
-        extra = np.zeros(len(gaps), np.int64)  # bytes of each gap after its first
-        for bits in self.LIMITS:
-            extra[long] += gaps[long] >= np.uint32(1 << bits)
-        at = np.arange(len(gaps)) + np.cumsum(extra) - extra
-        coded = np.empty(total, np.uint8)
-        coded[at] = gaps & np.uint32(127)
-        rest, at = gaps[long], at[long]
-        while len(rest):
-            coded[at] |= 128
-            rest, at = rest >> np.uint32(7), at + 1
-            coded[at] = rest & np.uint32(127)
-            left = np.flatnonzero(rest >= 128)
-            rest, at = rest[left], at[left]
-        return coded
+        room = np.empty(loops().VARINT_BYTES * len(indices), np.uint8)
+        return room[: loops().write_varints(_int64(indices), room)]
 
     def indices(self, positions: Array, n: int, k: int) -> Array:
-        last = np.flatnonzero(positions < 128)  # the last byte of each number
-        if len(last) != k or (k and last[-1] != len(positions) - 1) or (not k and len(positions)):
+        loop, indices = loops(), np.empty(min(k, len(positions)), np.int64)  # a varint has a byte at least
+        found = loop.read_varints(loop.read_only(positions), n, indices)
+        if k > len(positions) or found == loop.INCOMPLETE:
             raise FrameError(f"{len(positions)} bytes are not {k} complete varints")
-        gaps = positions.astype(np.int64) if len(positions) == k else self._long(positions, last, n)
-        indices = np.cumsum(gaps + 1) - 1  # k * 2**31 at most: no overflow
-        if k and indices[-1] >= n:
+        if found == loop.TOO_LONG:
+            raise FrameError("a varint that is longer than necessary")
+        if found == loop.OUTSIDE:
             raise FrameError(f"varints outside 0 to {n - 1}")
         return indices
-
-    def _long(self, positions: Array, last: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-        """The numbers, of which some have several bytes."""
-        first = np.concatenate(([0], last[:-1] + 1))
-        size = last - first
-        if int(size.max()) > 4 or bool(((positions[last] == 0) & (size > 0)).any()):
-            raise FrameError("a varint that is longer than necessary")
-        gaps = (positions[first] & 127).astype(np.int64)
-        more, step = np.flatnonzero(size), 1
-        while len(more):
-            gaps[more] |= (positions[first[more] + step] & 127).astype(np.int64) << (7 * step)
-            step += 1
-            more = more[size[more] >= step]
-        if int(gaps.max()) >= n:
-            raise FrameError(f"varints outside 0 to {n - 1}")
-        return gaps
-
-    def _gaps(self, indices: Array) -> NDArray[np.uint32]:
-        """The number of entries that are skipped before each index."""
-        gaps = np.empty(len(indices), np.uint32)
-        gaps[:1] = indices[:1]
-        np.subtract(indices[1:], indices[:-1], out=gaps[1:], casting="unsafe")
-        gaps[1:] -= np.uint32(1)
-        return gaps
-
-    def _total(self, gaps: NDArray[np.uint32]) -> int:
-        return len(gaps) + sum(int(np.count_nonzero(gaps >= np.uint32(1 << bits))) for bits in self.LIMITS)
 
 
 class RunLengths(Codec):
     """Positions of consecutive entries: the starts of all runs as u32, then their lengths."""
 
     RUN_BYTES = 8
-    CHUNK = 1 << 15  # entries that are counted at a time
-    FEW = 64  # below so many runs, they are expanded one by one
 
-    def size_bytes(self, indices: Array, n: int, most: int) -> int:
-        found = min(1, len(indices))
-        for start in range(0, len(indices) - 1, self.CHUNK):
-            piece = indices[start : start + self.CHUNK + 1]
-            found += int(np.count_nonzero(piece[1:] - piece[:-1] != 1))
-            if self.RUN_BYTES * found > most:
-                break
-        return self.RUN_BYTES * found
-
-    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
-        return self.RUN_BYTES * len(slices)
+    def size_bytes(self, counts: Counts) -> int:
+        return self.RUN_BYTES * counts.runs
 
     def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
         fewest, most = np.minimum(1, k), np.minimum(k, n - k + 1)
         return k * itemsize + self.RUN_BYTES * fewest, k * itemsize + self.RUN_BYTES * most
 
     def positions(self, indices: Array, n: int) -> Array:
-        if not len(indices):
-            return np.empty(0, np.uint8)
-        first = np.concatenate(([0], np.flatnonzero(indices[1:] - indices[:-1] != 1) + 1))
-        return np.concatenate((indices[first], np.diff(first, append=len(indices)))).astype("<u4")
+        room = np.empty((2, len(indices)), "<u4")
+        runs = loops().write_runs(_int64(indices), *room)
+        return room[:, :runs].ravel()
 
     def indices(self, positions: Array, n: int, k: int) -> Array:
         if len(positions) % self.RUN_BYTES:
             raise FrameError(f"{len(positions)} bytes are not a whole number of runs of {self.RUN_BYTES}")
         starts, lengths = np.frombuffer(positions, "<u4").reshape(2, -1).astype(np.int64)
-        ends = starts + lengths
         if int(lengths.sum()) != k:  # so that the memory needed is bounded by k
             raise FrameError(f"runs of {lengths.sum()} entries for {k} values")
-        if bool((lengths == 0).any()) or bool((ends[:-1] >= starts[1:]).any()) or (k and ends[-1] > n):
+        indices = np.empty(k, np.int64)
+        if not loops().read_runs(starts, lengths, n, indices):
             raise FrameError(f"runs that are empty, touch each other or lie outside 0 to {n - 1}")
-        if len(starts) < self.FEW:
-            return np.concatenate([np.arange(0), *map(np.arange, starts, ends)])
-        return np.asarray(np.arange(k) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths))
+        return indices
+
+
+@cache
+def loops() -> ModuleType:
+    """The compiled loops over positions, ready."""
+    from pslab.tensors import positions  # late, because numba's import takes a third of a second
+
+    positions.warm()
+    return positions
+
+
+def prepare() -> None:
+    """Compile or load the loops now, and not in the first frame of some entries."""
+    loops()
 
 
 @cache
@@ -312,29 +271,6 @@ def is_exact(name: str) -> bool:
 
 
 AUTO = ("coordinates", "bitmap", "varint", "runs")  #: of these `auto` takes the shortest
-
-
-def increasing(indices: Array, n: int) -> bool:
-    """Whether the indices increase strictly and lie in 0 to n - 1."""
-    if not len(indices):
-        return True
-    return bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
-
-
-def set_bits(bitmap: Array, chunk: int = 1 << 17) -> NDArray[np.int64]:
-    """The positions of the set bits of a bitmap (uint8, lowest bit first), increasing; found chunk by chunk (bytes)."""
-    if len(bitmap) > chunk:
-        return np.concatenate([set_bits(bitmap[i : i + chunk]) + i * 8 for i in range(0, len(bitmap), chunk)])
-    words = np.zeros(-(-len(bitmap) // 8) * 2, "<u4")
-    words.view(np.uint8)[: len(bitmap)] = bitmap
-    if int(np.bitwise_count(words.view("<u8")).sum(dtype=np.int64)) > len(bitmap) * 8 // 10:
-        return np.flatnonzero(np.unpackbits(bitmap, bitorder="little").view(np.bool_))
-    word = np.flatnonzero(words != 0)  # few words have a bit set, and few bytes of these: only they are unpacked
-    octets = words[word].view(np.uint8)
-    byte = np.flatnonzero(octets != 0)
-    bit = np.flatnonzero(np.unpackbits(octets[byte], bitorder="little").view(np.bool_))
-    found: NDArray[np.int64] = ((word[byte >> 2] << 5) + ((byte & 3) << 3))[bit >> 3] + (bit & 7)
-    return found
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -353,16 +289,23 @@ def largest_frame_bytes(n: int, itemsize: int) -> int:
 
 def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "auto") -> int:
     """The length in bytes of a frame of these slices of a vector of length n. They ascend and do not touch."""
-    k = sum(s.stop - s.start for s in slices)
+    k: int = sum(s.stop - s.start for s in slices)
     if k == n and codec in ("auto", "dense"):
         return frame_bytes(n, itemsize)
-    chosen = AUTO if codec == "auto" else (codec,)
-    return int(START + k * itemsize + min(codec_of(each).sliced_bytes(slices, n) for each in chosen))
+    skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
+    more = sum(max(gap.bit_length() - 1, 0) // 7 for gap in skipped)  # each entry has a byte, and a gap's has these
+    counts = Counts(n, k, k + more, len(slices))
+    size = _shortest(counts)[0] if codec == "auto" else codec_of(codec).size_bytes(counts)
+    return START + k * itemsize + size
 
 
 def position_bytes(indices: Array, n: int) -> int:
     """The length in bytes of the positions of these entries (increasing), as `auto` writes them."""
-    return 0 if len(indices) == n else _shortest(indices, n)[0]
+    if len(indices) == n:
+        return 0
+    counts = _counted(indices, n)
+    assert counts is not None
+    return _shortest(counts)[0]
 
 
 def body_bounds(k: Array, n: Array, itemsize: int, codec: str) -> tuple[Array, Array]:
@@ -408,7 +351,7 @@ def positions_of(indices: Array, n: int, codec: str = "auto") -> Positions:
         ValueError: as `encode_into`.
     """
     name = _chosen(Entries(n, indices, np.empty(len(indices), DTYPES[0])), codec)
-    return Positions(n, len(indices), name, codec_of(name).positions(indices, n))
+    return Positions(n, len(indices), name, codec_of(name).positions(indices, n).copy())  # without the room beside them
 
 
 def write_into(buffer: memoryview, positions: Positions, values: Array | None = None) -> int:
@@ -487,12 +430,13 @@ def _chosen(entries: Entries, codec: str) -> str:
         raise ValueError(f"codec={codec!r}; {nearest(codec, ROWS['codec'])}")
     if len(values) != (n if indices is None else len(indices)):
         raise ValueError(f"{len(values)} values for {n if indices is None else len(indices)} indices")
-    if indices is not None and (indices.dtype not in (np.int64, np.int32) or indices.ndim != 1):
+    if indices is not None and (indices.dtype not in INDICES or indices.ndim != 1):
         raise ValueError(f"indices must be one-dimensional int64 or int32, not {indices.ndim}-d {indices.dtype}")
-    if indices is not None and not increasing(indices, n):
+    counts = None if indices is None else _counted(indices, n)
+    if indices is not None and counts is None:
         raise ValueError(f"indices must increase strictly and lie in 0 to {n - 1}")
     if codec == "auto":
-        return "dense" if indices is None or len(values) == n else _shortest(indices, n)[1]
+        return "dense" if counts is None or counts.k == n else _shortest(counts)[1]
     if codec == "dense" and len(values) < n:
         raise ValueError(f"{len(values)} of {n} entries cannot be sent as dense: the codec writes no positions")
     return codec
@@ -512,9 +456,17 @@ def _header(view: memoryview) -> tuple[str, np.dtype[Any] | None, int, int]:
     return NAMES[codec], None if dtype == NO_VALUES else DTYPES[dtype], n, k
 
 
-def _shortest(indices: Array, n: int) -> tuple[int, str]:
+def _counted(indices: Array, n: int) -> Counts | None:
+    """What the indices take; None if they do not increase strictly or do not lie in 0 to n - 1."""
+    varint_bytes, runs = loops().counted(_int64(indices), n)
+    return None if varint_bytes < 0 else Counts(n, len(indices), varint_bytes, runs)
+
+
+def _int64(indices: Array) -> Array:
+    """As the loops are compiled for."""
+    return np.ascontiguousarray(indices, np.int64)
+
+
+def _shortest(counts: Counts) -> tuple[int, str]:
     """The bytes of the shortest positions of these entries, and the codec that writes them."""
-    best = (8 * MAX_N, "")
-    for name in AUTO:
-        best = min(best, (codec_of(name).size_bytes(indices, n, best[0]), name))
-    return best
+    return min((codec_of(name).size_bytes(counts), name) for name in AUTO)

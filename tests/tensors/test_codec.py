@@ -18,20 +18,24 @@ from pslab.tensors.codec import (
     NAMES,
     START,
     Entries,
-    RunLengths,
     decode,
     encode,
     encode_into,
     frame_bytes,
     largest_frame_bytes,
     positions_of,
+    prepare,
     requested,
-    set_bits,
     sliced_bytes,
     write_into,
 )
 
 SPARSE = ("coordinates", "bitmap", "varint", "runs")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    prepare()
 
 
 def sparse(n: int, indices: list[int], dtype: str = "f4") -> Entries:
@@ -281,14 +285,6 @@ def test_decode_refuses_unknown_header_fields_and_a_vector_of_another_length(pla
         decode(resealed(frame))
 
 
-@pytest.mark.parametrize("density", [0, 1e-5, 0.001, 0.05, 0.2, 1])
-@pytest.mark.parametrize("n", [8, 72, 8192, 2_100_000])
-def test_set_bits_agrees_with_a_search_of_the_mask(n: int, density: float) -> None:
-    mask = np.random.default_rng(n).random(n) < density
-    mask[: n // 50] = density > 0  # a run of ones beside scattered ones
-    np.testing.assert_array_equal(set_bits(np.packbits(mask, bitorder="little")), np.flatnonzero(mask))
-
-
 @pytest.mark.parametrize("codec", ["auto", *SPARSE])
 @pytest.mark.parametrize("k", [1, 3, 40, 64])
 def test_a_request_names_places_and_has_no_values(codec: str, k: int) -> None:
@@ -313,10 +309,3 @@ def test_a_request_is_no_frame_of_entries_and_entries_are_no_request() -> None:
     buffer[size - 1] ^= 1
     with pytest.raises(FrameError, match="changed on its way"):
         requested(buffer[:size], 64)
-
-
-@pytest.mark.parametrize("past", [-1, 0, 1])
-def test_runs_that_end_where_a_chunk_does_are_counted(past: int) -> None:
-    n, runs = 2 * RunLengths.CHUNK, RunLengths()
-    indices = np.delete(np.arange(n), RunLengths.CHUNK + past)
-    assert runs.size_bytes(indices, n, 1000) == runs.positions(indices, n).nbytes == 16

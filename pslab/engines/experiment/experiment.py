@@ -93,6 +93,11 @@ class Setup:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
         return self.keyed or not isinstance(self.prune, Dense)
 
+    @property
+    def lists_positions(self) -> bool:
+        """Whether frames travel that say which entries they hold."""
+        return self.sparse or self.run.pull != "whole"
+
     @cached_property
     def keyed(self) -> bool:
         """Whether workers pull and push just the keys that their batches hold."""

@@ -132,7 +132,7 @@ def main(context: ProcessContext) -> None:
     import torch
 
     from pslab.engines.processes.channel import ALIVE, read_order, report
-    from pslab.tensors.selection import compiling
+    from pslab.tensors import compiling
 
     torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
     compiling.waits = partial(report, context.parent, ALIVE)

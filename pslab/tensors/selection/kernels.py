@@ -7,33 +7,22 @@ Sums are in float64 and in no fixed order, which changes them far less than `ref
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from hashlib import sha256
-from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import config, njit
 from numpy.typing import NDArray
 
+from pslab.tensors.compiling import Loops
 from pslab.tensors.selection import blocks, simd
 from pslab.tensors.selection.blocks import SPARE, Sum
-from pslab.tensors.selection.compiling import in_turn
 
 Array = NDArray[Any]
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 BLOCK = 1 << 10
 BINS = 1 << 11
-LOOPS: list[str] = []
 
-
-def loop(function: Loop) -> Loop:
-    """Compiled when it is first called."""
-    LOOPS.append(function.__name__)
-    return cast(Loop, njit(nogil=True)(function))
+loops = Loops(simd, blocks)
+loop = loops.loop
 
 
 @loop
@@ -232,46 +221,7 @@ def largest(indices: Array, bits: Array, edge: int, out: Array) -> None:
 
 def warm(dtype: np.dtype[Any]) -> None:
     """Compile every loop for vectors of this dtype, or load what an earlier process has compiled."""
-    try:
-        source = os.stat(warm.__code__.co_filename)  # numba compiles anew after a change of these
-        with in_turn(_use_cache(), f"{dtype} {source.st_mtime_ns} {source.st_size}"):
-            _call_all(dtype)
-    except Exception:  # whatever is wrong with the cached code or the disk, the loops can be compiled without them
-        for name in LOOPS:
-            globals()[name] = njit(nogil=True)(globals()[name].py_func)
-        _call_all(dtype)
-
-
-def _use_cache() -> Path | None:
-    """Let numba cache compiled code beside Python's own, or in the user's cache folder if that cannot be written.
-
-    numba notices when this file changes; the folder's name changes with the files whose functions are inlined here.
-    Returns the folder; None if neither can be written.
-    """
-    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (simd, blocks))
-    name = f"loops-{sha256(sources).hexdigest()[:16]}"
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    before = config.CACHE_DIR
-    folders = [Path(before)] if before else [Path(__file__).parent / "__pycache__", user / "pslab"]
-    folder = next((folder / name for folder in folders if _writable(folder / name)), None)
-    if folder is None:
-        return None
-    config.CACHE_DIR = str(folder)
-    try:
-        for loop in LOOPS:
-            globals()[loop].enable_caching()
-    finally:
-        config.CACHE_DIR = before
-    return folder
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
+    loops.warm(str(dtype), lambda: _call_all(dtype))
 
 
 def _call_all(dtype: np.dtype[Any]) -> None:

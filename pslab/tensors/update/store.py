@@ -49,12 +49,11 @@ class Part:
 
     def inside(self, indices: NDArray[np.int64], values: NDArray[Any]) -> Entries:
         """The entries of this range among entries of the flat vector, whose indices are sorted."""
-        found, taken, offset = [], [], 0
-        for s in self.slices:
-            low, high = np.searchsorted(indices, (s.start, s.stop))
-            found.append(indices[low:high] - (s.start - offset))
+        found, taken = [], []
+        for s, shift in zip(self.slices, self._shifts[1].tolist(), strict=True):
+            low, high = indices.searchsorted((s.start, s.stop))
+            found.append(indices[low:high] - shift if shift else indices[low:high])
             taken.append(values[low:high])
-            offset += s.stop - s.start
         if len(found) == 1:
             return Entries(self.size, found[0], taken[0])
         return Entries(self.size, np.concatenate(found), np.concatenate(taken))
@@ -81,15 +80,17 @@ class Part:
 
     def flat_indices(self, entries: Entries) -> torch.Tensor:
         """The indices in the flat vector of sparse entries of this range (int64 [k])."""
-        indices = torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
-        if len(self.slices) == 1:
-            start = self.slices[0].start
-            return indices + start if start else indices
-        starts, offset = torch.zeros_like(indices), 0
-        for s in self.slices:
-            starts = torch.where(indices >= offset, s.start - offset, starts)
-            offset += s.stop - s.start
-        return indices + starts
+        indices, (starts, shifts) = np.asarray(entries.indices, dtype=np.int64), self._shifts
+        if len(shifts) == 1:
+            return torch.from_numpy(indices + shifts[0] if shifts[0] else indices)
+        counts = np.diff(indices.searchsorted(starts), append=len(indices))
+        return torch.from_numpy(indices + np.repeat(shifts, counts))
+
+    @cached_property
+    def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where each slice starts in the range, and how much further in the flat vector."""
+        starts = np.cumsum([0, *(s.stop - s.start for s in self.slices)])[:-1]
+        return starts, np.array([s.start for s in self.slices], np.int64) - starts
 
 
 class _Range:

@@ -173,7 +173,7 @@ def test_long_gradients_are_no_silence(fields: dict[str, Any]):
 
 
 def compile_in_turn(folder):
-    from pslab.tensors.selection.compiling import in_turn
+    from pslab.tensors.compiling import in_turn
 
     with in_turn(folder, "a loop"):
         pass

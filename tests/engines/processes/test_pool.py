@@ -180,7 +180,7 @@ def roles():
 
 def test_a_process_that_waits_on_purpose_is_alive_and_has_reported_nothing(roles, monkeypatch):
     def waits(context):
-        from pslab.tensors.selection import compiling
+        from pslab.tensors import compiling
 
         compiling.waits()
 

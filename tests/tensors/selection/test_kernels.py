@@ -1,22 +1,18 @@
-"""The compiled loops against NumPy, and the cache of compiled code."""
+"""The compiled loops against NumPy."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from numba import config, njit
 
 from pslab.tensors.finite import NonFinite
-from pslab.tensors.selection import blocks, compiling, kernels, scan, simd
+from pslab.tensors.selection import blocks, kernels, scan
 from pslab.tensors.selection.kernels import SPARE
 from pslab.tensors.selection.scan import Sum
 
@@ -77,108 +73,6 @@ def test_sums_of_many_blocks_are_compensated() -> None:
     at, magnitudes = np.empty(SPARE, np.int64), np.empty(SPARE)
     total, _, _ = Sum(x).read(kernels.moments, 0.0, np.inf, False, at, magnitudes, 0)
     assert total / len(x) == pytest.approx(0.1, rel=2e-15)
-
-
-# --- the cache of compiled code ---------------------------------------------------------------------------------------
-
-
-class Cache:
-    """One loop, which is not compiled yet, and a folder for what is compiled."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.patch, self.folder = monkeypatch.setattr, folder
-        self.patch(kernels, "LOOPS", ["keep"])
-        self.patch(kernels, "_call_all", lambda dtype: kernels.keep(
-            np.zeros(2, np.int64), np.ones(2, dtype), dtype.type(1), np.zeros(3, np.int64)))  # fmt: skip
-        self.patch(config, "CACHE_DIR", str(folder))
-        self.patch(compiling, "WAIT_S", 0.0)
-
-    def hit(self) -> bool:
-        """Whether a new process finds the compiled loop here; it works in any case."""
-        self.patch(kernels, "keep", njit(kernels.keep.py_func))  # type: ignore[attr-defined]
-        kernels.warm(np.dtype("f4"))
-        out = np.zeros(3, np.int64)
-        assert kernels.keep(np.array([4, 5]), np.array([1, 3], np.float32), np.float32(2), out) == 1
-        assert out[0] == 5
-        return bool(kernels.keep.stats.cache_hits)  # type: ignore[attr-defined]
-
-    @contextmanager
-    def locked(self) -> Iterator[IO[str]]:
-        """Another process is compiling."""
-        (folder,) = {path.parent for path in self.folder.rglob("lock")} or {kernels._use_cache()}
-        assert folder is not None
-        with (folder / "lock").open("a") as other:
-            fcntl.flock(other, fcntl.LOCK_EX)
-            yield other
-
-
-@pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cache:
-    return Cache(monkeypatch, tmp_path)
-
-
-def test_compiled_code_is_cached_until_its_sources_change(cache: Cache) -> None:
-    assert not cache.hit()
-    assert list(cache.folder.rglob("*.nbi"))
-    assert cache.hit()
-    assert str(cache.folder) == config.CACHE_DIR
-    other = cache.folder / "simd.py"
-    other.write_text(Path(simd.__file__).read_text() + "\n")
-    cache.patch(simd, "__file__", str(other))
-    assert not cache.hit()
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04."])
-def test_damaged_cached_code_is_not_used(cache: Cache, content: bytes) -> None:
-    cache.hit()
-    for pattern in ("*.nbc", "*.nbi"):
-        for file in cache.folder.rglob(pattern):
-            file.write_bytes(content)
-        cache.hit()
-
-
-def test_the_cache_falls_back_to_the_user_folder(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    (cache.folder / "file").write_text("")
-    cache.patch(config, "CACHE_DIR", str(cache.folder / "file"))
-    assert not cache.hit()
-    cache.patch(config, "CACHE_DIR", "")
-    cache.patch(kernels, "__file__", str(cache.folder / "file" / "kernels.py"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.folder / "user"))
-    cache.hit()
-    assert list((cache.folder / "user" / "pslab").rglob("*.nbi"))
-
-
-def test_a_full_disk_only_prevents_caching(cache: Cache) -> None:
-    cache.patch(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    assert not cache.hit()
-
-
-def test_a_process_that_waits_for_another_to_compile_reports_it(cache: Cache) -> None:
-    reported = list[int]()
-
-    def waits() -> None:
-        reported.append(len(reported))
-        if len(reported) == 3:
-            fcntl.flock(other, fcntl.LOCK_UN)
-
-    cache.patch(compiling, "WAIT_S", 60.0)
-    cache.patch(compiling, "LOOK_S", 0.0)
-    cache.patch(compiling, "waits", waits)
-    with cache.locked() as other:
-        assert not cache.hit()
-    assert reported == [0, 1, 2]
-
-
-def test_compiled_code_is_loaded_while_another_process_compiles(cache: Cache) -> None:
-    cache.hit()
-    with cache.locked():
-        assert cache.hit()
-
-
-def test_the_wait_for_a_stopped_process_has_a_limit(cache: Cache) -> None:
-    with cache.locked():
-        assert not cache.hit()
-    assert not list(cache.folder.rglob("*.nbi"))
 
 
 @pytest.mark.slow
