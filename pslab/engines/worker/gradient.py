@@ -17,7 +17,7 @@ from pslab.engines.worker.batches import KeyedRows, Reader
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
-from pslab.tensors.finite import checked_finite
+from pslab.tensors.finite import checked_finite, is_finite
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.update import methods
 from pslab.tensors.update.steps import Course
@@ -63,6 +63,7 @@ class Computing:
         # by buffer, of each straight layer: its number, where its gradient goes, and to what it may be added instead
         self._written: list[list[tuple[Straight, int, Place, Place | None]]] = []
         self._sums, self.summed = sums, set[int]()
+        self._dense = not (job.sparse or self._device.separate)  # nothing else reads the gradient here
         self._views: list[list[tuple[nn.Parameter, torch.Tensor, torch.Tensor | None]]] = []
         self._straight = [] if job.keyed or self._layered else install(module)
         self._use(buffers)
@@ -97,14 +98,23 @@ class Computing:
         if layerwise is not None:
             layerwise.backward_ended()
         share = self._reader.batches.share(step)
+        kept = alone and share == 1.0  # it stays as it is
         self.summed.clear()
         for layer, number, own, sums in self._written[buffer]:
-            if layer.end(own, sums if alone and share == 1.0 else None):
+            if layer.end(own, sums if kept else None, asked=kept and self._dense):
                 self.summed.add(number)
         if share != 1.0:
             self._buffers[buffer].mul_(share)
         self._device.synchronize()
         return self.loss
+
+    def finite(self, buffer: int) -> bool:
+        """Whether the gradient in a buffer, which was computed last, is finite: what its layers know is not read."""
+        if not any(layer.finite for layer in self._straight):
+            return is_finite(self._buffers[buffer])
+        unknown = [place for layer, _, own, _ in self._written[buffer] if not layer.finite
+                   for place in (own.weight, own.bias) if place is not None]  # fmt: skip
+        return all(map(is_finite, (*self._added_to[buffer], *unknown)))
 
     def on_keys(self, needed: KeyedRows, weights: torch.Tensor) -> torch.Tensor:
         """The next gradients are taken on these weights ([k]) of an iteration's keys; where they will be ([k])."""

@@ -234,7 +234,11 @@ class Producer:
             checked_finite(gradient)  # they are for ever
             self._squares.divide(gradient, gradient, span.start)
         if self._pruner is None:
-            self._refuse_nonfinite(gradient, iteration)
+            if layer is None and self._squares is None:  # it is as it was computed, if it was
+                finite = self._computing is None or self._computing.finite(buffer)
+            else:
+                finite = is_finite(gradient)
+            self._refuse_nonfinite(finite, iteration)
             if self._device.separate:
                 (here,) = self._device.fetch(gradient)
                 self._shared_gradients[buffer][span].copy_(here)
@@ -301,7 +305,7 @@ class Producer:
         (gradient,), layout, found = self._gradients, self._job.layout, list[Gradient]()
         if (order := needed.order) is not None:
             gradient = torch.empty_like(gradient).index_copy_(0, torch.from_numpy(order), gradient)
-        self._refuse_nonfinite(gradient, iteration)
+        self._refuse_nonfinite(is_finite(gradient), iteration)
         if self._computing is not None:
             self._computing.commit()
         place, begun_s, values = in_turn(layout.up[self._worker], iteration), time.monotonic(), gradient.numpy()
@@ -312,8 +316,8 @@ class Producer:
             found.append(Gradient(size, piece.stop - piece.start, loss))
         return found, begun_s
 
-    def _refuse_nonfinite(self, gradient: torch.Tensor, iteration: int) -> None:
-        if not is_finite(gradient):
+    def _refuse_nonfinite(self, finite: bool, iteration: int) -> None:
+        if not finite:
             raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
 
     def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], exchanged: RangeOfIteration) -> None:

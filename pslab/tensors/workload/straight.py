@@ -9,6 +9,7 @@ changes no weight.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -34,6 +35,8 @@ class Straight:
     """The forward pass of one layer, and the products of its backward pass. An `ordinary` one goes autograd's way after
     all."""
 
+    finite = False  #: whether the last gradient that was written is finite for sure, if that was asked
+
     def __init__(self, layer: nn.Linear) -> None:
         self.layer, self.ordinary = layer, False
         self._products: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -57,15 +60,17 @@ class Straight:
         self._products.append((gradient, x.detach()))
 
     @torch.no_grad()
-    def end(self, own: Place, sums: Place | None = None) -> bool:
+    def end(self, own: Place, sums: Place | None = None, *, asked: bool = False) -> bool:
         """The backward pass has ended: the gradient is written to its `own` place, or added to the `sums`, if that
-        leaves the bits of adding it afterwards; whether it was added."""
+        leaves the bits of adding it afterwards; whether it was added. If that is `asked`, `finite` says what can be
+        known of it without reading it."""
         products, self._products = self._products, []
         parameters = [(own.weight, self.layer.weight), *([] if own.bias is None else [(own.bias, self.layer.bias)])]
         alone = len(products) == 1 and all(parameter.grad is None for _, parameter in parameters)
         if sums is not None and alone and _usual(*products[0]) and sums_alike(len(products[0][0]), sums):
             _add(sums, *products[0])
             return True
+        self.finite = asked and alone and _is_bounded(*products[0])
         for number, product in enumerate(products):
             _write(own, *product, again=number > 0)
         for place, parameter in parameters:
@@ -74,6 +79,13 @@ class Straight:
             if parameter.grad is not None:  # what autograd has found
                 place.add_(parameter.grad)
         return False
+
+
+def _is_bounded(gradient: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether no entry of the gradients of weight and bias can overflow, nor a sum on the way to it: by Cauchy and
+    Schwarz none is larger than the product of the factors' norms."""
+    norm, inputs = (float(torch.linalg.vector_norm(each)) for each in (gradient, x))
+    return norm * max(inputs, math.sqrt(len(x))) < torch.finfo(x.dtype).max / 4  # the norms are rounded
 
 
 def _add(place: Place, gradient: torch.Tensor, x: torch.Tensor) -> None:

@@ -18,6 +18,8 @@ from pslab.engines.worker import gradient as gradients
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
+from pslab.tensors.finite import is_finite
+from pslab.tensors.workload.straight import Place, Straight
 
 INPUTS = 7 * 7
 
@@ -155,3 +157,58 @@ def test_layers_and_batches_of_any_size_have_the_same_bits(hidden: int, bias: bo
             straight.gradient(step, 0)
             ordinary.gradient(step, 0)
             assert torch.equal(own, other)
+
+
+class Weighted(Plain):
+    """Beside the layers it has a factor, whose gradient alone may be infinite."""
+
+    def __init__(self, slope: float = 1.0) -> None:
+        super().__init__()
+        self.factor, self.slope = nn.Parameter(torch.zeros(1)), slope
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.factor * self.slope * (torch.arange(10) * self.slope)
+
+
+@pytest.mark.parametrize("model", [Plain, Twice, Unused, Mixed, Weighted])
+def test_of_a_gradient_that_was_computed_it_is_known_whether_it_is_finite(model: Callable[[], nn.Module]):
+    found, (gradient,) = computing(tiny(engine="virtual", model=model, workers=1))
+    for alone in (True, False):
+        found.gradient(0, 0, alone=alone)
+        assert found.finite(0)
+    gradient[-1] = float("inf")  # of several gradients nothing is known
+    assert not found.finite(0)
+
+
+def test_where_a_layer_is_finite_the_rest_is_looked_at():
+    found, (gradient,) = computing(tiny(engine="virtual", model=lambda: Weighted(1e30), workers=1))
+    found.gradient(0, 0, alone=True)
+    assert found._keyspace.parameters[0].name == "factor"
+    assert is_finite(gradient[1:])
+    assert not is_finite(gradient)
+    assert not found.finite(0)
+
+
+def test_what_a_layer_does_not_know_is_looked_at():
+    found, (gradient,) = computing(tiny(engine="virtual", model=Twice, workers=1))
+    found.gradient(0, 0, alone=True)
+    gradient[-1] = float("nan")  # of the layer that is used twice
+    assert not found.finite(0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(powers=st.tuples(*[st.integers(-30, 38)] * 2), batch=st.integers(1, 9), poison=st.sampled_from([0, 1, None]),
+       seed=st.integers(0, 9))  # fmt: skip
+def test_a_layer_calls_no_gradient_finite_that_is_not(powers, batch, poison, seed):
+    layer, draw = nn.Linear(5, 3), torch.Generator().manual_seed(seed)
+    factors = [torch.randn(batch, size, generator=draw) * 10.0**power
+               for size, power in zip((3, 5), powers, strict=True)]  # fmt: skip
+    if poison is not None:
+        factors[poison][0, 0] = float("nan")
+    own, found = Place(torch.empty(3, 5), torch.empty(3)), Straight(layer)
+    found.begin()
+    found.note(*factors)
+    found.end(own, asked=True)
+    finite = is_finite(own.weight) and is_finite(own.bias)
+    assert finite or not found.finite
+    assert found.finite or poison is not None or max(powers) > 15
