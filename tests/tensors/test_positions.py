@@ -167,7 +167,7 @@ def damaged(draw: st.DrawFn, codec: str) -> tuple[bytes, int, int]:
 @example(("varint", (b"\x09\x80\x00", 9, 2))).via("two faults")
 @example(("runs", (runs_of([2**32 - 1], [2]), 9, 2))).via("an end beyond 32 bits")
 @example(("runs", (runs_of([3, 4], [1, 1]), 9, 2))).via("runs that touch")
-@example(("runs", (runs_of([3, 5], [2, 0]), 9, 2))).via("an empty run")
+@example(("runs", (runs_of([3, 6], [2, 0]), 9, 2))).via("an empty run")
 @example(("runs", (runs_of([8], [2]), 9, 2))).via("a run that ends outside")
 @example(("varint", (b"\x01\x80", 9, 1))).via("bytes after the last of them")
 @example(("varint", (b"\x80", 9, 1))).via("one that does not end")
