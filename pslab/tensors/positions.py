@@ -76,7 +76,7 @@ def read_varints(positions: Array, n: int, out: Array) -> int:
         found += last
         index = min(index + last, n + 1)  # never less than that after an index that lies outside
         shift = 0 if last else min(shift + 7, 35)
-    if found < len(out) or shift:
+    if found < len(out):  # so it is where the last one does not end: a byte after all of them was refused
         return INCOMPLETE
     return TOO_LONG if too_long else OUTSIDE if index > n else COMPLETE
 

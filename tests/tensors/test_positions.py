@@ -142,6 +142,10 @@ def outcome(read: Callable[[], Array]) -> list[int] | str:
         return str(error)
 
 
+def runs_of(starts: list[int], lengths: list[int]) -> bytes:
+    return np.array([*starts, *lengths], "<u4").tobytes()
+
+
 @st.composite
 def damaged(draw: st.DrawFn, codec: str) -> tuple[bytes, int, int]:
     """Positions, n and k, something of which was changed, or random bytes."""
@@ -161,7 +165,12 @@ def damaged(draw: st.DrawFn, codec: str) -> tuple[bytes, int, int]:
 @example(("varint", (b"\x80" * 40 + b"\x01", 9, 1))).via("a shift beyond the word")
 @example(("varint", (b"\xff\xff\xff\xff\x7f" * 99, MAX_N, 99))).via("a sum beyond the word")
 @example(("varint", (b"\x09\x80\x00", 9, 2))).via("two faults")
-@example(("runs", (np.array([2**32 - 1, 2], "<u4").tobytes(), 9, 2))).via("an end beyond 32 bits")
+@example(("runs", (runs_of([2**32 - 1], [2]), 9, 2))).via("an end beyond 32 bits")
+@example(("runs", (runs_of([3, 4], [1, 1]), 9, 2))).via("runs that touch")
+@example(("runs", (runs_of([3, 6], [2, 0]), 9, 2))).via("an empty run")
+@example(("runs", (runs_of([8], [2]), 9, 2))).via("a run that ends outside")
+@example(("varint", (b"\x01\x80", 9, 1))).via("bytes after the last of them")
+@example(("varint", (b"\x80", 9, 1))).via("one that does not end")
 @given(st.sampled_from(AUTO).flatmap(lambda codec: st.tuples(st.just(codec), damaged(codec))))
 def test_the_loops_read_any_bytes_as_numpy_does_or_refuse_them_with_the_same_words(
     forged: tuple[str, tuple[bytes, int, int]]
@@ -177,10 +186,10 @@ def test_the_loops_read_any_bytes_as_numpy_does_or_refuse_them_with_the_same_wor
 def test_no_bytes_make_a_loop_write_beyond_its_array(body: bytes, room: int) -> None:
     octets, guarded = np.frombuffer(body, np.uint8), np.full(room + 16, GUARD)
     whole = np.frombuffer(body[: len(body) // 16 * 16], "<u8")
-    runs = whole.astype(np.int64).reshape(2, -1) & 7
+    lengths = whole.astype(np.int64) & 7 | 1
     positions.read_varints(octets, MAX_N, guarded[8 : room + 8])
     positions.read_bits(whole.copy(), guarded[8 : room + 8])
-    positions.read_runs(*runs, MAX_N, guarded[8 : room + 8])
+    positions.read_runs(np.arange(len(lengths)) * 8, lengths, MAX_N, guarded[8 : room + 8])
     assert (guarded[:8] == GUARD).all()
     assert (guarded[room + 8 :] == GUARD).all()
 
