@@ -21,7 +21,7 @@ from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual import engine
 from pslab.engines.virtual.simulator import Simulator
 from pslab.errors import ConfigError, ProtocolError
-from pslab.protocol.messages import Pull, Push
+from pslab.protocol.messages import NO_WORKER, Pull, Push
 
 CLUSTER = {"compute_s": 1e-6}  # any will do: no event waits for another
 
@@ -36,13 +36,17 @@ def unrepeatable(experiment: Experiment, arrivals: np.ndarray) -> str:
     return ""
 
 
-def execute(experiment: Experiment, arrivals: np.ndarray, outcome: str, seconds: float) -> Outcome:
+def execute(
+    experiment: Experiment, arrivals: np.ndarray, outcome: str, seconds: float, first: int = NO_WORKER
+) -> Outcome:
     """Compute a run's gradients again, and apply them in the recorded order. Instants are those of the arrivals.
 
     Args:
         experiment: of the run on CLUSTER, in virtual time.
         arrivals: [arrivals, ARRIVAL_COLUMNS] of the recorded run.
         outcome: how that ended, after so many `seconds`.
+        first: the worker of whose gradient the server heard first that it was not finite, if the run ended by one:
+            others may have had one, too.
 
     Raises:
         ConfigError: see `unrepeatable`.
@@ -52,7 +56,7 @@ def execute(experiment: Experiment, arrivals: np.ndarray, outcome: str, seconds:
         raise ConfigError("record", experiment.run.digest, problem)
 
     def simulator(*given: Any) -> Simulator:
-        return _Recorded(arrivals, outcome, seconds, *given)
+        return _Recorded(arrivals, (outcome, seconds, first), *given)
 
     return engine.execute(experiment, lambda news: None, simulator=simulator)
 
@@ -85,9 +89,9 @@ class _Kept(Simulator):
 class _Recorded(Simulator):
     """Workers compute as soon as they can; what they send waits until it is its turn at the server."""
 
-    def __init__(self, arrivals: np.ndarray, outcome: str, seconds: float, job: Job, *given: Any) -> None:
+    def __init__(self, arrivals: np.ndarray, ends: tuple[str, float, int], job: Job, *given: Any) -> None:
         super().__init__(job, *given)
-        self._arrivals, self._ends = arrivals, (outcome, seconds)
+        self._arrivals, self._ends = arrivals, ends
         self._sent: dict[tuple[float, ...], Push | Pull] = {}  # by kind, worker, range and iteration
         self._diverged: dict[int, Diverged] = {}  # by worker
 
@@ -106,9 +110,9 @@ class _Recorded(Simulator):
                 what = "push" if kind == PUSHED else "request"
                 raise ProtocolError(f"worker {worker:g} sends no {what} of range {index:g}, iteration {iteration:g}")
         self._settle()
-        outcome, seconds = self._ends
+        outcome, seconds, first = self._ends
         if outcome == "diverged" and self._diverged:
-            self.driver.diverge(min(self._diverged.values(), key=lambda found: found.iteration), seconds)
+            self.driver.diverge(self._diverged.get(first, min(self._diverged.values())), seconds)
         elif not self.driver.outcome:
             self.driver.end(outcome, seconds)
         self.driver.ended_s = seconds

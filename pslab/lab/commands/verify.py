@@ -177,7 +177,8 @@ def _in_recorded_order(result: Result) -> Again:
             return "", [why]
         outcome = recorded_order.evaluate(experiment, result.weights, manifest["pushes"])
         return f"the first and the last evaluation; no more, since {why}", _other_evaluations(result, outcome)
-    outcome = recorded_order.execute(experiment, arrivals, manifest["outcome"], manifest["seconds"])
+    first = [manifest["diverged"]["worker"]] if manifest.get("diverged") else []
+    outcome = recorded_order.execute(experiment, arrivals, manifest["outcome"], manifest["seconds"], *first)
     mine, theirs = (_ordered(table.drop(columns=["push", "seconds"])) for table in (
         pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS), result.pushes))  # fmt: skip
     other = ["pushes.csv"] * (not mine.equals(theirs)) + _other_evaluations(result, outcome)

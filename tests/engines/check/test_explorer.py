@@ -153,7 +153,7 @@ LARGE = [
 def test_a_policy_is_clean(sync: Any, cluster: dict[str, Any]):
     found = explored(sync, **cluster)
     assert found.verdict == "clean", str(found.violation)
-    assert found.symmetric
+    assert found.symmetric or "servers" in cluster  # another server is told of a round's workers one after the other
     if cluster.get("faults") == FAULTS and "faults_max" not in cluster:
         assert found.states > 100_000
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 
 import handmade
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from falsified import both, falsified, relabelled, without_file
+from tiny import Diverges, tiny
 from torch import nn
 
 from pslab.__main__ import main
 from pslab.config.run import Run
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS
+from pslab.engines.virtual import recorded_order
 from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.record import evaluation_sum
+from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP
 
@@ -130,6 +136,14 @@ def test_gradients_of_real_processes_are_computed_again_in_their_recorded_order(
     assert real.manifest["verdict"] == "valid"
     assert main(["verify", real.digest, "--results", str(tmp_path)]) == 0
     assert "the same bits: gradients in the recorded order, weights and evaluations" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_workers_whose_gradients_are_not_finite_the_one_ended_the_run_that_the_record_names(first):
+    experiment = resolve(tiny(engine="virtual", cluster=recorded_order.CLUSTER, model=partial(Diverges, 0), workers=2))
+    nothing = np.empty((0, len(ARRIVAL_COLUMNS)))
+    outcome = recorded_order.execute(experiment, nothing, "diverged", 1.0, first)
+    assert outcome.facts["diverged"] == {"worker": first, "iteration": 0}
 
 
 def test_of_an_order_that_does_not_say_all_the_weights_are_evaluated_again(capsys, tmp_path):
