@@ -23,7 +23,7 @@ POOL = "pslab.engines.processes.pool:Pool"
 MOMENTS = {
     "multiprocessing.process:BaseProcess.start": (1, 3, 5), f"{POOL}.reports": (1, 2, 6, 14, 20),
     f"{POOL}.shelve": (1,), f"{POOL}.order": (1, 4, 9, 12),
-    "pslab.engines.experiment.shared_memory:Arena.reserve": (1, 2), "pslab.lab.records.record:environment": (1,),
+    "pslab.engines.experiment.shared_memory:Arena.reserve": (1, 2), "pslab.lab.records.drafts:environment": (1,),
     "pandas:DataFrame.to_csv": (1, 3), "numpy:save": (1,), "pslab.lab.records.disk:publish": (1,),
 }  # fmt: skip
 FEW = ("pslab.lab.records.disk:publish",)
