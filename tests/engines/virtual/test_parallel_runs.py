@@ -151,6 +151,7 @@ def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_a_full_disk_ends_all_of_them_and_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
     runs = [mine(seed=0, pushes=8), *(mine(seed=seed, pushes=100_000) for seed in range(1, virtual.cores() + 1))]
     monkeypatch.setattr(disk, "publish", full(disk.publish, tmp_path / "results"))
