@@ -157,7 +157,7 @@ def test_a_full_disk_ends_all_of_them_and_sets_aside_what_was_under_way(tmp_path
     monkeypatch.setattr(disk, "publish", full(disk.publish, tmp_path / "results"))
     with pytest.raises(Unwritable, match="No space left on device") as error:
         sweep(runs, results=tmp_path / "results", progress=False)
-    there = [load(path) for path in (tmp_path / "elsewhere/pslab/interrupted").iterdir()]
+    there = [load(path) for path in (tmp_path / "elsewhere").glob("pslab-*/interrupted/*")]
     assert 2 <= len(there) <= virtual.cores() + 1  # the one that was finished, and those after it
     for result in there:
         assert str(result.path) in str(error.value)
