@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from pslab.engines.processes.free_memory import free_memory_bytes
 from pslab.errors import ConfigError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
 from pslab.lab.runs import machine
@@ -235,7 +236,7 @@ def shared_memory() -> Finding:
 def memory() -> Finding:
     """Free memory, and what a run of four workers takes."""
     importlib.import_module("torch")  # every process of a run loads it: that is what is measured
-    free, each = machine.free_memory_bytes(), machine.resident_bytes()
+    free, each = free_memory_bytes(), machine.resident_bytes()
     if free is None or each is None:
         return Finding("memory", NOTE, "this system does not say how much is free", "look with a tool of the system")
     needed = 6 * each  # four workers, the server, this process

@@ -56,6 +56,7 @@ OPERATORS, DRIVER = "pslab.tensors.workload.torchvision_ops.with_operators", "pa
 FIND = "choreographer.browsers.chromium.Chromium.find_browser"
 EXPORT, REHEARSE = "pslab.lab.plots.export.write_images", "pslab.engines.local.engine.rehearse"
 MACHINE = "pslab.lab.runs.machine"
+FREE = "pslab.lab.commands.doctor.free_memory_bytes"
 TWO_CARDS = {"torch.cuda.is_available": lambda: True, "torch.cuda.device_count": lambda: 2,
              "torch.cuda.get_device_name": lambda index: f"Card {index}",
              "torch.cuda.mem_get_info": lambda index: (2**34, 2**36)}  # fmt: skip
@@ -109,11 +110,11 @@ FOUND: dict[str, tuple[Callable[[], Finding], dict[str, Any], str, list[str]]] =
         doctor.shared_memory, {"os.memfd_create": raises(OSError(38, "Function not implemented"))}, PROBLEM,
         ["OSError: [Errno 38] Function not implemented"]),
     "memory that suffices": (
-        doctor.memory, {**SMALL_PROCESSES, f"{MACHINE}.free_memory_bytes": lambda: 2_000_000_000}, OK, []),
+        doctor.memory, {**SMALL_PROCESSES, FREE: lambda: 2_000_000_000}, OK, []),
     "little memory": (
-        doctor.memory, {**SMALL_PROCESSES, f"{MACHINE}.free_memory_bytes": lambda: 1_000_000_000}, NOTE,
+        doctor.memory, {**SMALL_PROCESSES, FREE: lambda: 1_000_000_000}, NOTE,
         ["1.0 GB free; six processes with torch take about 1.5 GB"]),
-    "memory that is not known": (doctor.memory, {f"{MACHINE}.free_memory_bytes": lambda: None}, NOTE, []),
+    "memory that is not known": (doctor.memory, {FREE: lambda: None}, NOTE, []),
     "a disk that is nearly full": (doctor.results, {"shutil.disk_usage": free_disk(5 * 10**8)}, NOTE, []),
     "a full disk": (doctor.results, {"shutil.disk_usage": free_disk(5 * 10**7)}, PROBLEM, []),
     "results that cannot be written": (
