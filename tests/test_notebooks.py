@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 from pathlib import Path
@@ -72,6 +73,17 @@ def test_a_claim_and_a_table_are_the_last_value_of_their_cell(path: Path):
         for node in ast.parse(source).body[: None if source.rstrip().endswith(";") else -1]:
             called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
             assert called is None or ast.unparse(called) not in ("claim", "plots.show"), ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_notebook_imports_is_there(path: Path):
+    for node in (node for source in code_cells(path) for node in ast.walk(ast.parse(source))):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module or "")
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == [], node.module
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                importlib.import_module(alias.name)
 
 
 MOST_SEEN = ("00_tour", "02_first_study", "10_pruning", "20_sync_policies")  # by `make quick` and `make figures`

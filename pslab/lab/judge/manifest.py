@@ -13,6 +13,7 @@ from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import KILL
 from pslab.engines.local.pace import DILATIONS, kept
 from pslab.lab.judge.reading import REPORTED, SLACK_S, Reading
+from pslab.protocol.worker import buffers_of
 
 SHARES = ("dilation", "compute_overrun_share", "late_message_share")  # what says whether an emulation was kept
 
@@ -124,11 +125,17 @@ def _unseen(r: Reading, life: Mapping[str, Any], rewinds: list[Any]) -> str:
         moved = later[(a.kind[later] != "leave") & (a.kind[later] != "join")]
         return (f"worker {worker}'s process ended at {at_s:.6g} s, and none followed; {a.name(moved[0])} came at "
                 f"{a.seconds[moved[0]]:.6g} s") if moved.size else ""  # fmt: skip
-    first = next((row for row in later.tolist() if a.kind[row] not in ("leave", "join")), None)
-    if first is None or (a.kind[first] == "pull" and a.iteration[first] == joined and a.version[first] == 0):
-        return ""
-    return (f"worker {worker}'s process ended at {at_s:.6g} s, and the next one was to ask for iteration {joined}, "
-            f"holding no weights; {a.name(first)} came")  # fmt: skip
+    # an emulated link brings later what the process had sent: pushes, of a buffer each, and requests beyond them
+    ahead = 0 if r.cluster.free else buffers_of(r.traits.eager) - 1
+    for row in later[(a.kind[later] != "leave") & (a.kind[later] != "join")].tolist():
+        beyond, asks = a.iteration[row] - life["iteration"], a.kind[row] == "pull"
+        sent = 0 <= beyond < ahead + asks and ahead > 0
+        if asks and a.iteration[row] == joined and (a.version[row] == 0 or (sent and not r.traits.eager)):
+            return ""
+        if not sent:
+            return (f"worker {worker}'s process ended at {at_s:.6g} s, and the next one was to ask for iteration "
+                    f"{joined}, holding no weights; {a.name(row)} came")  # fmt: skip
+    return ""
 
 
 def stop(r: Reading) -> list[str]:

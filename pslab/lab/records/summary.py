@@ -175,8 +175,13 @@ def groups(results: Iterable[Result], by: By = "label", **others: By | None) -> 
     split: dict[tuple[Any, ...], list[tuple[int, GridPoint]]] = {}
     for index, run, point in found.rows():
         split.setdefault(key_of(run, point, names), []).append((index, point))
-    order = {key: [found.orders[name].index(value) for name, value in zip(names, key, strict=True)] for key in split}
-    made = {key: found.at(split[key]) for key in sorted(split, key=order.__getitem__)}
+
+    def rank(key: tuple[Any, ...]) -> list[int]:  # what has no value of an axis comes last
+        known = [found.orders[name] for name in names]
+        return [values.index(value) if value in values else len(values)
+                for values, value in zip(known, key, strict=True)]  # fmt: skip
+
+    made = {key: found.at(split[key]) for key in sorted(split, key=rank)}
     for key, group in made.items():
         if len(columns := group.differing()):
             _refuse(names, key, group, columns, by, others)

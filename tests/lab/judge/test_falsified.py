@@ -45,16 +45,30 @@ RUNS = {
     "pruned": {"sync": "asp", "prune": "static:5%", "pull": "changed", "cluster": {"compute_s": 0.002}},
     "restarted": {"sync": "bsp", "on_death": "restart", "cluster": {"compute_s": 0.004, "faults": [
         {"what": "kill", "worker": 1, "iteration": 4}]}},
+    "slow links": {"sync": "bsp", "on_death": "restart", "cluster": {"compute_s": 0.004, "latency_s": 0.02, "faults": [
+        {"what": "kill", "worker": 1, "iteration": 4}]}},
+    "on its way": {"sync": "eager:3", "on_death": "restart", "cluster": {
+        "compute_s": 0.004, "latency_s": 0.02, "faults": [{"what": "kill", "worker": 1, "iteration": 4}]}},
     "unkept": {"sync": "bsp", "prune": "range:fit", "pull": "range", "keep_weights": False, "cluster": {
         "compute_s": 0.002, "bandwidth_bit_s": 2e6}},
 }
 
 
+def pushed_s(folder: Path, worker: int, iteration: int) -> float:
+    """When a push arrived."""
+    a = pd.read_csv(folder / "arrivals.csv")
+    return float(a[(a.worker == worker) & (a.kind == "push") & (a.iteration == iteration)].seconds.iloc[0])
+
+
+def ended_before_a_push_arrived(iteration: int) -> Falsify:
+    """The process that ended did so while this push of its was still on its way."""
+    return lambda folder: fact("lives", lambda lives: [
+        {**lives[0], "iteration": iteration, "seconds": pushed_s(folder, 1, iteration) - 1e-3}])(folder)  # fmt: skip
+
+
 def invented_life(folder: Path) -> None:
     """Worker 2's process has ended between its second and its third push, and another one has followed."""
-    arrivals = pd.read_csv(folder / "arrivals.csv")
-    own = arrivals[(arrivals.worker == 2) & (arrivals.kind == "push") & (arrivals.iteration == 2)]
-    seconds = float(own.seconds.iloc[0]) - 1e-4
+    seconds = pushed_s(folder, 2, 2) - 1e-4
     facts(phases_lost=[2], lives=[{"worker": 2, "iteration": 2, "seconds": seconds, "how": "is gone", "joined": 2,
                                    "kept": "nothing kept"}])(folder)  # fmt: skip
 
@@ -130,6 +144,9 @@ JUDGED: dict[str, Row] = {
     "phases of nobody are lost": ("asp", facts(phases_lost=[7]), "the manifest names worker 7"),
     "a life is invented": ("local", invented_life, "processes were replaced, and the run has on_death='stop'"),
     "a life is invented where lives are allowed": ("restarted", invented_life, "holding no weights"),
+    "a life is invented where links are slow": ("slow links", invented_life, "holding no weights"),
+    "a push was on a link that takes no time": ("restarted", ended_before_a_push_arrived(3), "holding no weights"),
+    "two pushes were on a link": ("slow links", ended_before_a_push_arrived(2), "holding no weights"),
     "lives are removed": ("restarted", without("lives"), "worker 1 holds version"),
     "a life joins sooner": ("restarted", fact("lives", lambda lives: [{**lives[0], "joined": 3}]),
                             "the next one was to ask for iteration 3"),
@@ -197,6 +214,7 @@ RECOMPUTED: dict[str, Row] = {
 FORGED = {"sums": STILL, "judge": JUDGED, "rerun": RECOMPUTED}
 #: What a machine measured of real processes, which nothing contradicts: docs/checking.md names all of it.
 UNNOTICED: dict[str, tuple[str, Falsify]] = {
+    "that a push was on its way when its process ended": ("slow links", ended_before_a_push_arrived(3)),
     "shares of the emulation that are as good": ("local", shares(late_message_mean_s=0.5, rehearsed_late_s=0.1)),
     "the time that preparation took": ("local", fact("preparation_s", lambda found: found / 2)),
     "the time on the clock": ("local", fact("wall_s", lambda found: found * 2)),

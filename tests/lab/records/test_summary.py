@@ -112,6 +112,13 @@ def test_several_columns_are_a_multiindex(axes: dict, by: Any, index: list):
     assert table.index.names == (["prune"] if by == "label" else by)
 
 
+def test_results_that_have_no_value_of_an_axis_are_a_group_of_their_own_and_come_last():
+    weighed = made(grid(BASE, weight={"light": {}, "heavy": {"push_weight": 1.0}}, sync=["asp"]), {"asp": SLOW})
+    single = made(grid(alone(BASE)), {"bsp": FAST})
+    for both in (weighed + single, single + weighed):
+        assert summary(both, by="weight", goal=0.9).index.tolist() == ["light", "heavy", None]
+
+
 def test_diverged_seeds_count_in_no_accuracy_unless_all_diverged():
     gone = {"outcome": "diverged"}
     runs = grid(BASE, sync=["bsp", "asp"], seed=[0, 1])
