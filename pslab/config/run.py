@@ -147,7 +147,9 @@ class Run:
             words = f"engine={self.engine!r} needs a modelled cluster, and none is named: it is cluster={LAB!r}"
             warnings.warn(words, stacklevel=4)
             object.__setattr__(self, "cluster", LAB)
-        Fleet.of(self.fleet)
+        fleet = Fleet.of(self.fleet)
+        if fleet.place == FIELDS["fleet"].default or fleet == Fleet(fleet.place):  # no more than a place
+            object.__setattr__(self, "fleet", fleet.place)
         if isinstance(self.cluster, Mapping):
             object.__setattr__(self, "cluster", dict(self.cluster))
         elif not isinstance(self.cluster, str):

@@ -34,6 +34,13 @@ def test_how_often_a_run_is_checkpointed_is_no_part_of_what_names_it():
     assert "checkpoint_every" not in Run(checkpoint_every=10).plain()
 
 
+def test_a_fleet_that_is_only_a_place_is_that_place_however_it_is_written():
+    for place in ("local", "loopback", "ray"):
+        assert Run(fleet={"place": place}) == Run(fleet=place)
+        assert Run(fleet={"place": place}).digest == Run(fleet=place).digest
+    assert Run(fleet={"place": "local", "worker_cpus": 2}).digest == Run().digest  # of which nothing local is made
+
+
 def test_the_digest_is_the_same_in_another_process():
     script = "from pslab.config.run import Run; print(Run(sync='ssp:3', cluster={'b': 1, 'a': 2}).digest)"
     done = subprocess.run([sys.executable, "-c", script], env={"PYTHONHASHSEED": "1"}, capture_output=True, text=True,
