@@ -119,17 +119,19 @@ def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequen
 
 
 def _write_images(wanted: Sequence[tuple[go.Figure | Path, Path]], formats: Sequence[str]) -> list[Path]:
+    import kaleido
+
     figures = [_named(source.read_text() if isinstance(source, Path) else plain(source)) for source, _ in wanted]
     jobs = [(paper(fig) if kind == "pdf" else fig, stem, kind)
             for fig, (_, stem) in zip(figures, wanted, strict=True) for kind in formats]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="pslab-images-") as draft:
         files = [Path(draft) / f"{place}.{kind}" for place, (_, _, kind) in enumerate(jobs)]
-        pio.write_images(
-            [fig for fig, _, _ in jobs], files,
-            scale=[PNG_SCALE if kind == "png" else 1 for _, _, kind in jobs],
-            # without them the browser takes its own size, not the figure's
-            width=[fig.layout.width for fig, _, _ in jobs], height=[fig.layout.height for fig, _, _ in jobs],
-        )  # fmt: skip
+        # without sizes the browser takes its own, not the figure's; MathJax would be fetched, also where nothing can be
+        specs = [{"fig": fig.to_dict(), "path": file, "opts": {
+                    "format": kind, "width": fig.layout.width, "height": fig.layout.height,
+                    "scale": PNG_SCALE if kind == "png" else 1}}
+                 for file, (fig, _, kind) in zip(files, jobs, strict=True)]  # fmt: skip
+        kaleido.write_fig_from_object_sync(specs, kopts={"mathjax": False})
         return [
             write_file(stem.with_name(f"{stem.name}.{kind}"), _steady(file.read_bytes(), kind, stem.name))
             for file, (_, stem, kind) in zip(files, jobs, strict=True)

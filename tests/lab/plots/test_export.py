@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import kaleido
 import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
@@ -29,14 +30,17 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """A stand-in for the browser that writes what it is asked for, with random identifiers as plotly's own."""
     calls: list[dict[str, Any]] = []
 
-    def write(figures: list[go.Figure], files: list[Path], **options: Any) -> None:
-        calls.append({"figures": figures, "files": files, **options})
-        for figure, file in zip(figures, files, strict=True):
+    def write(specs: list[dict[str, Any]], kopts: dict[str, Any]) -> None:
+        figures, options = [go.Figure(spec["fig"]) for spec in specs], [spec["opts"] for spec in specs]
+        scripts = re.findall('src="([^"]+)"', kaleido.PageGenerator(**kopts).generate_index())
+        calls.append({"figures": figures, "scripts": scripts,
+                      **{name: [each[name] for each in options] for name in ("width", "height", "scale")}})  # fmt: skip
+        for figure, spec in zip(figures, specs, strict=True):
             key = os.urandom(3).hex()
             uids = " ".join(str(trace.uid) for trace in figure.data)
-            Path(file).write_text(f'<svg><defs id="topdefs-{key}"/><g clip-path="clip{key}xy"/>{uids}</svg>')
+            spec["path"].write_text(f'<svg><defs id="topdefs-{key}"/><g clip-path="clip{key}xy"/>{uids}</svg>')
 
-    monkeypatch.setattr(pio, "write_images", write)
+    monkeypatch.setattr(kaleido, "write_fig_from_object_sync", write)
     return calls
 
 
@@ -108,6 +112,12 @@ def test_all_images_by_one_browser_in_the_figures_own_size(tmp_path: Path, brows
     assert all(path.is_file() for path in paths)
 
 
+def test_the_browser_needs_no_network(tmp_path: Path, browser: list):
+    """Where packets are dropped without a word it would wait for ever."""
+    export.write(figure_of(), "figure", tmp_path, images=True)
+    assert {script.partition(":")[0] for script in browser[0]["scripts"]} == {"file"}
+
+
 def test_the_pdf_is_the_figure_of_a_paper(tmp_path: Path, browser: list):
     page = Page([[Axis()]], [[Axis()]])
     page.add(0, 0, go.Scatter(x=[0, 1], y=[0, 1]))
@@ -147,7 +157,7 @@ def test_what_goes_wrong_in_the_browser_is_one_line(
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(pio, "write_images", broken)
+    monkeypatch.setattr(kaleido, "write_fig_from_object_sync", broken)
     paths = export.write(figure_of(), "figure", tmp_path, images=True)
     assert [path.suffix for path in paths] == [".json", ".html"]
     said = capsys.readouterr().err
