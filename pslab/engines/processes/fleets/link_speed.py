@@ -99,9 +99,18 @@ def measured(workers: int, servers: Sequence[int], fleet: Fleet, heed: Callable[
         for worker in range(workers):
             pool.order(worker, "end")
         _reported(pool, everyone, heed)
+        _tell_apart(hosts, pool)
         return LinkSpeeds([Host(who, **hosts[number]) for number, who in everyone.items()], ways, together_bit_s)
     finally:
         pool.close(kill=True)
+
+
+def _tell_apart(hosts: dict[int, dict[str, Any]], pool: Pool) -> None:
+    """Several hosts are named with their addresses: two of them may have one name."""
+    found = pool.free(hosts)
+    for address, (numbers, _) in found.items() if len(found) > 1 else ():
+        for number in numbers:
+            hosts[number]["name"] += f" ({address})"
 
 
 def _reported(pool: Pool, numbers: Any, heed: Callable[[], None]) -> dict[int, dict[str, Any]]:

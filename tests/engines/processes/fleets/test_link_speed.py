@@ -12,6 +12,7 @@ from pslab.config.fleet import Fleet
 from pslab.engines.processes.channel import limit_waits
 from pslab.engines.processes.fleets import link_speed
 from pslab.engines.processes.fleets.link_speed import Host, LinkSpeed, LinkSpeeds, measured
+from pslab.engines.processes.pool import SERVER, Pool
 
 
 def way(worker: int = 0, latency_s: float = 1e-4, up_bit_s: float = 1e9, down_bit_s: float = 2e9) -> LinkSpeed:
@@ -34,6 +35,13 @@ def test_every_way_is_measured_and_every_process_says_where_it_is():
         assert 0 < each.latency_s < 0.1
         assert min(each.up_bit_s, each.down_bit_s) > 1e7  # a loopback without a limit
     assert found.together_bit_s > 1e7
+
+
+def test_hosts_of_one_name_are_told_apart_by_their_addresses(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Pool, "free", lambda self, numbers: {"10.0.0.2": ([SERVER], None), "10.0.0.3": ([0], None)})
+    here = socket.gethostname()
+    names = [host.name for host in measured(1, [], Fleet("loopback")).hosts]
+    assert names == [f"{here} (10.0.0.2)", f"{here} (10.0.0.3)"]
 
 
 @pytest.fixture
