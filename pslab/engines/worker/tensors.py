@@ -141,6 +141,8 @@ class Producer:
 
     def warm_up(self) -> None:
         """Once per module, before the run starts: it leaves no trace."""
+        for gradient in () if self._successor or self._keys is not None else self._shared_gradients:
+            gradient.zero_()  # the system makes its pages now, and not while a run is timed
         if self._computing is None:
             return
         if self._keys is not None:

@@ -18,7 +18,7 @@ from pslab.tensors.update.optimizers import OptimizerSpec
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 NEARLY_ALL = 0.875
 FEW = 0.125  # of a range: so many changes are logged, and found without a look at all elements
-CHUNK = 1 << 16  # elements that are summed at once: several vectors of this length fit in a core's cache
+CHUNK = 1 << 18  # elements that are summed at once: the sum stays in a cache; with fewer, the calls take longer
 Gradient = torch.Tensor | Entries  # flat and dense over the whole model, or the entries of one range
 
 
