@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import sys
 from collections import Counter
 from typing import Any
@@ -38,11 +39,12 @@ def test_calls_that_are_compared_take_turns_and_medians_are_kept():
 def test_rows_are_shown_in_aligned_columns_with_the_verdict_on_their_bars():
     rows = [Row("short", 1.5e-3, 0.75e-3, "a copy", 2.0), Row("a longer name", 12.25e-6, 24.5e-6, "gloo", unit="us"),
             Row("memory", 2.1 * 2**30, 2**30, "the model", 2.0, "GiB", "a note")]  # fmt: skip
-    assert command.table(rows).splitlines() == [
-        "  short            1.5 ms  2 x a copy       bar 2: reached",
-        "  a longer name  12.25 us  0.5 x gloo",
-        "  memory          2.1 GiB  2.1 x the model  bar 2: missed   a note",
-    ]
+    shown = [command.line(row) for row in rows]
+    columns = [["short", "1.5 ms", "2 x a copy", "bar 2: reached"], ["a longer name", "12.25 us", "0.5 x gloo"],
+               ["memory", "2.1 GiB", "2.1 x the model", "bar 2: missed", "a note"]]  # fmt: skip
+    assert [re.split("  +", each.strip()) for each in shown] == columns
+    assert len({each.index(column[2]) for each, column in zip(shown, columns, strict=True)}) == 1
+    assert len({each.index(column[1]) + len(column[1]) for each, column in zip(shown, columns, strict=True)}) == 1
 
 
 def test_sections_are_printed_and_written_and_unknown_ones_are_refused(capsys, monkeypatch, tmp_path):

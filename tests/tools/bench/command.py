@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,11 +21,11 @@ class Section(NamedTuple):
     words: str
     path: str  #: module:function, which gives the rows
 
-    def rows(self, quick: bool) -> list[Row]:
-        """Measure; fewer times if it is to be quick."""
+    def rows(self, quick: bool) -> Iterable[Row]:
+        """Measure, row by row; fewer times if it is to be quick."""
         module, _, function = self.path.partition(":")
         measure: Callable[[bool], Iterable[Row]] = getattr(import_module(f"tools.bench.{module}"), function)
-        return list(measure(quick))
+        return measure(quick)
 
 
 SECTIONS = {
@@ -62,17 +62,17 @@ def add(verbs: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure, and print each section as soon as it is measured. Exit status: 2 bad arguments; a missed bar is
-    reported, not an error."""
+    """Measure, and print each row as soon as it is measured. Exit status: 2 bad arguments; a missed bar is reported,
+    not an error."""
     for name in options.section:
         if name not in SECTIONS:
             raise ConfigError("section", name, nearest(name, SECTIONS))
     measured = []
     for name in options.section or DEFAULT:
         print(f"{name}: {SECTIONS[name].words}", flush=True)
-        rows = SECTIONS[name].rows(options.quick)
-        print(table(rows), flush=True)
-        measured += [row.plain(name) for row in rows]
+        for row in SECTIONS[name].rows(options.quick):
+            print(line(row), flush=True)
+            measured.append(row.plain(name))
     if options.json:
         from pslab.lab.records.disk import write_file
         from pslab.lab.records.record import environment
@@ -82,11 +82,8 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Aligned columns: name, value, ratio, bar, note."""
-    cells = [(row.name, f"{row.value:.4g} {row.unit}", f"{row.ratio:.3g} x {row.against}",
-              "" if row.bar is None else f"bar {row.bar:.3g}: {row.verdict}") for row in rows]  # fmt: skip
-    name, value, ratio, bar = (max(map(len, column)) for column in zip(*cells, strict=True))
-    lines = [f"  {a:{name}}  {b:>{value}}  {c:{ratio}}  {d:{bar}}  {row.note}".rstrip()
-             for (a, b, c, d), row in zip(cells, rows, strict=True)]  # fmt: skip
-    return "\n".join(lines) + "\n"
+def line(row: Row) -> str:
+    """Columns: name, value, ratio, bar, note."""
+    value, ratio = f"{row.value:.4g} {row.unit}", f"{row.ratio:.3g} x {row.against}"
+    bar = "" if row.bar is None else f"bar {row.bar:.3g}: {row.verdict}"
+    return f"  {row.name:44}  {value:>9}  {ratio:40}  {bar:18}  {row.note}".rstrip()

@@ -7,6 +7,7 @@ rest of the example is left out: the gradient exists already, and nothing is eva
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -58,6 +59,7 @@ class Example:
 
     def __init__(self, workers: int, model: str) -> None:
         self._ray = ray = load_ray()
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # its actors need not find the tests
         self.server: Any = ray.remote(ParameterServer).remote(model)
         self._workers: list[Any] = [ray.remote(DataWorker).remote(model) for _ in range(workers)]
 
