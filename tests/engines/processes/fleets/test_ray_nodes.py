@@ -51,9 +51,9 @@ class Falls:
             self._nodes.signal(self.on[min(self.gone)], self._by)
 
 
-def fall(nodes: Nodes, by: int, *, decides: bool, **fields: Any) -> tuple[Falls, Outcome]:
+def fall(nodes: Nodes, by: int, *, decides: bool, per_node: int | None = None, **fields: Any) -> tuple[Falls, Outcome]:
     nodes.fill()
-    here = {"place": "ray", "address": nodes.address, "servers_apart": True}
+    here = {"place": "ray", "address": nodes.address, "servers_apart": True, "workers_per_node": per_node}
     run, falls = tiny(**{**DYING, **fields}, fleet=here), Falls(nodes, by, decides=decides)
     try:
         outcome = execute(resolve(run), falls)
@@ -73,7 +73,7 @@ def test_the_workers_of_a_node_that_dies_are_replaced_on_another(nodes: Nodes, b
 
 
 def test_the_others_go_on_without_the_workers_of_a_node_that_dies(nodes: Nodes):
-    falls, outcome = fall(nodes, signal.SIGKILL, decides=False, on_death="continue")
+    falls, outcome = fall(nodes, signal.SIGKILL, decides=False, per_node=2, on_death="continue")
     assert {death["worker"] for death in outcome.facts["deaths"]} == falls.gone
 
 
