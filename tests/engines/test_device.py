@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import torch
 from apart import Apart
-from contexts import context_of_a_server
+from contexts import context_of_a_server, laid_out
 from tiny import finished, tiny
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Experiment, Outcome
-from pslab.engines.experiment.job import Job, SharedDataset
-from pslab.engines.experiment.layout import Layout
-from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.worker import Selecting
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.virtual import parallel_runs
@@ -191,11 +188,8 @@ class Operators(TorchDispatchMode):
 
 def producer(device: Device, **fields: Any) -> Producer:
     """Worker 0 of a run, all of it in this process."""
-    experiment = dataclasses.replace(resolve(tiny(workers=1, **fields)), device=device)
-    layout, arena, data = Layout.of(experiment), Arena(), Arena()
-    arena.reserve(layout.end)
-    arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
-    return Producer(Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset)), 0, arena, data)
+    job, arena, data = laid_out(dataclasses.replace(resolve(tiny(workers=1, **fields)), device=device))
+    return Producer(job, 0, arena, data)
 
 
 def test_the_loss_is_read_after_the_backward_pass_and_a_wait_for_the_device():

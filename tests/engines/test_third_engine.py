@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from contexts import laid_out
 from tiny import finished, tiny
 
 from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.experiment.job import Job, SharedDataset
-from pslab.engines.experiment.layout import Layout
-from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import Frame, pack, unpack
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver, Transport
@@ -36,10 +34,7 @@ class Bytes(Transport):
     """Everything in one process, one message after another."""
 
     def __init__(self, experiment: Experiment) -> None:
-        data, arena, layout = Arena(), Arena(), Layout.of(experiment)
-        self.job = Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset))
-        arena.reserve(layout.end)
-        arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
+        self.job, arena, data = laid_out(experiment)
         self.shard = TensorShard(self.job, arena)
         accounts = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
         workers = range(experiment.run.workers)

@@ -8,6 +8,7 @@ from typing import Any
 from tiny import tiny
 from whole import Line as Parent
 
+from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena
@@ -17,13 +18,18 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.lab.runs.resolve import resolve
 
 
-def context_of_a_server(**fields: Any) -> tuple[Job, ProcessContext, Stream]:
-    """The context of the second of two servers, and the decider's end of its stream."""
-    experiment, data = resolve(tiny(**{"workers": 2, "servers": 2, "sync": "asp", **fields})), Arena()
-    layout, (here, there) = Layout.of(experiment), Pipe()
-    arena, snapshots, *ledger = (Arena() for _ in range(4))
+def laid_out(experiment: Experiment) -> tuple[Job, Arena, Arena]:
+    """The job of a run, its memory with the first weights, and that with the data."""
+    layout, arena, data = Layout.of(experiment), Arena(), Arena()
     arena.reserve(layout.end)
     arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
+    return Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset)), arena, data
+
+
+def context_of_a_server(**fields: Any) -> tuple[Job, ProcessContext, Stream]:
+    """The context of the second of two servers, and the decider's end of its stream."""
+    job, arena, data = laid_out(resolve(tiny(**{"workers": 2, "servers": 2, "sync": "asp", **fields})))
+    (here, there), (snapshots, *ledger) = Pipe(), (Arena() for _ in range(3))
     context = ProcessContext(2, Parent(), [there], arena, data, snapshots, tuple(ledger))  # type: ignore[arg-type]
     stream = Stream(here, TO_DECIDER, lease_s=60.0)
-    return Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset)), context, stream
+    return job, context, stream

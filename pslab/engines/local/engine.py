@@ -464,7 +464,7 @@ class _LocalRun(Coordinator):
 
     def _clocks(self) -> dict[str, float]:
         """How exactly the workers of a fleet knew the server's clock: the worst of them, in seconds."""
-        if Fleet.of(self.run.fleet).place == "local":
+        if self.run.fleet == "local":
             return {}
         return {"clock_bound_s": max((each["clock_bound_s"] for each in self.worked.values()), default=0.0)}
 

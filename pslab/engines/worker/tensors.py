@@ -90,7 +90,8 @@ class Producer:
             self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]
             if first and arena.shared:  # else the parent lays them
                 lay_initial(job, worker, arena, data)
-            self._weights, self._gradients = torch.empty(0, dtype=layout.dtype), list[torch.Tensor]()
+            self._weights = torch.empty(0, dtype=layout.dtype)
+            self._gradients = self._shared_gradients = list[torch.Tensor]()
         else:
             self._use_whole(alone, data)
         self._kept = WorkerState.of(job, worker, arena) if alone and not job.keyed else None
@@ -141,7 +142,7 @@ class Producer:
 
     def warm_up(self) -> None:
         """Once per module, before the run starts: it leaves no trace."""
-        for gradient in () if self._successor or self._keys is not None else self._shared_gradients:
+        for gradient in () if self._successor else self._shared_gradients:
             gradient.zero_()  # the system makes its pages now, and not while a run is timed
         if self._computing is None:
             return

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from pslab.config.fleet import Fleet
 from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import KILL
 from pslab.engines.local.pace import DILATIONS, kept
@@ -78,7 +77,7 @@ def emulation(r: Reading) -> list[str]:
 
 def clocks(r: Reading) -> list[str]:
     """The manifest of a fleet has a bound on how far clocks are apart; that of one machine has none."""
-    away = not r.modelled and Fleet.of(r.run.fleet).place != "local"
+    away = not r.modelled and r.run.fleet != "local"
     if "clock_bound_s" in r.facts and not away:
         return ["the manifest has a bound on the clocks' distance; all processes were on one machine"]
     if "clock_bound_s" not in r.facts and away:
@@ -120,16 +119,16 @@ def _unseen(r: Reading, life: Mapping[str, Any], rewinds: list[Any]) -> str:
     a, worker, joined, at_s = r.arrivals, life["worker"], life.get("joined"), life["seconds"]
     if any(life["seconds"] > rewind["to_seconds"] for rewind in rewinds):  # the tables have begun again before it
         return ""
-    later = np.flatnonzero((a.worker == worker) & (a.seconds > at_s + SLACK_S))
+    own = (a.worker == worker) & (a.kind != "leave") & (a.kind != "join")
+    later = np.flatnonzero(own & (a.seconds > at_s + SLACK_S)).tolist()
     if joined is None:
-        moved = later[(a.kind[later] != "leave") & (a.kind[later] != "join")]
-        return (f"worker {worker}'s process ended at {at_s:.6g} s, and none followed; {a.name(moved[0])} came at "
-                f"{a.seconds[moved[0]]:.6g} s") if moved.size else ""  # fmt: skip
+        return (f"worker {worker}'s process ended at {at_s:.6g} s, and none followed; {a.name(later[0])} came at "
+                f"{a.seconds[later[0]]:.6g} s") if later else ""  # fmt: skip
     # an emulated link brings later what the process had sent: pushes, of a buffer each, and requests beyond them
     ahead = 0 if r.cluster.free else buffers_of(r.traits.eager) - 1
-    for row in later[(a.kind[later] != "leave") & (a.kind[later] != "join")].tolist():
-        beyond, asks = a.iteration[row] - life["iteration"], a.kind[row] == "pull"
-        sent = 0 <= beyond < ahead + asks and ahead > 0
+    for row in later:
+        asks = a.kind[row] == "pull"
+        sent = ahead > 0 and 0 <= a.iteration[row] - life["iteration"] < ahead + asks
         if asks and a.iteration[row] == joined and (a.version[row] == 0 or (sent and not r.traits.eager)):
             return ""
         if not sent:

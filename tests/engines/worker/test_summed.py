@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from contexts import laid_out
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ownpolicies import Largest
@@ -14,8 +15,7 @@ from tiny import tiny
 from torch import nn
 
 from pslab.config.run import Run
-from pslab.engines.experiment.job import Job, SharedDataset
-from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.worker import tensors
 from pslab.engines.worker.tensors import Producer
@@ -70,12 +70,7 @@ class Mixed(Plain):
 
 def producer(run: Run, ordinary: bool = False) -> tuple[Producer, Job, Arena]:
     """A worker in this process, and where its tensors lie."""
-    experiment, data = resolve(run), Arena()
-    layout = Layout.of(experiment)
-    job = Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset))
-    arena = Arena()
-    arena.reserve(layout.end)
-    arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
+    job, arena, data = laid_out(resolve(run))
     with pytest.MonkeyPatch.context() as patch:
         if ordinary:
             patch.setattr(Pruner, "sums", None)
