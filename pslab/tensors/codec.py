@@ -7,7 +7,8 @@ The CRC covers every byte of the frame except its own four. A codec writes the b
 nothing: their body is the k values, unchanged, and then the positions of these entries, which each codec writes in its
 own way. A dense frame, of all n entries, has no positions. A request for entries has positions and no values.
 
-To add a codec, write a class with the methods of `Codec` and give it a row in the table (`pslab.config.table`).
+To add a codec, write a class with the methods of `PositionCodec`, or of `Codec` if it writes values in its own way, and
+give it a row in the table (`pslab.config.table`).
 A lossy compressor (quantized values, signs, low-rank factors) touches three files:
 
     codec            its `write` gives a shorter body, its `read` a dense or sparse vector near the one that was
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -74,52 +76,67 @@ class Counts(NamedTuple):
 # --- codecs -----------------------------------------------------------------------------------------------------------
 
 
-class Codec:
-    """How entries become the body of a frame: by default their values as they are, then their positions.
-
-    A codec of positions takes increasing indices [k] (int32 or int64) of a vector of length n.
-    """
+class Codec(ABC):
+    """How entries become the body of a frame."""
 
     exact: ClassVar[bool] = True  #: whether `read` gives the very entries that were written
 
+    @abstractmethod
     def write(self, entries: Entries) -> tuple[Array, ...]:
         """The body: arrays that follow each other."""
-        at = np.arange(entries.n) if entries.indices is None else entries.indices
-        return entries.values, self.positions(at, entries.n)
 
+    @abstractmethod
     def read(self, body: Array, n: int, k: int, dtype: np.dtype[Any]) -> Entries:
         """The entries from a body (uint8); their values may be a view of it.
 
         Raises:
             FrameError: a body that `write` does not produce.
         """
+
+    @abstractmethod
+    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
+        """The least and the most bytes of a body with k of n entries (arrays of one shape)."""
+
+    def body_bytes(self, counts: Counts, itemsize: int) -> int:
+        """The length in bytes of a body; where only its bounds are known, the most that it may have."""
+        return int(self.bounds(np.array(counts.k), np.array(counts.n), itemsize)[1])
+
+
+class PositionCodec(Codec):
+    """The values of entries as they are, then their positions: increasing indices [k] (int32 or int64) of a vector of
+    length n."""
+
+    def write(self, entries: Entries) -> tuple[Array, ...]:
+        at = np.arange(entries.n) if entries.indices is None else entries.indices
+        return entries.values, self.positions(at, entries.n)
+
+    def read(self, body: Array, n: int, k: int, dtype: np.dtype[Any]) -> Entries:
         split = k * dtype.itemsize
         if k > n or split > len(body):
             raise FrameError(f"a frame of {START + len(body)} bytes cannot hold {k} of {n} entries")
         return Entries(n, self.indices(body[split:], n, k), np.frombuffer(body[:split], dtype))
 
-    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
-        """The least and the most bytes of a body with k of n entries (arrays of one shape)."""
-        raise NotImplementedError
+    def body_bytes(self, counts: Counts, itemsize: int) -> int:
+        return counts.k * itemsize + self.size_bytes(counts)
 
+    @abstractmethod
     def positions(self, indices: Array, n: int) -> Array:
         """The indices as bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def indices(self, positions: Array, n: int, k: int) -> Array | None:
         """The k indices (int64) from bytes (uint8); None for all n.
 
         Raises:
             FrameError: bytes that `positions` does not produce.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def size_bytes(self, counts: Counts) -> int:
         """The length in bytes of `positions`."""
-        raise NotImplementedError
 
 
-class AllEntries(Codec):
+class AllEntries(PositionCodec):
     """Every entry of the vector, without positions."""
 
     def write(self, entries: Entries) -> tuple[Array, ...]:
@@ -139,7 +156,7 @@ class AllEntries(Codec):
             raise FrameError(f"a dense frame of {n} entries has {k} entries and {len(positions)} bytes of positions")
 
 
-class Coordinates(Codec):
+class Coordinates(PositionCodec):
     """Positions of sparse entries: each index as i32."""
 
     def size_bytes(self, counts: Counts) -> int:
@@ -160,7 +177,7 @@ class Coordinates(Codec):
         return indices
 
 
-class Bitmap(Codec):
+class Bitmap(PositionCodec):
     """Positions of sparse entries: one bit per entry of the vector, lowest first."""
 
     def size_bytes(self, counts: Counts) -> int:
@@ -187,7 +204,7 @@ class Bitmap(Codec):
         return indices
 
 
-class Varint(Codec):
+class Varint(PositionCodec):
     """Positions of sparse entries: LEB128 of each gap to the index before, less one."""
 
     LIMITS = (7, 14, 21, 28)  # the bits that one byte, two bytes, ... hold
@@ -215,7 +232,7 @@ class Varint(Codec):
         return indices
 
 
-class RunLengths(Codec):
+class RunLengths(PositionCodec):
     """Positions of consecutive entries: the starts of all runs as u32, then their lengths."""
 
     RUN_BYTES = 8
@@ -265,6 +282,14 @@ def codec_of(name: str) -> Codec:
     return found
 
 
+def _positional(name: str) -> PositionCodec:
+    """The codec of a name, for a frame of positions alone; FrameError if it writes none."""
+    found = codec_of(name)
+    if not isinstance(found, PositionCodec):
+        raise FrameError(f"a frame of codec {name} has no positions")
+    return found
+
+
 def is_exact(name: str) -> bool:
     """Whether frames hold the very entries that were written, with this codec or "auto"."""
     return name == "auto" or codec_of(name).exact
@@ -295,8 +320,7 @@ def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "a
     skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
     more = sum(max(gap.bit_length() - 1, 0) // 7 for gap in skipped)  # each entry has a byte, and a gap's has these
     counts = Counts(n, k, k + more, len(slices))
-    size = _shortest(counts)[0] if codec == "auto" else codec_of(codec).size_bytes(counts)
-    return START + k * itemsize + size
+    return START + codec_of(_shortest(counts)[1] if codec == "auto" else codec).body_bytes(counts, itemsize)
 
 
 def position_bytes(indices: Array, n: int) -> int:
@@ -351,7 +375,8 @@ def positions_of(indices: Array, n: int, codec: str = "auto") -> Positions:
         ValueError: as `encode_into`.
     """
     name = _chosen(Entries(n, indices, np.empty(len(indices), DTYPES[0])), codec)
-    return Positions(n, len(indices), name, codec_of(name).positions(indices, n).copy())  # without the room beside them
+    written = _positional(name).positions(indices, n).copy()  # without the room beside them
+    return Positions(n, len(indices), name, written)
 
 
 def write_into(buffer: memoryview, positions: Positions, values: Array | None = None) -> int:
@@ -375,7 +400,7 @@ def requested(frame: memoryview | bytes, n: int) -> Array:
     codec, dtype, length, k = _header(view)
     if dtype is not None or length != n or k > n:
         raise FrameError(f"a frame of {k} of {length} entries is not one that asks for some of {n}")
-    found = codec_of(codec).indices(np.frombuffer(view[START:], np.uint8), n, k)
+    found = _positional(codec).indices(np.frombuffer(view[START:], np.uint8), n, k)
     return np.arange(n) if found is None else found
 
 
@@ -469,4 +494,4 @@ def _int64(indices: Array) -> Array:
 
 def _shortest(counts: Counts) -> tuple[int, str]:
     """The bytes of the shortest positions of these entries, and the codec that writes them."""
-    return min((codec_of(name).size_bytes(counts), name) for name in AUTO)
+    return min((_positional(name).size_bytes(counts), name) for name in AUTO)
