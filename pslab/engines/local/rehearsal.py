@@ -13,7 +13,7 @@ import torch
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.engines.local.lines.stream import ready
+from pslab.engines.local.lines.stream import Spin, ready
 from pslab.engines.local.pace import Pace
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.processes.pool import SERVER
@@ -117,10 +117,10 @@ def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
 # --- the server's process ---------------------------------------------------------------------------------------------
 
 
-def waking_late_s(source: int, spin_s: float) -> float:
+def waking_late_s(source: int, spin: Spin | None) -> float:
     """How late this process wakes, in mean real seconds, while the workers compute; `source` may wake it."""
     late_s, until_s = list[float](), time.monotonic() + WAKING_S
     while len(late_s) < WAKES and (begin_s := time.monotonic()) < until_s:
-        ready((source,), WAKE_S, spin_s=spin_s)
+        ready((source,), WAKE_S, spin)
         late_s.append(time.monotonic() - begin_s - WAKE_S)
     return sum(late_s) / len(late_s)

@@ -12,7 +12,7 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.ends import server_stream
-from pslab.engines.local.lines.stream import SPIN_S, NoFrame, Stream, ready
+from pslab.engines.local.lines.stream import NoFrame, Spin, Stream, ready
 from pslab.engines.local.recovery.server_state import ServerCheckpoints, first_state
 from pslab.engines.local.rehearsal import waking_late_s
 from pslab.engines.local.remote_store import RemoteStores
@@ -38,7 +38,7 @@ class LocalServer:
     def __init__(self, context: ProcessContext, job: Job, part: bytes | None = None) -> None:
         self.job = job = job.on(context.data)
         self.run_, self.context, self.parent = job.run, context, context.parent
-        self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
+        self.spin = None if job.cluster.emulated else Spin()
         self.clock = WallClock()
         self.stores = RemoteStores(job, context, self.clock)
         self.streams: list[Stream | None] = list(map(self._stream, range(job.run.workers)))
@@ -68,7 +68,7 @@ class LocalServer:
 
     def rehearse(self) -> None:
         """Report how late this process wakes while the workers compute."""
-        report(self.parent, "rehearsed", {"late_s": waking_late_s(self.parent.fileno(), self.spin_s)})
+        report(self.parent, "rehearsed", {"late_s": waking_late_s(self.parent.fileno(), self.spin)})
 
     def run(self, dilation: float, paused: bool = False) -> None:
         """Serve until a stop rule holds, then report everything to the parent. A run that goes on from a checkpoint was
@@ -132,7 +132,7 @@ class LocalServer:
     def _loop(self) -> None:
         driver = self.driver
         while not driver.outcome:
-            for source in ready([*self.whose, *self.stores.sources], self._patience_s(), spin_s=self.spin_s):
+            for source in ready([*self.whose, *self.stores.sources], self._patience_s(), self.spin):
                 if source in self.stores.sources:
                     self._hear_store(source)
                 elif source not in self.whose:  # its worker was buried meanwhile

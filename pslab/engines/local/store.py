@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Carried, ComputedOn, Ended, Frame, Go, Joined, Ordered, Stop
 from pslab.engines.local.lines.ends import order_stream, server_stream
-from pslab.engines.local.lines.stream import SPIN_S, NoFrame, Stream, ready
+from pslab.engines.local.lines.stream import NoFrame, Spin, Stream, ready
 from pslab.engines.local.recovery.server_state import CheckpointPart
 from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import ProcessContext
@@ -81,7 +81,7 @@ class LocalStore:
         self._part = CheckpointPart(job, role.server, context)
         self._shard: TensorShard = (TensorShard(job, context.arena) if part is None
                                     else self._part.restore(part)[1]["shard"])  # fmt: skip
-        self._spin_s = 0.0 if job.cluster.emulated else SPIN_S
+        self._spin = None if job.cluster.emulated else Spin()
         self._workers: dict[int, Stream] = {}  # which bring and get the numbers, where memory is not shared
         self._whose: dict[int, int] = {}  # of each of these streams
         self._over = False  # whether the decider has said so
@@ -108,7 +108,7 @@ class LocalStore:
     def _turn(self) -> None:
         """Wait for something to do, and do it. What is done may take less CPU time than the system counts."""
         self._life.give()
-        for source in ready([self._orders.descriptor, *self._whose], self._life.period_s, spin_s=self._spin_s):
+        for source in ready([self._orders.descriptor, *self._whose], self._life.period_s, self._spin):
             if source == self._orders.descriptor:
                 self._obey()
             elif source in self._whose:

@@ -12,7 +12,7 @@ from pslab.engines.emulation.faults import NEVER, Faults
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import FIRST, Diverged, Frame, Stop
 from pslab.engines.local.lines.ends import worker_stream
-from pslab.engines.local.lines.stream import SPIN_S, awaited, ready
+from pslab.engines.local.lines.stream import Spin, awaited, ready
 from pslab.engines.local.rehearsal import rehearsed
 from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import ProcessContext
@@ -43,7 +43,7 @@ class LocalWorker:
         self._evaluating = Evaluating(context, job)
         self.context, self.job = context, (job := self._evaluating.job)
         self.worker, self.stream = context.number, worker_stream(job, context)
-        self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
+        self.spin = None if job.cluster.emulated else Spin()
         requests = requests_of(job, context.arena, context.data)
         rows = Rows(len(PHASE_COLUMNS), context.phases)  # they outlive this process
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.stream.send(frame), rows, requests)
@@ -179,7 +179,7 @@ class LocalWorker:
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
         while (left_s := end_s - self.clock.now()) > 0:
             self.life.give()
-            if ready((self.stream.descriptor,), min(self.life.period_s, self.clock.real_s(left_s)), spin_s=0.0):
+            if ready((self.stream.descriptor,), min(self.life.period_s, self.clock.real_s(left_s))):
                 self._receive()  # nothing is to be computed before the computation ends
                 self.lag_s = 0.0  # so nothing was delayed, however late it was read
 
@@ -204,7 +204,7 @@ class LocalWorker:
 
     def _messages(self) -> Frame:
         try:
-            frames, late_s = awaited(self.stream, self.idle_since_s, spin_s=self.spin_s)
+            frames, late_s = awaited(self.stream, self.idle_since_s, self.spin)
             self.idle_since_s = math.inf
             messages = [message for frame in frames if not self.driver.repeated(frame) for message in frame]
         except EOFError:

@@ -22,7 +22,7 @@ def worker():
     found = object.__new__(LocalWorker)
     sent_s = time.monotonic() - 0.5
     found.stream = SimpleNamespace(descriptor=ours, sent_s=sent_s, frames=lambda: [os.read(ours, 1) and []])
-    found.spin_s = 0.0
+    found.spin = None
     found.driver = SimpleNamespace(repeated=lambda frame: False)
     found.job = SimpleNamespace(run=SimpleNamespace(lease_s=60.0))
     found.parent = Parent()

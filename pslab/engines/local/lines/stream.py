@@ -12,9 +12,10 @@ checked.
 
 A payload wakes its reader once for each LOW_BYTES and not for each packet, which gains 10 to 35 %.
 
-Waking a sleeping process costs 20 to 50 microseconds, so a wait first looks for a moment, yielding the core each time,
-and then sleeps; a wait without bound would starve the others where processes outnumber cores. Where time is emulated
-there is no such moment: a process that has yielded the core gets it back late, and waits last milliseconds anyway.
+Waking a sleeping process costs 20 to 50 microseconds, and what it does next twice its time, so a wait first looks for
+a moment (`Spin`), yielding the core each time, and then sleeps; a wait without bound would starve the others where
+processes outnumber cores. Where time is emulated there is no such moment: a process that has yielded the core gets it
+back late, and waits last milliseconds anyway.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from pslab.engines.processes.authentication import TAG_BYTES, payload_tags_of, t
 from pslab.errors import FrameError
 
 HEADER = struct.Struct("<Id")  # of a frame: the length of its messages, and when it was sent, on the monotonic clock
-SPIN_S = 50e-6
+SPIN_S, LONG_SPIN_S = 50e-6, 500e-6  # the second where half of it was enough lately
 READ_BYTES = 1 << 16  # at a time, of messages
 LOW_BYTES = 1 << 18
 PIECES = 256  # of memory in one system call; the system's limit is 1,024
@@ -276,29 +277,45 @@ class Stream:
             self._watched = watched
 
 
-def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: float = SPIN_S) -> list[int]:
+class Spin:
+    """For how long a process looks before it sleeps: longer while its waits are short, as adaptive mutexes do."""
+
+    def __init__(self) -> None:
+        self.s, self._mean_s = SPIN_S, LONG_SPIN_S
+
+    def waited(self, seconds: float) -> None:
+        """A wait took so long."""
+        self._mean_s += (min(seconds, 2 * LONG_SPIN_S) - self._mean_s) / 8
+        self.s = LONG_SPIN_S if self._mean_s < LONG_SPIN_S / 2 else SPIN_S
+
+
+def ready(sources: Sequence[int], timeout_s: float | None = None, spin: Spin | None = None) -> list[int]:
     """The descriptors that can be read, or have ended, in their order; waits until there is one, or for `timeout_s`."""
     # select waits in microseconds; poll and epoll would round up to milliseconds
     found = select.select(sources, (), (), 0)[0]
     if found or timeout_s == 0:
         return found
-    until_s = time.monotonic() + (spin_s if timeout_s is None else min(spin_s, timeout_s))
-    while time.monotonic() < until_s:
+    if spin is None:
+        return select.select(sources, (), (), timeout_s)[0]
+    begin_s = time.monotonic()
+    until_s = begin_s + (spin.s if timeout_s is None else min(spin.s, timeout_s))
+    while not found and time.monotonic() < until_s:
         os.sched_yield()
-        if found := select.select(sources, (), (), 0)[0]:
-            return found
-    left_s = None if timeout_s is None else max(0.0, timeout_s - spin_s)
-    return select.select(sources, (), (), left_s)[0]
+        found = select.select(sources, (), (), 0)[0]
+    if not found:
+        found = select.select(sources, (), (), None if timeout_s is None else max(0.0, timeout_s - spin.s))[0]
+    spin.waited(time.monotonic() - begin_s)
+    return found
 
 
-def awaited(stream: Readable, since_s: float = math.inf, *, spin_s: float = SPIN_S) -> tuple[list[Frame], float]:
+def awaited(stream: Readable, since_s: float = math.inf, spin: Spin | None = None) -> tuple[list[Frame], float]:
     """The next frames, at least one, and for how many seconds the last one had been here when it was read.
 
     A process that has waited since an instant before this one says so: it may have been stopped between the two.
     """
     begin_s = min(since_s, time.monotonic())
     while True:
-        ready((stream.descriptor,), spin_s=spin_s)
+        ready((stream.descriptor,), spin=spin)
         if found := stream.frames():
             return found, max(0.0, time.monotonic() - max(begin_s, stream.sent_s))
 

@@ -19,7 +19,7 @@ from buffers import SIZE, Buffers, heard, pair, pull, push, weights
 from pslab.engines.experiment.wire import WHOLE, Blocked, Frame, Go, Stop, pack
 from pslab.engines.local.lines import stream
 from pslab.engines.local.lines.message_buffers import TO_SERVER, TO_WORKER
-from pslab.engines.local.lines.stream import HEADER, NoFrame, Stream, awaited, ready
+from pslab.engines.local.lines.stream import HEADER, NoFrame, Spin, Stream, awaited, ready
 
 COUNT = 200  # frames of 8 kB, more than narrow sockets take
 FRAMES: list[Frame] = [[push(WHOLE), pull(87)], [Stop(1), Blocked(1, 0)], [Stop(1)]]
@@ -237,3 +237,21 @@ def test_ready_gives_those_that_can_be_read_in_their_order(ends: Ends):
     assert ready(sources) == sources[1:]
     ends.end_worker()
     assert ready(sources) == sources  # an end is something to read
+
+
+def test_a_wait_looks_longer_before_it_sleeps_while_waits_are_short():
+    spin = Spin()
+    first_s = spin.s
+    for _ in range(20):
+        spin.waited(1e-4)
+    assert spin.s > first_s
+    for _ in range(20):
+        spin.waited(4e-3)
+    assert spin.s == first_s
+
+
+def test_a_wait_that_looked_in_vain_still_ends_in_time(ends: Ends):
+    spin = Spin()
+    assert ready([ends.server.descriptor], 2 * spin.s, spin) == []
+    ends.worker.send([Stop(1)])
+    assert ready([ends.server.descriptor], None, spin) == [ends.server.descriptor]
