@@ -126,15 +126,20 @@ def harm(cluster: RayHosts, user: User, what: str, which: str) -> float:
     if what in ("kill", "stop"):
         host.run("kill", f"-{'KILL' if what == 'kill' else 'STOP'}", str(number))
     else:
-        cluster.fell(host)
-        if what == "raylet":
-            for process in (p for p in living(f"HOST_FOLDER={host.folder}") if "raylet/raylet" in command_of(p)):
-                os.kill(process, signal.SIGKILL)
-        elif what == "link":
-            host.link(False)
-        elif what == "power":
-            host.kill()
+        befall(cluster, host, what)
     return time.monotonic()
+
+
+def befall(cluster: RayHosts, host: Host, what: str) -> None:
+    """Something happens to a host."""
+    cluster.fell(host)
+    if what == "raylet":
+        for process in (p for p in living(f"HOST_FOLDER={host.folder}") if "raylet/raylet" in command_of(p)):
+            os.kill(process, signal.SIGKILL)
+    elif what == "link":
+        host.link(False)
+    elif what == "power":
+        host.kill()
 
 
 class Suffered(NamedTuple):

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from functools import partial
 from multiprocessing import forkserver
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 SERVER = -1  # the number of the process to which all others have a line; they count from 0
+HUNG_UP_S = 1.0  # for which a process computes on whose parent on another machine is gone
 
 
 def name(number: int) -> str:
@@ -197,4 +199,5 @@ def _die_with_parent(pipe: Connection) -> None:
         hung_up = select.poll()
         hung_up.register(pipe.fileno(), select.POLLRDHUP)
         hung_up.poll()
+        time.sleep(HUNG_UP_S)  # what has started it may be ending it, and reports a failure if it is sooner gone
     os._exit(1)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
 import pytest
-from hosts import UNABLE, able, hosts
-from ray_hosts import NETWORK, RayHosts, Suffered, User, left_behind, suffer
+from hosts import UNABLE, Host, able, hosts
+from processes import living
+from ray_hosts import (
+    LINE_LIMIT_S,
+    NETWORK,
+    RayHosts,
+    Suffered,
+    User,
+    befall,
+    command_of,
+    harm,
+    left_behind,
+    suffer,
+)
 from tiny import finished, tiny
 
 pytestmark = pytest.mark.slow
@@ -59,6 +72,7 @@ def test_two_users_at_once_have_their_own_processes_and_bits(cluster: RayHosts, 
     places = [tuple(place) for user in users for place in user.on.values()]
     assert len(set(places)) == 6
     assert not left_behind(cluster)
+    assert "worker died" not in "".join(user.words for user in users), "Ray takes an end in order for a failure"
 
 
 def test_a_host_is_sent_the_data_once_however_many_workers_it_has(cluster: RayHosts):
@@ -88,6 +102,33 @@ def test_a_run_goes_on_to_the_bits_of_an_undisturbed_one(cluster: RayHosts, undi
         assert len(found.outcome["rewinds"]) == 1
     if what in ("link", "power"):
         assert found.fell in found.alive, "the run went on before Ray had noticed"
+
+
+@pytest.mark.parametrize("what", ["link", "power"])
+def test_a_second_host_is_lost_while_what_was_on_the_first_begins_there(
+    cluster: RayHosts, undisturbed: str, what: str
+):  # fmt: skip
+    cluster.fill()
+    halves = {"workers": {"count": 2, "cpus": 0.5}, "servers": {"cpus": 0.5}}
+    user = User(cluster, {**RUN, "cluster": CLUSTER | halves})
+    user.until("pushes", AFTER)
+    (first,) = {address for address, _ in user.on.values()}
+    harm(cluster, user, what, SERVER)
+    begins_on(cluster, {host for host in cluster.hosts if host.address != first}, what)
+    outcome = user.outcome()
+    assert [outcome.get(each) for each in ("outcome", "verdict", "weights")] == ["budget", "valid", undisturbed]
+    assert not left_behind(cluster)
+
+
+def begins_on(cluster: RayHosts, hosts: set[Host], what: str) -> None:
+    """Wait until a process of a run begins on one of these hosts, to which something happens then."""
+    until_s = time.monotonic() + LINE_LIMIT_S
+    while time.monotonic() < until_s:
+        for host in hosts:
+            if any("Actor" in command_of(process) for process in living(f"HOST_FOLDER={host.folder}")):
+                befall(cluster, host, what)
+                return
+    raise AssertionError("no process begins there")
 
 
 GPUS = {**CLUSTER, "workers": {"count": 2, "gpus": 1}, "servers": {"count": 2}}
