@@ -11,6 +11,9 @@ from pslab.version import __version__ as __version__
 if TYPE_CHECKING:
     from pslab.engines.check.plan import check
     from pslab.lab import plots
+    from pslab.lab.advise.advice import Advice
+    from pslab.lab.advise.map import advise_map
+    from pslab.lab.advise.search import advise
     from pslab.lab.records.export import export
     from pslab.lab.records.record import Result
     from pslab.lab.records.results import Results, load, records
@@ -23,13 +26,16 @@ if TYPE_CHECKING:
     from pslab.lab.studies.parameters import parameters
 
 __all__ = [
-    "ConfigError", "PslabError", "Result", "Results", "Run", "best", "check", "claim", "export", "goal", "grid", "load",
-    "parameters", "plots", "records", "run", "save", "summary", "sweep", "tuned",
+    "Advice", "ConfigError", "PslabError", "Result", "Results", "Run", "advise", "advise_map", "best", "check", "claim",
+    "export", "goal", "grid", "load", "parameters", "plots", "records", "run", "save", "summary", "sweep", "tuned",
 ]  # fmt: skip
 
 _LAZY = {
+    "Advice": "pslab.lab.advise.advice",
     "Result": "pslab.lab.records.record",
     "Results": "pslab.lab.records.results",
+    "advise": "pslab.lab.advise.search",
+    "advise_map": "pslab.lab.advise.map",
     "best": "pslab.lab.records.tuning",
     "check": "pslab.engines.check.plan",
     "claim": "pslab.lab.studies.claims",

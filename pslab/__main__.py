@@ -17,6 +17,7 @@ from pslab.version import __version__
 TOOL = "pslab.lab.commands.developer"  # of which each verb has a module of its own
 VERBS = {
     "run": "pslab.lab.commands.run",
+    "advise": "pslab.lab.commands.advise",
     "figures": "pslab.lab.commands.figures",
     "lab": "pslab.lab.commands.lab",
     "init": "pslab.lab.commands.init",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def example(name: str) -> str:
     return EXAMPLES.get(name) or next((word for word in field.choices if word != field.default), field.shown)
 
 
-class _Unbroken(argparse.HelpFormatter):
+class Unbroken(argparse.HelpFormatter):
     """Help whose examples stand on one line, to be copied."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -54,17 +54,22 @@ class _Unbroken(argparse.HelpFormatter):
 def add(verbs: Any) -> None:
     """The verb, and an option for each field of Run."""
     parser = verbs.add_parser(
-        "run", help="one run: pslab run --sync ssp:3 --prune static:1%%", formatter_class=_Unbroken,
+        "run", help="one run: pslab run --sync ssp:3 --prune static:1%%", formatter_class=Unbroken,
         usage="pslab run [--file YAML] [--results RESULTS] [--again] [--fresh] [--FIELD VALUE ...]", description=(
             "One run, from its record if it is there. Values are read as in a notebook; 'pslab list' shows the names."),
     )  # fmt: skip
-    parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
-    parser.add_argument("--results", type=Path, help="where records are (default: results/)")
+    add_fields(parser)
     parser.add_argument("--again", action="store_true", help="run again a recorded run whose emulation was not kept")
     parser.add_argument("--fresh", action="store_true", help="from the beginning, and not from a checkpoint")
+
+
+def add_fields(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+    """An option for each field of Run but some, for a file of fields, and for where records are."""
+    parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
+    parser.add_argument("--results", type=Path, help="where records are (default: results/)")
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
-        for name in names:
+        for name in (each for each in names if each not in without):
             option = f"--{name.replace('_', '-')}"
             typed = f"{option} {example(name)}".replace(" ", UNBROKEN)
             words = f"{FIELDS[name].words}; as {typed}".replace("%", "%%")
@@ -75,10 +80,7 @@ def main(options: argparse.Namespace) -> int:
     """Run what the options say and print where the record is."""
     from pslab.lab.runs.run import run
 
-    given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
-    fields = {**_read(options.file), **given} if options.file else given
-    wanted = Run.of({name: _value(name, value) for name, value in fields.items()})
-    result = run(wanted, results=options.results, again=options.again, fresh=options.fresh)
+    result = run(asked(options), results=options.results, again=options.again, fresh=options.fresh)
     print(result.ended + (" (from the record)" if result.cached else ""))
     for remark in result.remarks:
         print(f"({remark})")
@@ -86,6 +88,17 @@ def main(options: argparse.Namespace) -> int:
         print("(--again runs it again)")
     print(result.path)
     return 0
+
+
+def asked(options: argparse.Namespace) -> Run:
+    """The run that a file, if there is one, and options say.
+
+    Raises:
+        ConfigError: the file cannot be read, or what Run refuses.
+    """
+    given = {name: value for name in FIELDS if (value := getattr(options, name, None)) is not None}
+    fields = {**_read(options.file), **given} if options.file else given
+    return Run.of({name: _value(name, value) for name, value in fields.items()})
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -1,0 +1,185 @@
+"""The answer of `advise`: which policy, why, and how sure that is; and its verification on real processes."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pslab.lab.advise.race import Answer, Standing
+from pslab.lab.advise.why import sentence, why
+
+from pslab.config.metric import metric_of
+from pslab.config.run import Run
+from pslab.lab.records.results import Results
+from pslab.lab.records.summary import held, over_seeds
+from pslab.lab.records.units import DASH, SPACE, digits
+from pslab.lab.runs.run import sweep
+
+LONGER = 1.5  # of the pushes that virtual time needs, what real processes have at most
+AGREES = 0.15  # share by which seconds on real processes may differ from the predicted ones
+
+@dataclass(frozen=True)
+class Advice:
+    """What `advise` found: from records alone.
+
+    In a notebook it is a card; `run` is what to paste, `table` what was compared, `why` the pieces of the difference.
+    """
+
+    run: Run  #: the base with the policy that is advised
+    answer: Answer  #: of the race: each policy's standing, and how it ended
+    target: float
+    results: Results  #: all finished runs of the race, at axes `policy`
+    refused: Mapping[str, str]  #: what cannot be run, and the sentence that says why
+    default: Results  #: the runs of the default policy at its best rate
+    winner: Results  #: those of the advised one, on the same seeds
+    cost: Mapping[str, float]  #: runs, gradients, seconds that they took now, share of what exhaustive search takes
+    notes: Sequence[str] = ()  #: what else is to be known of this answer
+    _runs: Mapping[str, Run] = field(default_factory=dict, repr=False)  # in virtual time, at each policy's best rate
+    _place: Path | None = field(default=None, repr=False)
+
+    @property
+    def _default(self) -> str:
+        return next(iter(self._runs))
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data decide: for one policy, or for a tie."""
+        return self.answer.decided
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each policy, the soonest first: learning_rate, seeds, arrived, held_s (median over seeds; NaN
+        unless more than half arrive), low, high, ratio (of the geometric mean to the leader's; at least that much
+        where `at_least`), chance (that it is the best), alive."""
+        return pd.DataFrame([_row(each) for each in self.answer.standings]).set_index("policy")
+
+    @cached_property
+    def why(self) -> pd.DataFrame:
+        """The pieces, in seconds, by which the advised policy takes more or less than the default; see
+        pslab.lab.advise.why."""
+        return why(self.default, self.winner, self.target)
+
+    @property
+    def words(self) -> str:
+        """The answer in a sentence or two."""
+        best, default = self.answer.standing(self.answer.policy), self.default
+        goal = metric_of(self.run).goal(self.target, SPACE)
+        first = f"{best.policy}, learning rate {best.learning_rate:g}"
+        took = _median_s(self.winner, self.target)
+        if self.answer.ending == "tie":
+            others = " and ".join(name for name in self.answer.tied if name != best.policy)
+            said = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {goal} after {_s(took)}"
+        elif self.decided:
+            sure = "" if math.isnan(best.chance) else f", sure to {100 * best.chance:.0f}{SPACE}%"
+            said = f"{first}: holds {goal} after {_s(took)}{sure}"
+        else:
+            open_ = ", ".join(each.policy for each in self.answer.standings if each.alive)
+            cause = "no seeds are left" if self.answer.ending == "seeds" else "the minutes are used up"
+            said = f"not decided between {open_} ({cause}); soonest so far is {first}: {goal} after {_s(took)}"
+        if len(default) and best.policy != self._default:
+            before = _median_s(default, self.target)
+            said += f", {_times(before / took)} as the default ({_s(before)})"
+            if len(self.why):
+                said += ". " + sentence(self.why)
+        return said
+
+    def __repr__(self) -> str:
+        return f"<Advice {'' if self.decided else 'un'}decided: {self.words}>"
+
+    def _repr_html_(self) -> str:
+        """A card for a notebook: the sentence, the table, what to paste."""
+        shown = self.table.reset_index().assign(
+            held_s=[_s(each) for each in self.table.held_s],
+            ratio=[f"{'≥ ' if low else ''}{each:.2f}" for each, low in zip(self.table.ratio, self.table.at_least,
+                                                                            strict=True)],
+            chance=["" if math.isnan(each) else f"{100 * each:.0f}{SPACE}%" for each in self.table.chance],
+            seeds=[f"{got} of {of}" for got, of in zip(self.table.arrived, self.table.seeds, strict=True)])  # fmt: skip
+        columns = {"policy": "policy", "learning_rate": "learning rate", "seeds": "seeds that hold it",
+                   "held_s": "held after", "ratio": "times the soonest", "chance": "chance to be best"}  # fmt: skip
+        table = shown[[*columns]].rename(columns=columns).to_html(index=False, border=0)
+        remarks = "".join(f"<p style='opacity:.8'>{html.escape(each)}</p>" for each in self.remarks)
+        paste = f"<p><code>{html.escape(repr(self.run))}</code></p>"
+        return f"<p><b>{html.escape(self.words)}</b></p>{table}{paste}{remarks}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What else is to be known: costs, rates at an end of their grid, what is unsafe, what was refused."""
+        found = list(self.notes)
+        ends = [each.policy for each in self.answer.standings if each.alive and each.at_end]
+        found += [f"the best learning rate tried lies at an end of the grid of {', '.join(ends)}"] if ends else []
+        for each in self.answer.standings:
+            if each.unsafe:
+                arrived = sum(map(math.isfinite, each.times_s.values()))
+                found.append(f"{each.policy} is not safe: {arrived} of {len(each.times_s)} seeds arrive")
+        if self.refused:
+            found.append("cannot be run: " + "; ".join(f"{name} ({why})" for name, why in self.refused.items()))
+        share = f", {100 * self.cost['share']:.0f}{SPACE}% of all arms on all seeds" if "share" in self.cost else ""
+        return [*found, f"{self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients{share}"]
+
+    def verify(self, top: int = 3, seeds: Sequence[int] = (0, 1), *, progress: bool | None = None) -> pd.DataFrame:
+        """The soonest policies and the default on real processes: a row each, beside what is predicted of these seeds.
+
+        Columns: learning_rate, seeds (that hold the target on both), predicted_s and measured_s (their means), ratio,
+        pushes_ratio, dilation, emulation_ok, verdict: agrees (within 15 %, or two deviations of the predicted seeds),
+        differs, or cannot tell, where the emulation was not kept or no seed holds the target on both.
+
+        Raises:
+            What `sweep` raises.
+        """
+        soonest = [each.policy for each in self.answer.standings if each.alive][:top]
+        rows = []
+        for name in dict.fromkeys([*soonest, self._default]):
+            alone = self._runs[name]
+            predicted = sweep([alone.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
+            need = [held(result, self.target) for result in predicted]
+            most = max((pushes for _, pushes in need if math.isfinite(pushes)), default=math.inf)
+            most = min(float(alone.pushes or 0), LONGER * most + 3 * (alone.eval_every or 0))  # of which it is held
+            real = alone.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most))
+            found = sweep([real.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
+            rows.append({"policy": name, "learning_rate": alone.learning_rate, **_verdict(need, found, self.target)})
+        return pd.DataFrame(rows).set_index("policy")
+
+
+def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float) -> dict[str, Any]:
+    """What was predicted of some seeds, as (seconds, pushes), beside what their runs on real processes took."""
+    took = [held(result, target) for result in real]
+    both = [np.array(pair) for pair in zip(need, took, strict=True) if math.isfinite(pair[0][0] + pair[1][0])]
+    kept = all(result.emulation_ok for result in real)
+    means = np.mean(both, axis=0) if both else np.full((2, 2), math.nan)  # [predicted, measured], [seconds, pushes]
+    (predicted_s, _), (measured_s, _) = means
+    spread = 2 * float(np.std([pair[0, 0] for pair in both])) if len(both) > 1 else 0.0
+    close = abs(measured_s - predicted_s) <= max(AGREES * predicted_s, spread)
+    verdict = "agrees" if close else "differs"
+    if not kept or not both:
+        verdict = "cannot tell: " + ("no seed holds the target on both" if kept else "the emulation was not kept")
+    return {"seeds": len(both), "predicted_s": predicted_s, "measured_s": measured_s,
+            "ratio": measured_s / predicted_s, "pushes_ratio": means[1, 1] / means[0, 1],
+            "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in real), "emulation_ok": kept,
+            "verdict": verdict}  # fmt: skip
+
+
+def _row(each: Standing) -> dict[str, Any]:
+    arrived = [time_s for time_s in each.times_s.values() if math.isfinite(time_s)]
+    middle, low, high = over_seeds(each.times_s.values())
+    return {"policy": each.policy, "learning_rate": each.learning_rate, "seeds": len(each.times_s),
+            "arrived": len(arrived), "held_s": middle, "low": low, "high": high, "ratio": each.ratio,
+            "at_least": each.capped, "chance": each.chance, "alive": each.alive}  # fmt: skip
+
+
+def _median_s(results: Results, target: float) -> float:
+    return over_seeds(held(result, target)[0] for result in results)[0]
+
+
+def _s(seconds: float) -> str:
+    return DASH if math.isnan(seconds) else f"{digits(seconds)}{SPACE}s"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g} times as soon"

@@ -1,0 +1,244 @@
+"""advise(base, target=0.9): which policy holds a target soonest on a cluster, why, and how sure that is.
+
+All runs are in virtual time. Their order depends on their results alone, and each is a record: asked again, the same
+runs are found, and a search that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pslab.lab.advise.race import Answer, Race, Trial, rounded_up
+from pslab.lab.advise.space import candidates, simplicity
+
+from pslab.config.metric import metric_of
+from pslab.config.run import FIELDS, FREE, Run
+from pslab.errors import ConfigError, PslabError
+from pslab.lab.advise.advice import Advice
+from pslab.lab.records.record import Result, default_results
+from pslab.lab.records.results import Results
+from pslab.lab.records.summary import held, iteration_s, measured
+from pslab.lab.records.tuning import rounded
+from pslab.lab.records.units import SPACE
+from pslab.lab.runs.calibrate import ROUNDS, calibrated, measure_links
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run as run_one
+from pslab.lab.runs.run import sweep
+
+PROBED = 12  # iterations by which a policy's pace is told
+PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
+GRID = (0.5, 1.0, 2.0)  # times the centre: what each policy begins with
+WIDER = 3  # times that the pilot goes on beyond its best rate, if that lies at an end
+ROOM = 4  # times the default's pushes to the target: what other policies have at most
+EVALUATIONS = 40  # of such a run
+OWN = ("learning_rate", "ranges", "order")  # what runs of one policy may differ in, but for seeds and ends
+AT_ONCE = 4  # runs, however many cores there are: asked again, the race takes the same way
+PATHS = ({"ranges": "layers"}, {"ranges": "layers", "order": "front"}, {"ranges": "layers", "order": "needed"})
+
+
+class Unreached(PslabError):
+    """No learning rate of the default policy holds the target within its pushes; the runs are records."""
+
+
+def advise(
+    base: Run, *, target: float, space: Any = None, learning_rates: Sequence[float] | None = None,
+    seeds: Sequence[int] = range(8), minutes: float = 5.0, pushes: int | None = None, tie: float = 0.05,
+    sure: float = 0.9, results: Path | str | None = None, progress: bool | None = None,
+) -> Advice:  # fmt: skip
+    """Which policy holds the target soonest on the base's cluster, in its own seconds.
+
+    The base says what is trained, by how many workers, on which cluster; its policy is the default that the answer is
+    compared with. A run *holds* a target where the running median of three evaluations reaches it. Each policy is
+    compared at its own best learning rate, on the same seeds, and runs end as soon as they are too late to matter.
+
+    Args:
+        target: an accuracy from 0 to 1, or a value of the base's metric.
+        space: what is compared: axes as `grid` takes them, or Runs; None: pslab.lab.advise.space.DEFAULT_SPACE.
+        learning_rates: what each policy begins with; None: around what is best for the default.
+        seeds: at most these, three at least before anything is decided.
+        minutes: after which it ends with the best answer so far.
+        pushes: a run's most; None: four times what the default needs.
+        tie: the share of time within which two policies count as equal.
+        sure: the probability with which an answer is decided.
+        progress: whether to say what is being tried; None: as `sweep` does.
+
+    Raises:
+        ConfigError: what Run, `grid` or the race refuse; nothing was started.
+        Unreached: no rate of the default policy holds the target.
+        And what `sweep` raises; every run that has ended is a record.
+    """
+    if metric_of(base).share and not 0 < target <= 1:
+        raise ConfigError("target", target, "must be a number above 0 and at most 1")
+    if not minutes > 0:
+        raise ConfigError("minutes", minutes, "must be above 0, such as 5")
+    place = default_results() if results is None else Path(results)
+    asking = _Asking(base, target, place, tie, progress, time.monotonic() + 60 * minutes)
+    return asking.advice(space, learning_rates, list(seeds), pushes, sure)
+
+
+class _Asking:
+    """One advice while it is made."""
+
+    def __init__(
+        self, base: Run, target: float, place: Path, tie: float, progress: bool | None, until_s: float
+    ) -> None:  # fmt: skip
+        self._given, self._target, self._place, self._tie, self._progress = base, target, place, tie, progress
+        self._until_s, self._begun_s, self._notes = until_s, time.monotonic(), list[str]()
+        self._base, self._budget = self._modelled(base), base.pushes or FIELDS["pushes"].default
+        self._done: dict[str, tuple[Result, str]] = {}  # by digest: each run, and its policy
+
+    def _modelled(self, base: Run) -> Run:
+        """The base in virtual time, on its cluster; where that models no computation, on what this machine takes."""
+        plain = {"engine": "virtual", "seconds": None, "target_accuracy": None, "schedule": "constant",
+                 "evaluate": "after", "fleet": "local", "dilation": "auto", "keep_weights": False}  # fmt: skip
+        if base.schedule != "constant":
+            self._notes.append("with a constant learning rate: a schedule that ends with the budget would favour "
+                               "whoever has the larger one")  # fmt: skip
+        if base.cluster != FREE:
+            return base.but(**plain)
+        budget = ROUNDS * base.workers
+        short = base.but(engine="local", pushes=budget, eval_every=budget, evaluate="after", seconds=None,
+                         target_accuracy=None, dilation=1)  # fmt: skip
+        result = run_one(short, results=self._place, progress=self._progress)
+        self._notes.append(f"costs as measured on this machine by {result.digest}")
+        links = {} if base.fleet == "local" else measure_links(base).cluster()
+        return base.but(**plain, cluster={**calibrated(result), **links})
+
+    def advice(
+        self, space: Any, rates: Sequence[float] | None, seeds: list[int], pushes: int | None, sure: float
+    ) -> Advice:
+        """See `advise`."""
+        self._policies, refused = candidates(self._base, space)
+        self._default = next(iter(self._policies))
+        paces = self._paces(seeds[0])
+        grids, self._budget = self._grids(rates, seeds[0], pushes)
+        simple = {name: simplicity(self._base.but(**fields)) for name, fields in self._policies.items()}
+        race = Race({name: grids[name] for name in sorted(paces, key=paces.__getitem__)}, self._default, seeds=seeds,
+                    tie=self._tie, sure=sure, simplicity=simple)  # fmt: skip
+        while trials := race.ask():
+            for at in range(0, len(trials), AT_ONCE):
+                self._run_trials(race, trials[at : at + AT_ONCE])
+                if time.monotonic() > self._until_s:
+                    race.out_of_time()
+                    break
+        return self._advice(race.answer(), refused)
+
+    # -- before the race -----------------------------------------------------------------------------------
+
+    def _paces(self, seed: int) -> dict[str, float]:
+        """Seconds per iteration of each policy, by a short run without evaluations."""
+        short = PROBED * self._base.workers
+        runs = [self._base.but(**fields, seed=seed, pushes=short, eval_every=short)
+                for fields in self._policies.values()]  # fmt: skip
+        return dict(zip(self._policies, map(iteration_s, self._sweep(runs)), strict=True))
+
+    def _grids(
+        self, rates: Sequence[float] | None, seed: int, pushes: int | None
+    ) -> tuple[dict[str, Sequence[float]], int]:
+        """The learning rates that each policy begins with, and the most pushes of a run."""
+        most, workers = pushes or self._budget, self._base.workers
+        centre, needed = self._pilot(self._default, self._base.learning_rate, seed, most)
+        if not math.isfinite(needed):
+            raise Unreached(self._unreached(most))
+        centres = dict.fromkeys(self._policies, centre)
+        with_momentum: dict[str, list[str]] = {}  # whose steps have other learning rates: policies by rule
+        for name, fields in self._policies.items():
+            rule = resolve(self._base.but(**fields)).prune
+            if getattr(rule, "momentum", 0.0) and name != self._default:
+                with_momentum.setdefault(repr(rule), []).append(name)
+        for names in with_momentum.values() if rates is None else ():
+            centres |= dict.fromkeys(names, self._pilot(names[0], centre, seed, most)[0])
+        grids = {name: rates or [at * factor for factor in GRID] for name, at in centres.items()}
+        return grids, pushes or workers * math.ceil(ROOM * needed / workers)
+
+    def _pilot(self, policy: str, around: float, seed: int, most: int) -> tuple[float, float]:
+        """The best learning rate of a policy with one seed, and how many pushes it needs to the target."""
+        rates, tried = [around * factor for factor in PILOTED], dict[float, tuple[float, float]]()
+        for _ in range(WIDER + 1):
+            runs = [self._run(policy, rate, seed, most) for rate in rates]
+            tried |= {result.run.learning_rate: held(result, self._target) for result in self._sweep(runs, policy)}
+            best = min(tried, key=lambda rate: (tried[rate][0], abs(math.log(rate / around))))
+            if best not in (min(tried), max(tried)) or not math.isfinite(tried[best][0]):
+                break
+            rates = [best / 2 if best == min(tried) else best * 2]
+        return best, tried[best][1]
+
+    def _unreached(self, most: int) -> str:
+        """What came nearest, and what to try."""
+        metric = metric_of(self._base)
+        results = [result for result, name in self._done.values() if name == self._default]
+        best = max(results, key=lambda result: metric.rank(measured(result, "best_accuracy")))
+        top = measured(best, "best_accuracy")
+        after = best.accuracy.pushes[(best.accuracy.accuracy - top).abs().idxmin()]
+        lower = metric.goal(rounded(top, metric), SPACE)
+        return (f"no learning rate of {self._default} holds {metric.goal(self._target, SPACE)} within {most} pushes; "
+                f"the best was {metric.text(top, SPACE)} at rate {best.run.learning_rate:g} after {after:.0f}. Try a "
+                f"target of {lower}, or pushes={ROOM * most}. These runs are records: nothing is lost")  # fmt: skip
+
+    # -- the race ------------------------------------------------------------------------------------------
+
+    def _run(self, policy: str, rate: float, seed: int, pushes: int, cap_s: float = math.inf) -> Run:
+        every = max(self._base.workers, round(pushes / EVALUATIONS))
+        return self._base.but(**self._policies[policy], learning_rate=rate, seed=seed, pushes=pushes, eval_every=every,
+                              seconds=cap_s if math.isfinite(cap_s) else None)  # fmt: skip
+
+    def _run_trials(self, race: Race, trials: Sequence[Trial]) -> None:
+        runs = [self._run(each.policy, each.learning_rate, each.seed, self._budget, each.cap_s) for each in trials]
+        found = dict(zip(trials, sweep(runs, results=self._place, progress=self._progress), strict=True))
+        self._done |= {result.digest: (result, trial.policy) for trial, result in found.items()}
+        race.tell({trial: held(result, self._target)[0] for trial, result in found.items()})
+
+    def _sweep(self, runs: Sequence[Run], policy: str = "") -> Results:
+        found = sweep(runs, results=self._place, progress=self._progress)
+        self._done |= {result.digest: (result, policy) for result in found if policy}
+        return found
+
+    # -- after it ------------------------------------------------------------------------------------------
+
+    def _advice(self, answer: Answer, refused: Mapping[str, str]) -> Advice:
+        before = self._at(answer, self._default)
+        extra = self._way(answer)
+        winner = self._at(answer, answer.policy, extra)
+        done = self._done.values()
+        results = Results([result for result, _ in done], [[{"policy": name}] for _, name in done])
+        gradients = float(sum(result.manifest["pushes"] for result in results))
+        arms = sum(len(each.rates) for each in answer.standings)
+        seeds = max(len(each.times_s) for each in answer.standings)
+        cost = {"runs": float(len(results)), "gradients": gradients, "seconds": time.monotonic() - self._begun_s,
+                "share": gradients / (arms * seeds * self._budget)}  # fmt: skip
+        fields = {**self._policies[answer.policy], **extra, "learning_rate": answer.learning_rate}
+        own = {each.policy: each.learning_rate for each in answer.standings}
+        runs = {name: self._run(name, own[name], 0, self._budget) for name in self._policies}
+        return Advice(self._given.but(**fields), answer, self._target, results, refused, before, winner, cost,
+                      tuple(self._notes), runs, self._place)  # fmt: skip
+
+    def _at(self, answer: Answer, policy: str, extra: Mapping[str, Any] | None = None) -> Results:
+        """The runs of a policy at its best rate that hold the target, a seed each."""
+        wanted, found = self._run(policy, answer.standing(policy).learning_rate, 0, 1).but(**(extra or {})), {}
+        for result, name in self._done.values():
+            same = all(getattr(result.run, field) == getattr(wanted, field) for field in OWN)
+            if name == policy and same and math.isfinite(held(result, self._target)[0]):
+                found.setdefault(result.run.seed, result)
+        return Results(found.values(), [[{"policy": policy}]] * len(found))
+
+    def _way(self, answer: Answer) -> dict[str, Any]:
+        """The ranges and order of requests with which the advised policy is sooner by more than a tie, if one is."""
+        if answer.policy == self._default:
+            return {}
+        whole = {result.run.seed: rounded_up(held(result, self._target)[0]) for result in self._at(answer, answer.policy)}
+        best, fields = math.log(1 - self._tie), dict[str, Any]()
+        for extra in PATHS:
+            try:
+                runs = [self._run(answer.policy, answer.learning_rate, seed, self._budget, took).but(**extra)
+                        for seed, took in whole.items()]  # fmt: skip
+                found = self._sweep(runs, answer.policy)
+            except ConfigError:  # they cannot run together
+                continue
+            each = [held(result, self._target)[0] / whole[result.run.seed] for result in found]
+            if (gain := sum(map(math.log, each)) / len(each)) < best:
+                best, fields = gain, dict(extra)
+        return fields

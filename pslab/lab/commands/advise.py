@@ -1,0 +1,46 @@
+"""pslab advise: which policy holds a target soonest on a cluster, why, and how sure that is."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pslab.lab.commands.run import Unbroken, add_fields, asked
+
+#: Fields of Run that the search sets itself.
+SEARCHED = ("seed", "engine", "seconds", "target_accuracy", "eval_every", "evaluate", "keep_weights", "schedule",
+            "dilation")  # fmt: skip
+
+
+def add(verbs: Any) -> None:
+    """The verb, and an option for each field of Run that it does not search."""
+    parser = verbs.add_parser(
+        "advise", help="which policy holds a target soonest: pslab advise --target 0.9", formatter_class=Unbroken,
+        usage="pslab advise --target VALUE [--minutes M] [--verify] [--file YAML] [--FIELD VALUE ...]",
+        description="Which policy holds a target soonest on a cluster, in virtual time: the answer, what it was "
+        "compared with, and why. --sync, --prune and --rate are the policy that it is compared with.",
+    )  # fmt: skip
+    parser.add_argument("--target", type=float, required=True, help="an accuracy from 0 to 1, or a value of the metric")
+    parser.add_argument("--minutes", type=float, default=5.0, help="after which the best answer so far is given (5)")
+    parser.add_argument("--seeds", type=int, default=8, help="at most so many; three before anything is decided (8)")
+    parser.add_argument("--verify", action="store_true", help="run the best three and the default on real processes")
+    add_fields(parser, without=SEARCHED)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the answer, its table and its reasons. Exit status: 1 if the target is never held."""
+    from pslab.lab.advise.search import advise
+
+    found = advise(asked(options), target=options.target, minutes=options.minutes, seeds=range(options.seeds),
+                   results=options.results)  # fmt: skip
+    print(found.words)
+    print()
+    print(found.table.to_string(float_format="%.3g"))
+    print()
+    for remark in found.remarks:
+        print(f"({remark})")
+    print(found.run)
+    if options.verify:
+        print()
+        print(found.verify().to_string(float_format="%.3g"))
+    return 0
