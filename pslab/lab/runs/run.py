@@ -14,7 +14,8 @@ from pslab.config.run import Run
 from pslab.errors import StartFailed, SweepFailed
 from pslab.lab.records import journal
 from pslab.lab.records.drafts import clean
-from pslab.lab.records.record import Result, default_results, find
+from pslab.lab.records.prefix import find_or_cut
+from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.interrupts import Ended, Unwanted, import_torch, noted
 from pslab.lab.runs.machine import forget_checkpoints, forget_old_checkpoints
@@ -81,7 +82,7 @@ def sweep(
     """
     wanted = runs if isinstance(runs, Runs) else Runs(runs)
     place = default_results() if results is None else Path(results)
-    found = {index: find(each, place) for index, each in enumerate(wanted)}
+    found = {index: find_or_cut(each, place) for index, each in enumerate(wanted)}
     missing = [index for index, result in found.items() if result is None or _again(result, again)]
     begun_s, unwanted = time.monotonic(), Unwanted(ended)
     failed: dict[int, Exception] = {}
