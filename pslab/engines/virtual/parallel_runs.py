@@ -30,6 +30,7 @@ WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
 LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
 LEFT = "left"  # what a run that fails has completed
 TRAINED = "trained"  # what a run that is interrupted while it is evaluated has left of that
+NOTHING = "nothing"  # a run that is interrupted before it has started has completed nothing
 
 
 def fits(experiment: Experiment) -> bool:
@@ -40,7 +41,9 @@ def fits(experiment: Experiment) -> bool:
 News = dict[str, Any] | Outcome | RunError
 
 
-def conduct(experiments: Iterable[Experiment], heed: Callable[[], None]) -> Iterator[tuple[int, News]]:
+def conduct(
+    experiments: Iterable[Experiment], heed: Callable[[], None], unwanted: Callable[[int], bool] = lambda place: False
+) -> Iterator[tuple[int, News]]:
     """Runs side by side, as (place in `experiments`, what is new): {} when it starts, news, and at last its outcome.
 
     A run that fails does not end the others: its last news is the error, whose `outcome` has what it had completed, or
@@ -48,10 +51,12 @@ def conduct(experiments: Iterable[Experiment], heed: Callable[[], None]) -> Iter
     After a KeyboardInterrupt there is, before it goes on, an outcome "interrupted" of each run that was under way and
     had one within two seconds.
 
+    A run whose place becomes `unwanted` is not begun; one that is under way is ended alone, as an interrupt ends all.
+
     Raises:
         StartFailed: the children could not be started.
     """
-    running = _SideBySide(heed)
+    running = _SideBySide(heed, unwanted)
     try:
         yield from running.conduct(experiments)
     except KeyboardInterrupt:
@@ -66,11 +71,12 @@ def conduct(experiments: Iterable[Experiment], heed: Callable[[], None]) -> Iter
 class _SideBySide:
     """In the parent: the children, and the experiment that each of them has."""
 
-    def __init__(self, heed: Callable[[], None]) -> None:
-        self._heed = heed
+    def __init__(self, heed: Callable[[], None], unwanted: Callable[[int], bool]) -> None:
+        self._heed, self._unwanted = heed, unwanted
         self._idle: list[int] = []
         self._busy: dict[int, tuple[int, Experiment]] = {}
         self._reported: dict[int, list[Report]] = {}
+        self._stopped: set[int] = set()  # children whose run was told to end
         self._dataset: Any = None
 
     def conduct(self, experiments: Iterable[Experiment]) -> Iterator[tuple[int, News]]:
@@ -78,6 +84,8 @@ class _SideBySide:
             # there is one place for a dataset, which the runs that are under way read
             while self._busy and (not self._idle or experiment.dataset is not self._dataset):
                 yield from self._hear()
+            if self._unwanted(place):
+                continue
             if not self._idle:  # as at first: of a pool in which a run has failed, the other children end in order
                 self._pool = pools.acquire(virtual.cores(), self._heed)
                 self._idle = list(range(virtual.cores()))
@@ -95,13 +103,18 @@ class _SideBySide:
     def wind_up(self) -> Iterator[tuple[int, News]]:
         """What the runs under way have completed, as far as they say it within the limit."""
         self._heed, until_s = (lambda: None), time.monotonic() + INTERRUPT_LIMIT_S + EVALUATION_LIMIT_S
-        for number in self._busy:
-            self._pool.order(number, "stop")
+        self._stop(self._busy)
         while self._busy and time.monotonic() < until_s:
             yield from self._hear()
 
+    def _stop(self, numbers: Iterable[int]) -> None:
+        for number in {*numbers} - self._stopped:
+            self._pool.order(number, "stop")
+            self._stopped.add(number)
+
     def _hear(self) -> Iterator[tuple[int, News]]:
         self._heed()
+        self._stop(number for number, (place, _) in self._busy.items() if self._unwanted(place))
         for number, found in self._pool.reports(dict.fromkeys(self._busy, COMPUTING), POLL_S, lambda number: True):
             place, experiment = self._busy[number]
             if found.kind == "news":
@@ -111,12 +124,16 @@ class _SideBySide:
             if found.kind == "facts":
                 self._free(number)
                 yield place, outcome_of(experiment, self._reported.pop(number))
+            elif found.kind == NOTHING:
+                self._free(number)
+                yield place, StartFailed("the run was stopped before it had started")
             elif found.kind in pools.ENDS:
                 self._free(number)
                 yield place, self._error(number, experiment)
 
     def _free(self, number: int) -> None:
         del self._busy[number]
+        self._stopped.discard(number)
         self._idle = [n for n in (*self._idle, number) if not self._pool.ended]  # a pool with a gap is left in order
 
     def _error(self, number: int, experiment: Experiment) -> RunError:
@@ -148,7 +165,10 @@ class WholeRun:
         try:
             self._hand_over("facts", self._run.conduct())
         except Interrupted as interrupt:
-            self._hand_over("facts", interrupt.outcome)
+            if interrupt.outcome is None:
+                report(self._parent, NOTHING)
+            else:
+                self._hand_over("facts", interrupt.outcome)
         except RunError as error:  # what is completed is not lost
             self._hand_over(LEFT, error.outcome)
             raise error.__cause__ or error from None

@@ -58,6 +58,11 @@ class Result:
         return str(self.manifest["digest"])
 
     @property
+    def cut_from(self) -> str | None:
+        """The digest of the record that it is the beginning of, if it has none of its own; see `prefix`."""
+        return self.manifest.get("cut_from")
+
+    @property
     def final(self) -> float:
         """The last evaluation by the run's metric (an accuracy is 0 to 1); NaN if it was not finite."""
         return float(self.accuracy.accuracy.iloc[-1]) if len(self.accuracy) else math.nan
@@ -148,6 +153,16 @@ class Result:
         if wrong := wrong_columns(name, table):
             raise RecordError(f"{self.path / name}.csv is no table of {name}: {'; '.join(wrong)}; delete {self.path}")
         return table if len(table) else table.astype({column: float for column in table if column not in TEXTS})
+
+
+@dataclass(frozen=True)
+class Derived(Result):
+    """A result without a record of its own: its tables are made of those of the record at its path."""
+
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict, compare=False)
+
+    def _table(self, name: str) -> pd.DataFrame:
+        return self.tables[name]
 
 
 def default_results() -> Path:

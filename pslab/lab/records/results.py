@@ -30,8 +30,8 @@ class Choice:
     """How a run was chosen among those that differ in `over` alone."""
 
     over: str
-    measure: str
-    goal: float | None
+    measure: str  #: in words
+    goal: float | None  #: that it is about, if it is about one
     among: int  #: how many values there were
     at_end: bool  #: whether the chosen one is the smallest or the largest of them
     beyond: float | None = None  #: then the next number in that direction, by the ratio of the last two
@@ -101,11 +101,10 @@ class Results(Placed[Result]):
 
 
 def _sentence(over: str, measure: str, aimed: str, choices: Sequence[Choice]) -> str:
-    aim = f" to {aimed}" if aimed and measure.endswith("_to_goal") else ""
-    words = measure.removesuffix("_to_goal").replace("_", " ")
+    aim = f" to {aimed}" if aimed else ""
     ends = sum(choice.at_end for choice in choices)
     edge = f"; {ends} of {len(choices)} lie at an end of their grid" if ends else ""
-    return f"each at its best {over.replace('_', ' ')} by {words}{aim}{edge}"
+    return f"each at its best {over.replace('_', ' ')} by {measure}{aim}{edge}"
 
 
 def single(run: Run, others: Iterable[Run]) -> bool:

@@ -1,7 +1,8 @@
 """Results in one table: what each run says by a measure, reduced over seeds and over nothing else.
 
 A run reaches a goal at its first evaluation that is as good; nothing is interpolated. A run that never does counts
-as infinite, so a median exists only where more than half of the seeds arrive.
+as infinite, so a median exists only where more than half of the seeds arrive. One lucky evaluation is enough for that;
+the measures `held_s` and `held_pushes` ask for more, and interpolate: see `held`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Measure:
     of: Callable[[Result, float], float]
     of_seconds: bool = False  #: whether it says nothing where the emulation was not kept
     to_goal: bool = False
+    counted: str = "reached"  #: of one to the goal: the column of a summary that says how many seeds get there
     higher: bool = False  #: whether more is better
     exchange: bool = False  #: of what workers and server exchange: a single machine has none
 
@@ -55,6 +57,28 @@ def arrival(column: str) -> Callable[[Result, float], float]:
         return float(table[column].to_numpy()[reached[0]]) if len(reached) else math.inf
 
     return at
+
+
+def held(result: Result, goal: float) -> tuple[float, float]:
+    """The seconds and pushes at which a run holds the goal; both are infinite if it never does.
+
+    It does where the running median of three evaluations (the one before, this one and the next) is first as good as
+    the goal, interpolated linearly on these medians between it and the one before. The first evaluation stands for the
+    one before it, too; the last one has none after it, and is not held.
+    """
+    table, metric = evaluations(result), metric_of(result.run)
+    values, places = table.accuracy.to_numpy(float), table[["seconds", "pushes"]].to_numpy(float)
+    before = np.concatenate([values[:1], values[:-1]])
+    medians = np.median([before[:-1], values[:-1], values[1:]], axis=0)
+    first = next((at for at, value in enumerate(medians) if metric.reaches(value, goal)), None)
+    if first is None:
+        return math.inf, math.inf
+    if first == 0:
+        seconds, pushes = places[0]
+    else:  # the goal may be the median itself, but for the slack of `reaches`
+        share = min(1.0, (goal - medians[first - 1]) / (medians[first] - medians[first - 1]))
+        seconds, pushes = places[first - 1] + share * (places[first] - places[first - 1])
+    return float(seconds), float(pushes)
 
 
 def best_accuracy(result: Result, within: float = 1.0) -> float:
@@ -110,6 +134,9 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "bytes_to_goal": Measure("bytes sent", "B", arrival("bytes"), to_goal=True, exchange=True),
     "bytes_up_to_goal": Measure("bytes pushed", "B", arrival("bytes_up"), to_goal=True, exchange=True),
     "bytes_down_to_goal": Measure("bytes pulled", "B", arrival("bytes_down"), to_goal=True, exchange=True),
+    "held_s": Measure("time, held", "s", lambda r, goal: held(r, goal)[0], of_seconds=True, to_goal=True,
+                      counted="held"),
+    "held_pushes": Measure("pushes, held", "pushes", lambda r, goal: held(r, goal)[1], to_goal=True, counted="held"),
     "seconds": Measure("training time", "s", lambda r, _: r.seconds, of_seconds=True),
     "pushes": Measure("pushes applied", "pushes", lambda r, _: float(applied(r)), higher=True),
     "rate": Measure("pushes applied per second", "pushes/s", lambda r, _: _rate(r), of_seconds=True, higher=True),
@@ -238,12 +265,12 @@ def summary(
 ) -> Summary:  # fmt: skip
     """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
 
-    Columns: seeds, reached (with a goal), diverged, emulation_ok, dilation (the largest), recovered (runs that went on
-    after an end; if there are any); and for each measure m its median over seeds, m_low and m_high; a function of a
-    result is a measure of the function's name. A median to the
-    goal is NaN unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged;
-    seeds whose emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, whatever
-    that is. `attrs` has the goal and the metric. Printed, it is what a person reads: see Summary.
+    Columns: seeds, reached (with a goal), held (with a measure of that), diverged, emulation_ok, dilation (the
+    largest), recovered (runs that went on after an end; if there are any); and for each measure m its median over
+    seeds, m_low and m_high; a function of a result is a measure of the function's name. A median to the goal is NaN
+    unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged; seeds whose
+    emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, whatever that is.
+    `attrs` has the goal and the metric. Printed, it is what a person reads: see Summary.
 
     Raises:
         ConfigError: a group whose runs differ in more than the seed, an unknown column or measure, several metrics.
@@ -267,10 +294,13 @@ def reduced(
 ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """The rows of `summary`: the values of `by`, and what its columns say of them."""
     runs, rows = [result.run for result in found], []
+    held_asked = any(MEASURES[name].counted == "held" for name in map(str, measures) if name in MEASURES)
+    counts = {"reached": "pushes_to_goal", **({"held": "held_pushes"} if held_asked else {})}
     for key, group in groups(found, by).items():
         row: dict[str, Any] = {"seeds": len(group)}
         if goal is not None:
-            row["reached"] = sum(math.isfinite(measured(result, "pushes_to_goal", goal)) for result in group)
+            row |= {counted: sum(math.isfinite(measured(result, measure, goal)) for result in group)
+                    for counted, measure in counts.items()}  # fmt: skip
         row |= {"diverged": sum(result.diverged for result in group),
                 "emulation_ok": all(result.emulation_ok for result in group),
                 "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
@@ -359,7 +389,8 @@ def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
     form = unit.form if unit.beside is None else partial(unit.beside, most=row.get(LARGEST, {}).get(column, value))
     low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
     missed = missing(row, column)
-    few = f" ({row['reached']} of {row['seeds']}{'' if brief else ' seeds'})" if missed and row["reached"] else ""
+    some = row[MEASURES[column].counted] if missed else 0
+    few = f" ({some} of {row['seeds']}{'' if brief else ' seeds'})" if some else ""
     if not math.isfinite(value):
         return f"not reached{few}" if missed else DASH
     if brief:
@@ -371,5 +402,5 @@ def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
 
 def missing(row: Mapping[Any, Any], column: str) -> bool:
     """Whether some of the seeds never reach the goal that this value is about."""
-    to_goal = column in MEASURES and MEASURES[column].to_goal
-    return bool(to_goal and row.get("reached", 0) < row.get("seeds", 0))
+    measure = MEASURES.get(column)
+    return measure is not None and measure.to_goal and bool(row.get(measure.counted, 0) < row.get("seeds", 0))

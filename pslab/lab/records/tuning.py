@@ -96,7 +96,9 @@ def best(
         rank = {choice: _rank(found, names, choice, [found[rows[number][0]] for number in own], measure, goal)
                 for choice, own in among.items()}  # fmt: skip
         choice = min(rank, key=rank.__getitem__)
-        how = Choice(" and ".join(names), measure, goal, len(among), _at_end(choice, among), _beyond(choice, among))
+        aimed = goal if MEASURES[measure].to_goal else None
+        how = Choice(" and ".join(names), _words(measure), aimed, len(among), _at_end(choice, among),
+                     _beyond(choice, among))  # fmt: skip
         noted |= dict.fromkeys(among[choice], {CHOICE: how} if len(among) > 1 else {})
     return found.at([(rows[number][0], {**rows[number][2], **noted[number]}) for number in sorted(noted)],
                     {name: found.levels(name) for name in dict.fromkeys([*FIELDS, *found.axes()])})  # fmt: skip
@@ -104,6 +106,12 @@ def best(
 
 def _names(over: By) -> list[str]:
     return [over] if isinstance(over, str) else list(over)
+
+
+def _words(measure: str) -> str:
+    """A measure in a caption: ``"seconds"``, ``"time, held"``."""
+    plain = measure.removesuffix("_to_goal")
+    return MEASURES[measure].words if plain == measure else plain.replace("_", " ")
 
 
 def _separate(run: Run, point: GridPoint, over: Sequence[str]) -> tuple[Any, ...]:

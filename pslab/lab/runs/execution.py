@@ -16,7 +16,7 @@ from pslab.errors import RecordError, RunError, RunsInterrupted, Unwritable
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result, find
-from pslab.lab.runs.interrupts import heed
+from pslab.lab.runs.interrupts import Unwanted, heed
 from pslab.lab.runs.machine import check_disk, checkpoints, forget_checkpoints, with_checkpoints
 from pslab.lab.runs.progress import Progress, taken_before
 from pslab.lab.runs.resolve import resolve
@@ -25,9 +25,13 @@ Found = dict[str, Result | Exception]
 
 
 def run_missing(
-    wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event
+    wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event, unwanted: Unwanted
 ) -> dict[int, Result | Exception]:
-    """The result of each run, or why it has none. All of them are checked before the first one starts."""
+    """The result of each run, or why it has none. All of them are checked before the first one starts.
+
+    `unwanted` is told each result as soon as it is recorded. A run that it names then is not begun, or ended, and has
+    neither a result nor an error.
+    """
     names = {index: str(index) if each.unknown else each.digest for index, each in wanted.items()}
     distinct: dict[str, Run] = {}
     small: dict[str, Run] = {}  # those that take a core each
@@ -37,12 +41,17 @@ def run_missing(
             distinct[names[index]] = each
             small |= {names[index]: each} if _checked(each, place) else {}
     shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
-    found = _in_parallel(small, place, shown, stop) if len(small) > 1 else {}
+    found = _in_parallel(small, place, shown, stop, unwanted) if len(small) > 1 else {}
     for name, each in distinct.items():
-        if name not in found:
-            heed(stop)
-            found[name] = _tried(_UnderWay(name, each, place, shown), stop)
-    return {index: found[name] for index, name in names.items()}
+        if name in found:
+            continue
+        heed(stop)
+        if each.digest in unwanted.digests:
+            shown.drop(name)
+            continue
+        found[name] = _tried(_UnderWay(name, each, place, shown), stop)
+        unwanted.told(found[name])
+    return {index: found[name] for index, name in names.items() if name in found}
 
 
 def _checked(run: Run, place: Path) -> bool:
@@ -130,25 +139,38 @@ def _execute(current: _UnderWay, stop: threading.Event) -> Result:
     return current.save(outcome)
 
 
-def _in_parallel(runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event) -> Found:
+def _in_parallel(
+    runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event, unwanted: Unwanted
+) -> Found:
     """Virtual runs, several at a time: their results and errors.
 
-    Those without either were under way in a process that is gone, or not begun: alone they come to the same end.
+    Those without either are unwanted, or were under way in a process that is gone, or not begun: alone these come to
+    the same end.
     """
     names, under_way, done = list(runs), dict[str, _UnderWay](), Found()
     kept: list[str] = []
     unwritable: list[RecordError] = []
+    failed: list[BaseException] = []  # what the caller's own function raised that is told the results
 
     def heed_all() -> None:
         heed(stop)
-        if unwritable:
+        if unwritable or failed:
             raise KeyboardInterrupt
+
+    def finish(name: str, outcome: Outcome) -> None:
+        done[name] = result = under_way.pop(name).save(outcome)
+        try:
+            unwanted.told(result)
+        except BaseException as error:  # the others end in order first
+            failed.append(error)
 
     def take(name: str, news: parallel_runs.News) -> None:
         if name not in under_way:
             under_way[name] = _UnderWay(name, runs[name], place, shown)
-        current = under_way[name]
-        if isinstance(news, RunError):
+        current, ended = under_way[name], isinstance(news, (RunError, Outcome))
+        if ended and runs[name].digest in unwanted.digests:
+            under_way.pop(name).draft.drop()
+        elif isinstance(news, RunError):
             under_way.pop(name)
             current.set_aside(news)
             if news.outcome is not None:
@@ -159,17 +181,18 @@ def _in_parallel(runs: dict[str, Run], place: Path, shown: Progress, stop: threa
         elif news.facts["outcome"] == "interrupted" or news.trained is not None:
             kept.append(under_way.pop(name).interrupted(news))
         else:
-            done[name] = under_way.pop(name).save(news)
+            finish(name, news)
 
     try:
         experiments = (with_checkpoints(resolve(each), place) for each in runs.values())
-        for index, news in parallel_runs.conduct(experiments, heed_all):
+        of = [each.digest for each in runs.values()]
+        for index, news in parallel_runs.conduct(experiments, heed_all, lambda index: of[index] in unwanted.digests):
             try:
                 take(names[index], news)
             except RecordError as error:
                 unwritable.append(error)
     except KeyboardInterrupt as interrupt:
-        if not unwritable:
+        if not (unwritable or failed):
             raise RunsInterrupted("; ".join([str(interrupt), *filter(None, kept)])) from None
     except RunError:
         pass
@@ -178,4 +201,6 @@ def _in_parallel(runs: dict[str, Run], place: Path, shown: Progress, stop: threa
             current.draft.drop()
     if unwritable:
         raise Unwritable("; ".join(map(str, unwritable)))
+    if failed:
+        raise failed[0]
     return done

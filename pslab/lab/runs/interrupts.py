@@ -1,4 +1,4 @@
-"""An interrupt of runs: noted at once, heeded where nothing is torn."""
+"""Runs that end before their time: all by an interrupt, noted at once and heeded where nothing is torn, or some."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pslab.errors import RunsInterrupted
+from pslab.lab.records.record import Result
+
+Ended = Callable[[Result], Iterable[str] | None]  # told a result, it names runs that are not wanted any more
 
 HEED_S = 0.1
 UNHEEDED_S = 2.0  # after an interrupt that has no effect another one takes effect at once
@@ -43,6 +46,19 @@ def noted(stop: threading.Event) -> Iterator[threading.Event]:
         if signal.SIGTERM in [number for number, _ in received]:  # what was finished is kept; now it ends as is wished
             signal.raise_signal(signal.SIGTERM)
     heed(stop)
+
+
+class Unwanted:
+    """The digests of the runs of a sweep that are not wanted any more, by what `ended` says of each result."""
+
+    def __init__(self, ended: Ended | None) -> None:
+        self._ended = ended
+        self.digests: set[str] = set()
+
+    def told(self, result: Result | Exception) -> None:
+        """A run has come to this end; an error says nothing of others."""
+        if self._ended is not None and isinstance(result, Result):
+            self.digests.update(self._ended(result) or ())
 
 
 def heed(stop: threading.Event) -> None:

@@ -107,9 +107,13 @@ class Progress:
 
     def fail(self, name: str, error: Exception) -> None:
         """A run ended without a result."""
-        self._shares[name] = 1.0
         if self._shown:
             self._print(f"{self._place()} {_label(self._runs[name])}: failed: {in_a_sentence(error)}")
+        self.drop(name)
+
+    def drop(self, name: str) -> None:
+        """A run is not to be executed any more."""
+        self._shares[name] = 1.0
         self._done += 1
         self._note(time.monotonic(), always=True)
 

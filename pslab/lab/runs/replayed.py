@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import retime
 from pslab.lab.judge.tables import tables_of
-from pslab.lab.records.record import Result
+from pslab.lab.records.record import Derived, Result
 from pslab.lab.runs.resolve import resolve
 
 
-@dataclass(frozen=True)
-class Retimed(Result):
-    """A result without a record of its own; its weights are those of the run that it is made from."""
-
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict, compare=False)
-
-    def _table(self, name: str) -> pd.DataFrame:
-        return self.tables[name]
-
-
-def retimed(result: Result, cluster: str | Mapping[str, Any]) -> Retimed:
+def retimed(result: Result, cluster: str | Mapping[str, Any]) -> Derived:
     """The same pushes and accuracies, at the instants of another cluster in virtual time. A run that was ended by its
     time, or by a target, ends there after as many pushes; of its last answers some may be missing.
 
@@ -51,4 +39,4 @@ def retimed(result: Result, cluster: str | Mapping[str, Any]) -> Retimed:
     evaluated["seconds"] = np.where(evaluated.pushes > 0, instants, 0.0)
     facts = {**manifest, "run": run.plain(), "digest": run.digest, "seconds": facts["seconds"],
              "retimed": result.digest}  # fmt: skip
-    return Retimed(run, result.path, facts, tables={**tables, "accuracy": evaluated})
+    return Derived(run, result.path, facts, tables={**tables, "accuracy": evaluated})

@@ -14,9 +14,10 @@ from pslab.config.run import Run
 from pslab.errors import StartFailed, SweepFailed
 from pslab.lab.records import journal
 from pslab.lab.records.drafts import clean
-from pslab.lab.records.record import Result, default_results, find
+from pslab.lab.records.prefix import find_or_cut
+from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results, Runs
-from pslab.lab.runs.interrupts import import_torch, noted
+from pslab.lab.runs.interrupts import Ended, Unwanted, import_torch, noted
 from pslab.lab.runs.machine import forget_checkpoints, forget_old_checkpoints
 
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
@@ -52,7 +53,7 @@ def run(
 
 def sweep(
     runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None,
-    stop: threading.Event | None = None, again: bool | None = None, fresh: bool = False,
+    stop: threading.Event | None = None, again: bool | None = None, fresh: bool = False, ended: Ended | None = None,
 ) -> Results:  # fmt: skip
     """The results of many runs, in their order and with the columns of their grid.
 
@@ -69,6 +70,11 @@ def sweep(
     for a reason of its own does not keep the others from being tried. `stop`, set from another thread, does what an
     interrupt does.
 
+    `ended` is called with each result as soon as it is recorded, the ones that were recorded before first. It may name
+    runs, by their digests, that are not wanted any more: they are not begun, and of those in virtual time one that is
+    under way is ended. They leave no record, and are not among the results. What `ended` raises ends the sweep as an
+    interrupt does.
+
     Raises:
         SweepFailed: some of several runs failed; it has their errors, and the results of the others.
         StartFailed: another thread of this process executes runs.
@@ -76,25 +82,28 @@ def sweep(
     """
     wanted = runs if isinstance(runs, Runs) else Runs(runs)
     place = default_results() if results is None else Path(results)
-    found = {index: find(each, place) for index, each in enumerate(wanted)}
+    found = {index: find_or_cut(each, place) for index, each in enumerate(wanted)}
     missing = [index for index, result in found.items() if result is None or _again(result, again)]
-    begun_s = time.monotonic()
+    begun_s, unwanted = time.monotonic(), Unwanted(ended)
     failed: dict[int, Exception] = {}
     journal.note(asked=[each.digest for each in wanted], missing=len(missing))
+    recorded = {each.digest: each for index, each in found.items() if each is not None and index not in missing}
+    for each in recorded.values():
+        unwanted.told(each)
     if missing:
-        with _alone(), noted(stop or threading.Event()) as ended:
+        with _alone(), noted(stop or threading.Event()) as interrupt:
             clean(place)
             if words := forget_old_checkpoints(place):
                 warnings.warn(words, Forgotten, stacklevel=2)
             for index in missing if fresh else ():
                 forget_checkpoints(wanted[index], place)
             _run_again.update(wanted[index].digest for index in missing)
-            import_torch(ended)  # not needed where everything is recorded
+            import_torch(interrupt)  # not needed where everything is recorded
             from pslab.lab.runs.execution import run_missing
 
-            ran = run_missing({index: wanted[index] for index in missing}, place, progress, ended)
+            ran = run_missing({index: wanted[index] for index in missing}, place, progress, interrupt, unwanted)
             failed = {index: one for index, one in ran.items() if isinstance(one, Exception)}
-            found |= {index: one for index, one in ran.items() if not isinstance(one, Exception)}
+            found |= {index: one if isinstance(one := ran.get(index), Result) else None for index in missing}
     done = {index: result for index, result in sorted(found.items()) if result is not None and index not in failed}
     journal.note(swept_s=time.monotonic() - begun_s)
     _warn(list(done.values()))

@@ -78,6 +78,21 @@ def test_as_many_runs_as_cores_are_under_way_and_each_reports_its_start():
     assert sorted(began) == sorted(ended) == [0, 1, 2, 3, 4]
 
 
+def test_an_unwanted_run_is_not_begun_or_ends_alone_and_its_process_serves_the_next():
+    runs, began, ended = [mine(seed=seed, pushes=100_000) for seed in (0, 1)] + [mine(), mine(seed=1)], set(), {}
+    unwanted = lambda place: place == 1 or (place in began and place < 3)  # noqa: E731
+    for place, news in parallel_runs.conduct(map(resolve, runs), lambda: None, unwanted):
+        began.add(place)
+        if not isinstance(news, dict):
+            ended[place] = news
+    outcomes = {place: news.facts["outcome"] for place, news in ended.items() if isinstance(news, Outcome)}
+    assert began == {0, 2, 3}
+    assert outcomes.get(0, "interrupted") == "interrupted"  # or it was stopped before it had started
+    assert outcomes[3] == "budget"
+    assert not pool._kept.ended
+    assert ended[3].weights.tobytes() == finished(runs[3]).weights.tobytes()
+
+
 def test_local_timing_and_large_runs_do_not_run_side_by_side(monkeypatch: pytest.MonkeyPatch):
     assert parallel_runs.fits(resolve(mine()))
     assert not parallel_runs.fits(resolve(tiny()))
@@ -212,3 +227,32 @@ def test_a_stop_in_the_middle_keeps_completed_runs(tmp_path: Path, monkeypatch: 
     left = [path.name for path in (tmp_path / "runs").iterdir()]
     assert 1 <= len(left) < 6
     assert not [name for name in left if name.startswith(".")]
+
+
+# -- runs that are not wanted any more -------------------------------------------------------------
+
+
+def test_a_run_that_is_not_wanted_any_more_is_ended_and_leaves_no_record(tmp_path: Path):
+    runs, told = [mine(pushes=8), mine(seed=1, pushes=100_000), mine(seed=2, pushes=100_000)], []
+
+    def ended(result: Result) -> list[str]:
+        told.append(result.digest)
+        return [run.digest for run in runs[1:]]
+
+    found = sweep(runs, results=tmp_path, progress=False, ended=ended)
+    assert [result.run for result in found] == runs[:1]
+    assert told == [runs[0].digest] == [path.name for path in (tmp_path / "runs").iterdir()]
+    assert not (tmp_path / "interrupted").exists()
+
+
+def test_an_error_of_the_function_that_is_told_ends_the_others_in_order(tmp_path: Path):
+    runs = [mine(pushes=8), mine(seed=1, pushes=100_000)]
+
+    def ended(result: Result) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        sweep(runs, results=tmp_path, progress=False, ended=ended)
+    assert find(runs[0], tmp_path)
+    assert not find(runs[1], tmp_path)
+    assert list(kept_of(tmp_path)) in ([], [1])  # as far as it had come

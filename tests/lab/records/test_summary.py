@@ -15,7 +15,7 @@ from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
 from pslab.lab.records.card import recovered
 from pslab.lab.records.results import Results, Runs
-from pslab.lab.records.summary import groups, iteration_s, over_seeds, summary
+from pslab.lab.records.summary import groups, held, iteration_s, over_seeds, summary
 from pslab.lab.records.tuning import best, goal, rounded
 from pslab.lab.runs.grid import alone, grid
 
@@ -58,10 +58,35 @@ def test_each_measure_of_a_curve(facts: dict, changed: dict):
     (row,) = summary([result], goal=0.9, measures=list(summaries.MEASURES)).to_dict("records")
     expected = {"accuracy": 0.95, "best_accuracy": 0.95, "seconds_to_goal": 3.0, "pushes_to_goal": 6.0,
                 "iterations_to_goal": 3.0, "rounds_to_goal": 3.0, "bytes_to_goal": 6 * 130.0, "bytes_up_to_goal": 600.0,
-                "bytes_down_to_goal": 180.0, "seconds": 4.0, "pushes": 8.0, "rate": 2.0, "iteration_s": 1.0,
-                "waiting": 0.25, "staleness": 1.5, "lead": 0.0, "bytes_up": 800.0, "bytes_down": 240.0,
-                "network_bytes": 1040.0}  # fmt: skip
+                "bytes_down_to_goal": 180.0, "held_s": 3.0, "held_pushes": 6.0, "seconds": 4.0, "pushes": 8.0,
+                "rate": 2.0, "iteration_s": 1.0, "waiting": 0.25, "staleness": 1.5, "lead": 0.0, "bytes_up": 800.0,
+                "bytes_down": 240.0, "network_bytes": 1040.0}  # fmt: skip
     assert {name: row[name] for name in summaries.MEASURES} == pytest.approx(expected | changed)
+
+
+@pytest.mark.parametrize(("curve", "wanted"), [
+    ([0.1, 0.95, 0.2, 0.92, 0.93, 0.94], 1 + 70 / 72),  # one is not enough; medians .1 .2 .92 .92 .93
+    ([0.1, 0.4, 0.5, 1.0, 1.0, 1.0], 2 + 4 / 5),  # medians .1 .4 .5 1.0: between two of them
+    ([0.1, 0.2, 0.3, 0.8, 0.95], math.inf),  # the last one has none after it
+    ([0.9, 0.1, 0.1], 0.0), ([0.9], math.inf), ([0.1, math.nan, 0.9, 0.9, 0.9], 2.0), ([], math.inf),
+], ids=["lucky", "between two", "last", "first", "only one", "what is not finite is none", "none"])  # fmt: skip
+def test_a_goal_is_held_where_the_median_of_three_evaluations_reaches_it(curve: list, wanted: float):
+    result = handmade.curve(None, BASE.but(pushes=max(1, 4 * len(curve) - 4)), curve or [math.nan])
+    assert held(result, 0.9) == pytest.approx((wanted, 4 * wanted))
+
+
+def test_a_metric_is_held_in_its_direction():
+    losses = handmade.curve(None, BASE.but(metric="loss"), SLOW[::-1])
+    assert held(losses, 0.4) == pytest.approx((2.5, 5.0))
+
+
+def test_a_summary_counts_those_that_hold_beside_those_that_reach():
+    results = made(grid(BASE, seed=[0, 1]), {("bsp", 0): [0.1, 0.95, 0.2, 0.3, 0.4], "bsp": SLOW})
+    table = summary(results, goal=0.9, measures=["seconds_to_goal", "held_s", "held_pushes"])
+    assert table[["reached", "held", "held_pushes_low"]].iloc[0].tolist() == [2, 1, 6.0]
+    assert [text.replace("\u00a0", " ") for text in table.read().iloc[0, :2]] == ["2 s (1 s to 3 s)",
+                                                                                 "not reached (1 of 2 seeds)"]
+    assert "held" not in summary(results, goal=0.9)
 
 
 def test_a_single_machine_exchanges_nothing():
@@ -248,6 +273,10 @@ def test_captions_say_how_a_choice_was_made_and_how_many_lie_at_an_end():
     assert chosen.notes() == ["each at its best learning rate by seconds to 90 %; 2 of 3 lie at an end of their grid"]
     assert chosen.where(sync="bsp").notes() == ["each at its best learning rate by seconds to 90 %"]
     assert best(made(runs.where(learning_rate=0.2), curves), goal=0.9).notes() == []
+    (held_at,) = best(made(runs, curves), goal=0.9, measure="held_s").notes()
+    assert held_at.startswith("each at its best learning rate by time, held to 90 %; ")
+    (about_none,) = best(made(runs, curves), goal=0.9, measure="accuracy").notes()
+    assert "90 %" not in about_none
 
 
 # -- printed ---------------------------------------------------------------------------------------

@@ -97,6 +97,20 @@ def test_one_changed_parameter_is_one_run(tmp_path, executed):
     assert [r.digest for r in results] == [r.digest for r in [*changed, changed[0]]]
 
 
+def test_what_a_result_makes_unwanted_is_not_begun_and_what_was_recorded_is_told_first(tmp_path, executed):
+    runs, told = [tiny(pushes=4, seed=seed) for seed in range(4)], []
+    run(runs[3], results=tmp_path, progress=False)
+
+    def ended(result):
+        told.append((result.run.seed, result.cached))
+        return [runs[1].digest] if result.run.seed == 3 else [runs[2].digest, runs[3].digest]
+
+    found = sweep(runs, results=tmp_path, progress=False, ended=ended)
+    assert told == [(3, True), (0, False)]
+    assert executed == [runs[3].digest, runs[0].digest]
+    assert [result.run.seed for result in found] == [0, 3]  # what is recorded is there
+
+
 def test_nothing_runs_if_one_of_them_cannot(tmp_path, executed):
     with pytest.raises(ConfigError):
         sweep([tiny(), tiny(sync="bps")], results=tmp_path, progress=False)
