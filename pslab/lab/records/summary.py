@@ -57,6 +57,27 @@ def arrival(column: str) -> Callable[[Result, float], float]:
     return at
 
 
+def held(result: Result, goal: float) -> tuple[float, float]:
+    """Seconds and pushes at which a run holds the goal; infinite if it never does.
+
+    It holds where the median of three evaluations, of the one before, itself and the one after, first is as good as the
+    goal, interpolated linearly between these medians. The first evaluation counts twice for itself; the last one has
+    none after it, and no median. One lucky evaluation among worse ones is no arrival.
+    """
+    table, metric = evaluations(result), metric_of(result.run)
+    values = table.accuracy.to_numpy(float)
+    medians = np.median([np.concatenate([values[:1], values])[:-2], values[:-1], values[1:]], axis=0)
+    reached = np.flatnonzero([metric.reaches(value, goal) for value in medians])
+    if not len(reached):
+        return math.inf, math.inf
+    last = int(reached[0])
+    first = max(0, last - 1)
+    share = min(1.0, (goal - medians[first]) / (medians[last] - medians[first])) if last else 0.0
+    ends = (table[column].to_numpy(float)[[first, last]] for column in ("seconds", "pushes"))
+    seconds, pushes = (float(low + share * (high - low)) for low, high in ends)
+    return seconds, pushes
+
+
 def best_accuracy(result: Result, within: float = 1.0) -> float:
     """The best evaluation by the run's metric, within the first so large a share of the run's pushes."""
     table = evaluations(result)
