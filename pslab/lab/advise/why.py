@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -18,15 +18,17 @@ from pslab.lab.records.intervals import ACTIVITIES, AT_SERVER, NOBODY, activity,
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held
-from pslab.lab.records.units import SPACE, digits
+from pslab.lab.records.units import SPACE, seconds
 
 CHOSEN = ("prune", "sync", "rate", "ranges", "order")  # what a policy is made of, in the order in which it is changed
 ITERATIONS, REST, SERVER = "iterations", "rest", "server"
 PIECES = ("compute", "select", "push", SERVER, "pull", "wait", REST, ITERATIONS)
-#: Behind "9.8 s less"; the others say it in their own words.
-WORDS = {"compute": "computing", "select": "selecting", "push": "pushing", SERVER: "time at the server",
+#: What "9.8 s less" is said of; a phase that is not here has its name.
+WORDS = {"compute": "computing", "select": "pruning and encoding", "push": "pushing", SERVER: "time at the server",
          "pull": "pulling", "wait": "waiting", REST: "other time"}  # fmt: skip
 TELLING = 0.1  # of what is saved, or paid, altogether: what is less than that is in no sentence
+SAME = 1e-3  # of the time to the goal: what is less is no difference
+VARIED = ("learning_rate", "pushes", "seconds", "push_weight")  # may differ between two policies: in no caption
 MOST = 2  # pieces of either kind in a sentence
 LEVEL = 0.95  # of the winner's pushes are no staler
 
@@ -50,10 +52,10 @@ def why(default: Iterable[Result], winner: Iterable[Result], goal: float) -> pd.
     one, times the default's iterations, and `iterations` is what the winner's further ones take. Each is the mean over
     the seeds that both have.
 
-    Columns: piece (PIECES), waits_for (-1: for no worker), default_s and winner_s (seconds of the mean worker until the
-    goal; NaN of `iterations`), seconds (negative: saved). `attrs`: goal, seeds, and of both, as in default_s and
-    winner_s, _s, _iterations, _staleness and the policy in words; the winner's stalest pushes as winner_stalest (LEVEL
-    of them are no staler); the lines of a caption, and the sentence.
+    Columns: piece (PIECES), waits_for (-1: for no worker), words, default_s and winner_s (seconds of the mean worker
+    until the goal; NaN of `iterations`), seconds (negative: saved). `attrs`: goal, seeds; default and winner, the
+    policies in words, and default_s, default_iterations, default_staleness and the same of the winner; winner_stalest,
+    the staleness that a share of LEVEL of its pushes does not exceed; the lines of a caption, and the sentence.
 
     Args:
         default, winner: runs that differ in the seed alone.
@@ -82,24 +84,24 @@ def why(default: Iterable[Result], winner: Iterable[Result], goal: float) -> pd.
                         f"{who}_iterations": float(np.mean([each.iterations for each in own])),
                         f"{who}_staleness": float(stale.mean())}  # fmt: skip
     table.attrs["winner_stalest"] = float(np.quantile(stale, LEVEL))
-    own = Results([side[seed] for side in sides for seed in seeds])
-    table.attrs["caption"] = caption(own, ("learning_rate", "pushes", "seconds", "pull", *CHOSEN), "means over")
+    table.attrs["caption"] = _caption(side[seed] for side in sides for seed in seeds)
+    table.insert(2, "words", [_words(row.piece, row.waits_for, row.seconds) for row in records(table)])
     table.attrs["sentence"] = sentence(table)
     return table
 
 
 def _until(result: Result, goal: float) -> _Until:
-    seconds, pushes = held(result, goal)
-    if not 0 < seconds < math.inf:
-        what = "does not hold the goal" if seconds else "holds the goal before its first push"
+    at_s, pushes = held(result, goal)
+    if not 0 < at_s < math.inf:
+        what = "does not hold the goal" if at_s else "holds the goal before its first push"
         raise ConfigError("goal", goal, f"{_named(result.run)[0]} {what} with seed {result.run.seed}: explain a goal "
                                         "that every run has to train for, and arrives at")  # fmt: skip
-    table = inside(activity(result), -math.inf, seconds)
+    table = inside(activity(result), -math.inf, at_s)
     piece = table.phase.replace({**ACTIVITIES, **dict.fromkeys(AT_SERVER, SERVER)})
     spent = (table.end_s - table.begin_s).groupby([piece, table.waits_for]).sum() / result.run.workers
-    spent.loc[REST, NOBODY] = seconds - spent.sum()
-    applied = result.pushes[result.pushes.seconds <= seconds]
-    return _Until(seconds, pushes / result.run.workers, spent, applied.staleness.to_numpy(float))
+    spent.loc[REST, NOBODY] = at_s - spent.sum()
+    applied = result.pushes[result.pushes.seconds <= at_s]
+    return _Until(at_s, pushes / result.run.workers, spent, applied.staleness.to_numpy(float))
 
 
 def _pieces(default: _Until, winner: _Until) -> pd.DataFrame:
@@ -119,52 +121,58 @@ def _named(*runs: Run) -> list[str]:
     return [", ".join(name(field, getattr(run, field)) for field in ("sync", "prune", *more)) for run in runs]
 
 
+def _caption(results: Iterable[Result]) -> list[str]:
+    return caption(Results(results), (*VARIED, *CHOSEN), "means over")
+
+
 # -- in words --------------------------------------------------------------------------------------
 
 
 def sentence(table: pd.DataFrame) -> str:
-    """A table of `why` in a sentence of its largest savings and prices: ``"12.1 s sooner: 9.8 s less pulling, 4 s less
-    waiting for worker 0; paid with 1.7 s for 14 % more iterations, at a mean staleness of 2.9"``."""
-    total = float(table.seconds.sum())
-    if abs(total) < 1e-3 * table.attrs["default_s"]:
-        return f"as soon as {table.attrs['default']}: after {_seconds(table.attrs['default_s'])}"
-    with_it, against = (_told(table, sign) for sign in ((-1, 1) if total < 0 else (1, -1)))
-    found = f"{_seconds(abs(total))} {'sooner' if total < 0 else 'later'}: {', '.join(with_it)}"
+    """A table of `why` in a sentence of its largest savings and prices.
+
+    ``"12.1 s sooner: 9.8 s less pulling, 4.0 s less waiting for worker 0; paid with 1.7 s for 14 % more iterations, at
+    a mean staleness of 2.9"``.
+    """
+    total, whole = float(table.seconds.sum()), table.attrs["default_s"]
+    most = max(whole, table.attrs["winner_s"])
+    if abs(total) < SAME * whole:
+        return f"as soon as {table.attrs['default']}: after {seconds(whole, most)}"
+    with_it, against = (_told(table, sign, most) for sign in ((-1, 1) if total < 0 else (1, -1)))
+    found = f"{seconds(abs(total), most)} {'sooner' if total < 0 else 'later'}: {', '.join(with_it)}"
     return found + (f"; {'paid with' if total < 0 else 'in return for'} {', '.join(against)}" if against else "")
 
 
-def _told(table: pd.DataFrame, sign: int) -> list[str]:
+def _told(table: pd.DataFrame, sign: int, most: float) -> list[str]:
     """The largest pieces of one sign, in words."""
     own = table[sign * table.seconds > 0]
-    least = max(TELLING * own.seconds.abs().sum(), 0.01 * abs(table.seconds.sum()))
+    least = max(TELLING * own.seconds.abs().sum(), SAME * most)
     largest = own[own.seconds.abs() >= least].sort_values("seconds", key=abs, ascending=False, kind="stable")
-    return [_words(row, table.attrs) for row in records(largest.head(MOST))]
+    return [_piece(row, table.attrs, most) for row in records(largest.head(MOST))]
 
 
-def _words(row: Any, facts: Mapping[Any, Any]) -> str:
-    size, more = _seconds(abs(row.seconds)), "more" if row.seconds > 0 else "less"
+def _piece(row: Any, facts: Mapping[Any, Any], most: float) -> str:
+    size = seconds(abs(row.seconds), most)
     if row.piece != ITERATIONS:
-        return f"{size} {more} {piece_name(row.piece, row.waits_for)}"
-    share = 100 * abs(facts["winner_iterations"] / facts["default_iterations"] - 1)
-    how = f"{share:.0f}" if share >= 1 else f"{share:.1g}"
-    found = f"{size} {'for' if row.seconds > 0 else 'by'} {how}{SPACE}% {more.replace('less', 'fewer')} iterations"
-    stale = facts["winner_staleness"]
-    return found + (f", at a mean staleness of {stale:.1f}" if row.seconds > 0 and stale >= 0.05 else "")
+        return f"{size} {'more' if row.seconds > 0 else 'less'} {row.words}"
+    share, stale = 100 * abs(facts["winner_iterations"] / facts["default_iterations"] - 1), facts["winner_staleness"]
+    found = f"{share:.0f}" if share >= 1 else f"{share:.1g}"
+    if row.seconds < 0:
+        return f"{size} by {found}{SPACE}% {row.words}"
+    stale_words = f", at a mean staleness of {stale:.1f}" if stale >= 0.05 else ""
+    return f"{size} for {found}{SPACE}% {row.words}{stale_words}"
 
 
-def piece_name(piece: str, waits_for: int = NOBODY) -> str:
-    """``"pulling"``, ``"waiting for worker 0"``; a phase that has no word of its own by its name."""
+def _words(piece: str, waits_for: int, size: float) -> str:
+    if piece == ITERATIONS:
+        return f"{'more' if size > 0 else 'fewer'} iterations"
     return f"waiting for worker {waits_for}" if waits_for != NOBODY else WORDS.get(piece, piece)
-
-
-def _seconds(value: float) -> str:
-    return f"{digits(float(f'{value:.3g}'))}{SPACE}s"
 
 
 # -- by choice -------------------------------------------------------------------------------------
 
 
-def by_choice(results: Iterable[Result], default: Run, winner: Run, goal: float) -> pd.DataFrame:
+def by_choice(results: Sequence[Result], default: Run, winner: Run, goal: float) -> pd.DataFrame:
     """Seconds to the goal from the default to the winner, one choice after another: the pruning rule, then the
     synchronization, and so on, or in another order where more of those policies were tried.
 
@@ -184,8 +192,8 @@ def by_choice(results: Iterable[Result], default: Run, winner: Run, goal: float)
     """
     rates: dict[Policy, dict[float, dict[int, _Arrival]]] = {}
     for result in results:
-        seconds, _ = held(result, goal)
-        arrival = _Arrival(min(seconds, result.seconds), math.isfinite(seconds))
+        at_s, _ = held(result, goal)
+        arrival = _Arrival(min(at_s, result.seconds), math.isfinite(at_s))
         tried = rates.setdefault(key_of(result.run, {}, CHOSEN), {})
         tried.setdefault(result.run.learning_rate, {})[result.run.seed] = arrival
     first, last = (key_of(run, {}, CHOSEN) for run in (default, winner))
@@ -207,7 +215,10 @@ def by_choice(results: Iterable[Result], default: Run, winner: Run, goal: float)
         rows.append({"changed": ", ".join(changed), "policy": ", ".join(words) or _named(default)[0],
                      "learning_rate": best[policy][0], "seconds": float(np.mean([each.seconds for each in arrivals])),
                      "at_least": not all(each.arrived for each in arrivals), "seeds": len(seeds)})  # fmt: skip
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    runs = [result for result in results if key_of(result.run, {}, CHOSEN) in path and result.run.seed in seeds]
+    table.attrs |= {"winner": _named(winner)[0], "caption": _caption(runs)}
+    return table
 
 
 Policy = tuple[Any, ...]  # the values of CHOSEN

@@ -97,13 +97,13 @@ def test_what_cannot_be_explained_is_refused(winner: list[Result], words: str):
 
 @pytest.mark.parametrize(("default", "winner", "words"), [
     ((3.0, 2.0, 4), (0.5, 0.0, 5), (
-        "16.5 s sooner: 10 s less pulling, 8 s less waiting for worker 1; paid with 1.50 s for 25 % more iterations, "
-        "at a mean staleness of 0.4")),
+        "16.5 s sooner: 10.0 s less pulling, 8.0 s less waiting for worker 1; paid with 1.5 s for 25 % more "
+        "iterations, at a mean staleness of 0.4")),
     ((0.5, 0.0, 5), (3.0, 2.0, 4), (
-        "16.5 s later: 12.5 s more pulling, 10 s more waiting for worker 1; in return for 6 s by 20 % fewer "
+        "16.5 s later: 12.5 s more pulling, 10.0 s more waiting for worker 1; in return for 6.0 s by 20 % fewer "
         "iterations")),
-    ((3.0, 2.0, 4), (3.0, 2.0, 4), "as soon as BSP, dense: after 24 s"),
-    ((3.0, 0.0, 8), (3.0, 0.0, 4), "16 s sooner: 16 s by 50 % fewer iterations"),
+    ((3.0, 2.0, 4), (3.0, 2.0, 4), "as soon as BSP, dense: after 24.0 s"),
+    ((3.0, 0.0, 8), (3.0, 0.0, 4), "16.0 s sooner: 16.0 s by 50 % fewer iterations"),
 ])  # fmt: skip
 def test_a_sentence_has_the_largest_savings_and_prices(default: tuple, winner: tuple, words: str):
     table = why([spent(BASE, *default)], [spent(BASE, *winner)], GOAL)
