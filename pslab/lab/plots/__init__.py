@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pslab.lab.plots.charts.server_states import server_states
     from pslab.lab.plots.charts.tables import show
     from pslab.lab.plots.charts.timeline import timeline
+    from pslab.lab.plots.charts.where import where
+    from pslab.lab.plots.charts.why import why
     from pslab.lab.plots.labels import name
     from pslab.lab.plots.page.axes import Axis, axis
     from pslab.lab.plots.page.page import Key, Line, Page
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Axis", "Key", "Line", "Look", "Page", "axis", "bars", "caption_of", "curves", "dots", "heading_of", "heat",
     "looks", "name", "paper", "points", "server_states", "show", "time_budget", "timeline",
+    "where", "why",
 ]  # fmt: skip
 
 _PLACES = {
     "curves": "charts.curves", "points": "charts.scatter", "bars": "charts.bars", "heat": "charts.bars",
     "dots": "charts.ratios", "time_budget": "charts.budget", "timeline": "charts.timeline",
-    "server_states": "charts.server_states", "show": "charts.tables",
+    "server_states": "charts.server_states", "show": "charts.tables", "why": "charts.why", "where": "charts.where",
     "caption_of": "page.paper", "heading_of": "page.paper", "paper": "page.paper", "name": "labels",
     # for figures that no chart draws
     "Page": "page.page", "Line": "page.page", "Key": "page.page", "Axis": "page.axes", "axis": "page.axes",

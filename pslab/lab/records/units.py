@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -45,6 +46,12 @@ def digits(value: float) -> str:
     if abs(value) >= 100 or float(value).is_integer():
         return plain(round(value))
     return f"{value:#.3g}"
+
+
+def seconds(value: float, most: float) -> str:
+    """Seconds with as many decimals as the largest beside them has in three digits: ``"4.0 s"`` beside 30.1 s."""
+    decimals = max(0, 2 - math.floor(math.log10(most))) if most > 0 else 0
+    return f"{value:.{decimals}f}{SPACE}s"
 
 
 class Unit(NamedTuple):

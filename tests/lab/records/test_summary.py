@@ -96,6 +96,18 @@ def test_a_single_machine_exchanges_nothing():
     assert column(table, "seconds_to_goal") == [1.0, 3.0]
 
 
+@pytest.mark.parametrize(("metric", "curve", "goal", "wanted"), [
+    ("accuracy", [0.1, 0.5, 0.8, 0.9, 0.95], 0.9, (3.0, 6.0)),
+    ("accuracy", [0.1, 0.5, 0.8, 1.0, 1.0], 0.9, (2.5, 5.0)),  # between two medians
+    ("accuracy", [0.1, 0.95, 0.2, 0.9, 0.95], 0.9, (2.0, 4.0)),  # one lucky evaluation is no arrival
+    ("accuracy", [0.1, 0.5, 0.6, 0.8, 0.95], 0.9, (math.inf, math.inf)),  # the last one has none after it
+    ("accuracy", [0.95, 0.2, 0.3], 0.9, (0.0, 0.0)), ("accuracy", [0.1], 0.9, (math.inf, math.inf)),
+    ("loss", [2.0, 1.5, 0.4, 0.2, 0.1], 0.3, (2.5, 5.0)),
+])  # fmt: skip
+def test_a_run_holds_a_goal_where_the_median_of_three_evaluations_reaches_it(metric, curve, goal, wanted):
+    assert held(handmade.curve(None, BASE.but(metric=metric), curve), goal) == pytest.approx(wanted)
+
+
 # -- over seeds ------------------------------------------------------------------------------------
 
 

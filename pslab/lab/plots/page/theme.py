@@ -50,7 +50,7 @@ PHASES: dict[str, str] = {
     "compute": "#004488", "select": "#DDAA33", "encode": "#F3DC9B", "push": "#138686", "apply": "#882244",
     "wait": "#DDDDDD", "serve": "#E26C5A", "pull": "#77CDF8", "decode": "#FBEFCB", "gap": "#FFFFFF",
 }  # fmt: skip
-
+SAVED, PAID = PHASES["push"], PHASES["serve"]  # seconds that a policy saves, and those that it costs
 
 STALE = ("#FFFFFF", "#F3B79B", "#D1495B", "#7A1F5C", "#33104A")  # staleness 0, then up to the largest
 

@@ -1,0 +1,160 @@
+"""The difference between two policies at a goal, in pieces, in words and choice by choice."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import handmade
+import numpy as np
+import pandas as pd
+import pytest
+from tiny import tiny
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.advise.why import ITERATIONS, PIECES, by_choice, why
+from pslab.lab.records.record import Result
+from pslab.lab.records.summary import held
+from pslab.lab.runs.grid import grid
+from pslab.lab.runs.run import sweep
+
+BASE = Run(pushes=8, workers=2, engine="virtual", cluster="lab")
+GOAL = 0.9
+LEARNS, NEVER = [0.1, 0.5, 0.8, 0.9, 0.95], [0.1, 0.2, 0.3, 0.3, 0.4]
+POLICIES = ["bsp", "asp", "local:2"]
+
+
+def curve(accuracy: list[float], until_s: float = 4.0, **fields: Any) -> Result:
+    """A run whose five evaluations are evenly spaced in time."""
+    return handmade.curve(None, BASE.but(**fields), accuracy, np.linspace(0.0, until_s, len(accuracy)).tolist())
+
+
+def spent(run: Run, pulling_s: float, waiting_s: float, pushes: int) -> Result:
+    """Iterations of one worker: a second of computing, then a pull, then a wait for worker 1; one evaluation each, and
+    the goal is held at the last but one."""
+    whole = 1.0 + pulling_s + waiting_s
+    phases = (("compute", 0.0, 1.0, -1), ("pull", 1.0, 1.0 + pulling_s, -1), ("wait", 1.0 + pulling_s, whole, 1))
+    rows = [(0, n, phase, n * whole + begin, n * whole + end, by) for n in range(pushes + 1)
+            for phase, begin, end, by in phases]  # fmt: skip
+    applied = [(n + 1, 0, n, 0, n + 1, n % 2, (n + 1) * whole) for n in range(pushes + 1)]
+    made = handmade.record(None, run.but(workers=1), rows, applied)
+    accuracy = [0.1] * pushes + [0.9, 0.95]
+    table = pd.DataFrame({"pushes": range(pushes + 2), "iteration": range(pushes + 2), "accuracy": accuracy,
+                          "seconds": [n * whole for n in range(pushes + 2)], "loss": 1.0})  # fmt: skip
+    return handmade.changed(made, accuracy=table)
+
+
+# -- by activity -----------------------------------------------------------------------------------
+
+
+def test_each_piece_is_the_difference_of_an_iteration_times_the_default_iterations():
+    table = why([spent(BASE, pulling_s=3.0, waiting_s=2.0, pushes=4)], [spent(BASE, 0.5, 0.0, pushes=5)], GOAL)
+    seconds = {(row.piece, row.waits_for): row.seconds for row in table.itertuples() if abs(row.seconds) > 1e-9}
+    assert seconds == pytest.approx({("pull", -1): -10.0, ("wait", 1): -8.0, (ITERATIONS, -1): 1.5})
+    assert table.attrs["default_s"] == pytest.approx(24.0)
+    assert table.attrs["winner_s"] == pytest.approx(7.5)
+    (waiting,) = table[table.piece == "wait"].itertuples()
+    assert (waiting.default_s, waiting.winner_s) == pytest.approx((8.0, 0.0))
+
+
+def test_pieces_of_real_runs_sum_to_the_difference(tmp_path):
+    slow = {"preset": "lab", "bandwidth_bit_s": 2e7, "slow": {0: 3.0}}
+    runs = grid(tiny(engine="virtual", cluster=slow, pushes=48, eval_every=6), sync=POLICIES, seed=[0, 1])
+    found = sweep(runs, results=tmp_path, progress=False)
+    goal = min(max(np.median([accuracy[:-2], accuracy[1:-1], accuracy[2:]], axis=0).max() for accuracy in [
+        result.accuracy.accuracy.to_numpy()]) for result in found)  # fmt: skip
+    for one in POLICIES:
+        for other in POLICIES:
+            pair = found.where(sync=one), found.where(sync=other)
+            table = why(*pair, goal)
+            default_s, winner_s = (np.mean([held(result, goal)[0] for result in own]) for own in pair)
+            assert table.seconds.sum() == pytest.approx(winner_s - default_s, abs=1e-9)
+            assert {*table.piece} <= {*PIECES}
+            assert (table[table.piece == "rest"].default_s >= -1e-9).all()
+
+
+def test_only_common_seeds_count():
+    default = [spent(BASE, 3.0, 2.0, 4), spent(BASE.but(seed=1), 30.0, 20.0, 4)]
+    table = why(default, [spent(BASE, 0.5, 0.0, 5)], GOAL)
+    assert table.attrs["seeds"] == 1
+    assert table.seconds.sum() == pytest.approx(7.5 - 24.0)
+
+
+@pytest.mark.parametrize(("winner", "words"), [
+    ([], "no seed is also the default's"),
+    ([curve(LEARNS, seed=3)], r"no seed is also the default's; it has \[0\]"),
+    ([curve(NEVER, sync="asp")], "ASP, dense does not hold the goal with seed 0"),
+    ([curve([0.95] * 5, sync="asp")], "before its first push"),
+])  # fmt: skip
+def test_what_cannot_be_explained_is_refused(winner: list[Result], words: str):
+    with pytest.raises(ConfigError, match=words):
+        why([curve(LEARNS)], winner, GOAL)
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("default", "winner", "words"), [
+    ((3.0, 2.0, 4), (0.5, 0.0, 5), (
+        "16.5 s sooner: 10.0 s less pulling, 8.0 s less waiting for worker 1; paid with 1.5 s for 25 % more "
+        "iterations, at a mean staleness of 0.4")),
+    ((0.5, 0.0, 5), (3.0, 2.0, 4), (
+        "16.5 s later: 12.5 s more pulling, 10.0 s more waiting for worker 1; in return for 6.0 s by 20 % fewer "
+        "iterations")),
+    ((3.0, 2.0, 4), (3.0, 2.0, 4), "as soon as BSP, dense: after 24.0 s"),
+    ((3.0, 0.0, 8), (3.0, 0.0, 4), "16.0 s sooner: 16.0 s by 50 % fewer iterations"),
+])  # fmt: skip
+def test_a_sentence_has_the_largest_savings_and_prices(default: tuple, winner: tuple, words: str):
+    table = why([spent(BASE, *default)], [spent(BASE, *winner)], GOAL)
+    assert table.attrs["sentence"].replace("\u00a0", " ") == words
+
+
+# -- by choice -------------------------------------------------------------------------------------
+
+WINNER = BASE.but(sync="asp", prune="static:1%")
+
+
+def choices(*more: Result) -> pd.DataFrame:
+    found = [curve(LEARNS, 40.0), curve(LEARNS, 8.0, sync="asp", prune="static:1%", learning_rate=0.4), *more]
+    return by_choice(found, BASE, WINNER, GOAL)
+
+
+def test_the_pruning_rule_is_changed_first_where_both_ways_were_tried():
+    table = choices(curve(LEARNS, 16.0, prune="static:1%"), curve(LEARNS, 20.0, sync="asp"))
+    assert table.changed.tolist() == ["", "prune", "sync"]
+    assert table.seconds.tolist() == pytest.approx([30.0, 12.0, 6.0])
+    assert table.policy.tolist() == ["BSP, dense", "static 1\u00a0%", "ASP"]
+    assert not table.at_least.any()
+
+
+def test_a_policy_that_arrived_is_preferred_to_one_that_ended_before():
+    table = choices(curve(NEVER, 16.0, prune="static:1%"), curve(LEARNS, 20.0, sync="asp"))
+    assert table.changed.tolist() == ["", "sync", "prune"]
+
+
+def test_what_ended_before_is_at_least_as_long_and_what_was_not_tried_is_left_out():
+    table = choices(curve(NEVER, 16.0, prune="static:1%"))
+    assert table.at_least.tolist() == [False, True, False]
+    assert table.seconds.tolist() == pytest.approx([30.0, 16.0, 6.0])
+    assert choices().changed.tolist() == ["", "prune, sync"]
+
+
+def test_each_policy_has_its_best_rate_and_all_rows_the_same_seeds():
+    table = choices(curve(LEARNS, 16.0, prune="static:1%"), curve(LEARNS, 12.0, prune="static:1%", learning_rate=0.3),
+                    curve(LEARNS, 400.0, seed=1), curve(LEARNS, 8.0, seed=1, sync="asp", prune="static:1%",
+                                                        learning_rate=0.4))  # fmt: skip
+    assert table.learning_rate.tolist() == [0.1, 0.3, 0.4]
+    assert table.seconds.tolist() == pytest.approx([30.0, 9.0, 6.0])
+    assert table.seeds.tolist() == [1, 1, 1]
+
+
+def test_ends_without_results_are_refused():
+    with pytest.raises(ConfigError, match=r"winner='DSSP.*none of these"):
+        by_choice([curve(LEARNS)], BASE, BASE.but(sync="dssp:1,1"), GOAL)
+    with pytest.raises(ConfigError, match="no seed is also the default's"):
+        by_choice([curve(LEARNS), curve(LEARNS, sync="asp", seed=2)], BASE, BASE.but(sync="asp"), GOAL)
+
+
+def test_a_run_that_holds_the_goal_never_is_infinite():
+    assert held(curve(NEVER), GOAL) == (math.inf, math.inf)
