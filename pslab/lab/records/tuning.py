@@ -98,7 +98,7 @@ def best(
         choice = min(rank, key=rank.__getitem__)
         aimed = goal if MEASURES[measure].to_goal else None
         how = Choice(" and ".join(names), _words(measure), aimed, len(among), _at_end(choice, among),
-                     _beyond(choice, among))  # fmt: skip
+                     beyond(choice, among))  # fmt: skip
         noted |= dict.fromkeys(among[choice], {CHOICE: how} if len(among) > 1 else {})
     return found.at([(rows[number][0], {**rows[number][2], **noted[number]}) for number in sorted(noted)],
                     {name: found.levels(name) for name in dict.fromkeys([*FIELDS, *found.axes()])})  # fmt: skip
@@ -143,12 +143,12 @@ def _at_end(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> bool:
                for value, tried in zip(choice, zip(*among, strict=True), strict=True))  # fmt: skip
 
 
-def _beyond(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> float | None:
+def beyond(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> float | None:
     """Where one number was chosen, and is at an end of those that were tried: the next one beyond it."""
     if len(choice) > 1 or not _at_end(choice, among):
         return None
     (value,), tried = choice, sorted({float(other[0]) for other in among})
     if tried[0] <= 0:
         return None
-    beyond = float(value) ** 2 / (tried[-2] if value == tried[-1] else tried[1])
-    return float(f"{beyond:.12g}")  # 0.8, not 0.8000000000000002
+    following = float(value) ** 2 / (tried[-2] if value == tried[-1] else tried[1])
+    return float(f"{following:.12g}")  # 0.8, not 0.8000000000000002
