@@ -1,0 +1,1 @@
+"""Which policy suits a cluster: candidates, the race between them, and how sure its answer is."""
