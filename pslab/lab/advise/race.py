@@ -77,6 +77,11 @@ class Standing:
         return len(self.rates) > 1 and self.learning_rate in (self.rates[0], self.rates[-1])
 
     @property
+    def arrived_s(self) -> tuple[float, ...]:
+        """The times that are finite."""
+        return tuple(filter(math.isfinite, self.times_s.values()))
+
+    @property
     def capped(self) -> bool:
         """Whether its ratio is a lower bound."""
         return not self.unsafe and math.inf in self.times_s.values()
@@ -189,9 +194,9 @@ class Race:
             known = compared.chances() if compared.degrees or len(alive) == 1 else np.full(len(alive), math.nan)
             chances = by_policy([arm.policy for arm in alive], known)
         standings = [self._standing(policy, alive, chances) for policy in self._grids]
-        standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio))
+        standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio, -len(each.arrived_s), each.arrived_s))
         first = standings[0]
-        if math.isinf(first.ratio):
+        if not first.arrived_s:
             raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")
         among = sorted(chances or [first.policy], key=lambda policy: self._simplicity[policy])
         if self._ending == "sure":
@@ -211,12 +216,14 @@ class Race:
             more = self._widen()
             if self._begun < len(self._grids):
                 self._begun, more = self._begun + 1, True
-            running = self._chosen()
+            running = self._chosen(self._round)
             if more or running != self._running:  # what they lack, if anything, comes before another seed
                 self._running = running
                 continue
             self._ending = self._ended()
-            self._round += not self._ending
+            if not self._ending:
+                self._running = self._chosen(self._round + 1)
+                self._round += 1
 
     def _lacking(self) -> list[Trial]:
         """What the running arms lack on the seeds so far. A new seed's first runs are the leader's and the default's:
@@ -258,13 +265,14 @@ class Race:
         self._heard |= {arm: {} for arm in found}
         return bool(found)
 
-    def _chosen(self) -> list[Arm]:
-        """The arms that run: in the first round all; later those alive, the leader first, and the default's best."""
-        if self._round == 1:
+    def _chosen(self, seeds: int) -> list[Arm]:
+        """The arms that run so many seeds: all the first one; then those alive, the leader first, and the default's
+        best."""
+        if seeds == 1:
             return [arm for policy in list(self._grids)[: self._begun] for arm in self._arms(policy)]
         alive = self._alive()
         own = sorted((arm for arm in self._arms(self.default) if not self._out(arm)), key=self._gap)
-        return alive + [arm for arm in own[:1] if self._round <= LEAST and arm not in alive]
+        return alive + [arm for arm in own[:1] if seeds <= LEAST and arm not in alive]
 
     def _alive(self) -> list[Arm]:
         """The arms that may be the best, the leader first; of a policy the best two, and from the third seed one."""
