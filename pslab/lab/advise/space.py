@@ -1,0 +1,107 @@
+"""The policies that a race tries where none are given, and which of them a run can have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pslab.config.parameters import plain
+from pslab.config.run import FIELDS, Run
+from pslab.config.table import find
+from pslab.errors import ConfigError, in_a_sentence
+from pslab.lab.records.grid_axes import CHOICE
+from pslab.lab.records.results import Runs
+from pslab.lab.runs.grid import grid
+from pslab.lab.runs.resolve import resolve
+from pslab.policies.sync.backup import Backup
+
+TUNED = {"learning_rate": "learning_rates=", "seed": "seeds="}  # what a race tries by itself
+GIVEN = ("model", "data", "loss", "metric", "workers", "cluster", "device")  # what the policies are to suit
+STOPS = ("pushes", "seconds", "target_accuracy", "eval_every", "engine", "keep_weights")  # what a race decides
+SIMPLEST = ("bsp", "backup", "ssp", "asp")  # of two that are equally soon the one that stands first here
+
+
+def _sparse(prune: str, *syncs: str) -> dict[str, dict[str, str]]:
+    """Candidates whose answers are short, too: little has changed since the last pull."""
+    return {f"{sync} {prune}": {"sync": sync, "prune": prune, "pull": "changed"} for sync in syncs}
+
+
+#: An axis as `grid` takes it: what waits for all, for most, for none, for the clock; each with what is sent seldom.
+DEFAULT_SPACE: Mapping[str, Mapping[str, Any]] = MappingProxyType({"policy": {
+    "bsp": {"sync": "bsp", "prune": "none"},
+    "local:8": {"sync": "local:8", "prune": "none"},
+    **_sparse("static:10%", "asp"),
+    **_sparse("static:1%", "bsp", "backup:1", "ssp:3", "asp", "dssp", "elastic:15", "eager"),
+    **_sparse("dgc:1%", "bsp", "ssp:3", "asp"),
+}})  # fmt: skip
+
+
+def candidates(
+    base: Run, space: Mapping[str, Any] | Runs | None = None
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The fields by which each candidate differs from the base, by its words, and why others cannot run, by theirs.
+
+    The first one is the default policy, which differs in nothing.
+
+    Args:
+        base: the run whose policy is the default.
+        space: axes as `grid` takes them, or runs; None: DEFAULT_SPACE.
+
+    Raises:
+        ConfigError: an axis of what a race tunes by itself, what `grid` refuses, or nothing can run.
+    """
+    space = DEFAULT_SPACE if space is None else space
+    for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
+        if name in space:
+            how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"
+            raise ConfigError("space", name, f"every candidate has the same values of it: {how}")
+    runs = space if isinstance(space, Runs) else grid(base, **space)
+    found, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
+    for run, points in zip(runs, runs.columns, strict=True):
+        fields = {name: value for name in FIELDS
+                  if name not in (*TUNED, *STOPS) and (value := getattr(run, name)) != getattr(base, name)}  # fmt: skip
+        if other := [name for name in GIVEN if name in fields]:
+            raise ConfigError("space", run, f"its {other[0]} is not the base's: a candidate is a policy")
+        if fields not in found.values():
+            axes = [str(plain(value)) for name, value in (points or [{}])[0].items() if name not in (*TUNED, CHOICE)]
+            words = " ".join(axes) or words_of(run)
+            more = ", ".join(f"{name} {plain(value)}" for name, value in fields.items()) if words in found else ""
+            found[f"{words} ({more})" if more else words] = fields
+    for words, fields in list(found.items()):
+        try:
+            _check(base, base.but(**fields))
+        except ConfigError as error:
+            refused[words] = in_a_sentence(error)
+            del found[words]
+    if not found:
+        each = "".join(f"\n  {words}: {why}" for words, why in refused.items())
+        raise ConfigError("space", list(refused), f"nothing can run:{each}")
+    return found, refused
+
+
+def _check(base: Run, run: Run) -> None:
+    """Refuse what cannot run, and what is another policy by its name alone.
+
+    Raises:
+        ConfigError: what `resolve` refuses; a policy that needs more workers.
+    """
+    sync = resolve(run).sync
+    if run.workers == 1 and run.sync != base.sync:
+        raise ConfigError("sync", run.sync, "one worker waits for nobody: it is the same as the default; use more")
+    if isinstance(sync, Backup) and run.workers - sync.spare < 2 and run.sync != base.sync:
+        least = sync.spare + 2
+        raise ConfigError("workers", run.workers, f"{run.sync} needs {least}: a round is to be of two pushes at least")
+
+
+def words_of(run: Run) -> str:
+    """A policy in words, as DEFAULT_SPACE has them: ``"ssp:3 static:1%"``."""
+    shown = [name for name in ("sync", "prune", "rate") if name == "sync" or getattr(run, name) != FIELDS[name].default]
+    return " ".join(str(plain(getattr(run, name))) for name in shown)
+
+
+def simplicity(run: Run) -> tuple[int, int]:
+    """Smaller where a policy is simpler: by its synchronization, and dense before pruned."""
+    row = find("sync", run.sync)
+    place = SIMPLEST.index(row.name) if row is not None and row.name in SIMPLEST else len(SIMPLEST)
+    return place, int(run.prune != FIELDS["prune"].default)

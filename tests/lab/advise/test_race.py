@@ -1,0 +1,305 @@
+"""race: which runs it asks for, what it caps, and when it ends. Times are made up; test_tables has recorded ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from pslab.errors import ConfigError
+from pslab.lab.advise.race import CAPS, Arm, Race, Trial, around, rounded_up
+from pslab.tensors.random_streams import numpy_generator
+
+Times = Callable[[Trial], float]
+SIMPLE = {"bsp": (0, 0), "backup": (1, 0), "ssp": (2, 0), "asp": (3, 0), "local": (4, 0)}
+
+
+def times_of(best: dict[str, tuple[float, float]], noise: float = 0.0, **own: Times) -> Times:
+    """By policy, the time at its best rate, and that rate; twice as long at a rate of twice or half; seeds differ."""
+
+    def time_of(trial: Trial) -> float:
+        if trial.policy in own:
+            return own[trial.policy](trial)
+        best_s, rate = best[trial.policy]
+        stream = numpy_generator(trial.seed, trial.policy, f"{trial.learning_rate:g}")
+        off = abs(math.log2(trial.learning_rate / rate))
+        return best_s * 2**off * (1 + trial.seed % 3) * math.exp(noise * float(stream.standard_normal()))
+
+    return time_of
+
+
+def race(*policies: str, default: str = "bsp", grid: Iterable[float] = around(1.0), **options: object) -> Race:
+    grids = {policy: tuple(grid) for policy in policies}
+    return Race(grids, default, simplicity=SIMPLE, **options)  # type: ignore[arg-type]
+
+
+def told(trials: Iterable[Trial], time_of: Times) -> dict[Trial, float]:
+    """What the runs take: infinite beyond their caps."""
+    return {each: time_s if (time_s := time_of(each)) <= each.cap_s else math.inf for each in trials}
+
+
+def played(own: Race, time_of: Times, limit: int = 200) -> list[list[Trial]]:
+    """The batches of the whole race."""
+    batches = []
+    while not own.over:
+        batches.append(own.ask())
+        own.tell(told(batches[-1], time_of))
+        assert len(batches) < limit
+    return batches
+
+
+def arms(trials: Iterable[Trial]) -> set[Arm]:
+    return {each.arm for each in trials}
+
+
+# -- the first round -------------------------------------------------------------------------------------
+
+
+def test_policies_begin_in_the_order_given_with_their_three_rates():
+    time_of = times_of({"asp": (1.0, 1.0), "bsp": (3.0, 1.0), "ssp": (2.0, 1.0)})
+    batches = played(race("asp", "bsp", "ssp"), time_of)
+    assert [arms(batch) for batch in batches[:3]] == [
+        {Arm(policy, rate) for rate in (0.5, 1.0, 2.0)} for policy in ("asp", "bsp", "ssp")
+    ]
+    assert {each.seed for batch in batches[:3] for each in batch} == {0}
+
+
+def test_runs_end_at_a_multiple_of_the_soonest_on_their_seed():
+    time_of = times_of({"asp": (1.0, 1.0), "bsp": (3.0, 1.0), "ssp": (2.0, 1.0)})
+    batches = played(race("asp", "bsp", "ssp"), time_of)
+    assert {each.cap_s for each in batches[0]} == {math.inf}, "nothing is known yet"
+    assert {each.cap_s for each in batches[2]} == {CAPS[0]}
+
+
+def test_what_a_pilot_has_run_is_not_asked_for_and_caps_the_others():
+    time_of = times_of({"asp": (1.0, 1.0), "bsp": (3.0, 1.0)})
+    own = race("asp", "bsp")
+    own.tell(told((Trial("bsp", 2.0**k, 0) for k in (-2, -1, 0, 1, 2)), time_of))
+    batches = played(own, time_of)
+    assert {each.cap_s for each in batches[0]} == {rounded_up(CAPS[0] * 3)}
+    assert not any(each.policy == "bsp" and each.seed == 0 for batch in batches for each in batch)
+
+
+def test_a_cap_has_three_digits_and_is_not_below_what_it_stands_for():
+    assert [rounded_up(x) for x in (0.12345, 0.3, 1234.5, 150, 0.0009999, math.inf)] == [
+        0.124, 0.3, 1240, 150, 0.001, math.inf]  # fmt: skip
+    assert rounded_up(1.5 * 0.1) == rounded_up(0.15) == 0.15, "last bits do not matter"
+
+
+def test_the_order_in_which_a_batch_is_told_does_not_matter():
+    time_of = times_of({"asp": (1.0, 2.0), "bsp": (1.1, 1.0), "ssp": (1.05, 0.5)}, noise=0.1)
+    forth, back = race("asp", "bsp", "ssp"), race("asp", "bsp", "ssp")
+    while not forth.over:
+        assert forth.ask() == back.ask()
+        batch = forth.ask()
+        forth.tell(told(batch, time_of))
+        for each in reversed(batch):
+            back.tell(told([each], time_of))
+    assert back.over
+    assert forth.answer() == back.answer()
+
+
+# -- learning rates --------------------------------------------------------------------------------------
+
+
+def test_a_grid_is_widened_while_its_best_rate_lies_at_an_end():
+    time_of = times_of({"asp": (1.0, 8.0), "bsp": (3.0, 1.0)})
+    own = race("asp", "bsp")
+    played(own, time_of)
+    asp = next(each for each in own.answer().standings if each.policy == "asp")
+    assert asp.rates == (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    assert (asp.learning_rate, asp.at_end) == (8.0, False)
+
+
+@pytest.mark.parametrize(("best", "ends"), [(1024.0, (0.5, 16.0)), (1 / 1024, (1 / 16, 2.0))])
+def test_a_grid_is_widened_three_times_at_each_end_and_the_answer_says_where_that_ended(
+    best: float, ends: tuple[float, float]
+):
+    own = race("asp", "bsp")
+    played(own, times_of({"asp": (1e-6, best), "bsp": (3.0, 1.0)}))
+    asp = own.answer().standings[0]
+    assert (asp.policy, asp.rates[0], asp.rates[-1], asp.at_end) == ("asp", *ends, True)
+
+
+def test_a_grid_is_not_widened_where_that_is_not_wanted():
+    own = race("asp", "bsp", wider=0)
+    batches = played(own, times_of({"asp": (1.0, 8.0), "bsp": (3.0, 1.0)}))
+    assert {each.learning_rate for batch in batches for each in batch} == {0.5, 1.0, 2.0}
+
+
+def test_a_rate_that_becomes_the_best_with_a_later_seed_widens_the_grid_too():
+    def asp(trial: Trial) -> float:  # with the first seed the middle is the best, with the others the end
+        found = {0.5: 9.0, 1.0: 1.0, 2.0: 1.05, 4.0: 1.0} if trial.seed == 0 else {1.0: 1.25, 2.0: 1.0, 4.0: 0.9}
+        return found.get(trial.learning_rate, 9.0)
+
+    own = race("asp", "bsp")
+    batches = played(own, times_of({"bsp": (3.0, 1.0)}, asp=asp))
+    first = next(batch for batch in batches if Arm("asp", 4.0) in arms(batch))
+    assert [each.seed for each in first] == [0, 1], "on all seeds that the others have"
+    assert own.answer().learning_rate == 4.0
+
+
+def test_two_rates_of_a_policy_go_on_until_the_third_seed_and_then_the_better_one():
+    times = {0.5: 1.1, 1.0: 1.0, 2.0: 1.05}
+    asp: Times = lambda trial: times[trial.learning_rate]  # noqa: E731
+    ssp: Times = lambda trial: 1.02 * times[trial.learning_rate]  # noqa: E731
+    own = race("asp", "ssp", "bsp", sure=0.9999)
+    batches = played(own, times_of({"bsp": (30.0, 1.0)}, noise=0.0, asp=asp, ssp=ssp))
+    by_seed = {seed: {each.learning_rate for batch in batches for each in batch
+                      if each.seed == seed and each.policy == "asp"} for seed in range(8)}  # fmt: skip
+    assert by_seed[1] == by_seed[2] == {1.0, 2.0}
+    assert all(by_seed[seed] <= {1.0} for seed in range(3, 8))
+
+
+# -- further seeds ---------------------------------------------------------------------------------------
+
+
+def test_a_new_seed_begins_with_the_leader_and_the_default_and_their_times_cap_the_others():
+    time_of = times_of({"asp": (1.0, 1.0), "ssp": (1.1, 1.0), "bsp": (1.2, 1.0)})
+    batches = played(race("asp", "ssp", "bsp"), time_of)
+    first, second = (batch for batch in batches if {each.seed for each in batch} == {1})
+    assert [(each.arm, each.cap_s) for each in first] == [
+        (Arm("asp", 1.0), math.inf), (Arm("bsp", 1.0), math.inf)]  # fmt: skip
+    assert [(each.arm, each.cap_s) for each in second] == [(Arm("ssp", 1.0), rounded_up(CAPS[1] * 2.0))]
+
+
+def test_what_is_further_behind_than_the_next_cap_runs_no_more():
+    time_of = times_of({"asp": (1.0, 1.0), "ssp": (1.25, 1.0), "local": (1.45, 1.0), "bsp": (9.0, 1.0)}, noise=0.001)
+    batches = played(race("asp", "ssp", "local", "bsp"), time_of)
+    seeds = {policy: {each.seed for batch in batches for each in batch if each.policy == policy}
+             for policy in ("ssp", "local")}  # fmt: skip
+    assert seeds == {"ssp": {0, 1, 2}, "local": {0, 1}}
+
+
+def test_the_default_policy_is_never_capped_and_its_best_has_three_seeds():
+    time_of = times_of({"asp": (1.0, 1.0), "ssp": (1.0, 1.0), "bsp": (99.0, 1.0)}, noise=0.2)
+    batches = played(race("asp", "ssp", "bsp"), time_of)
+    own = [each for batch in batches for each in batch if each.policy == "bsp"]
+    assert {each.cap_s for each in own} == {math.inf}
+    assert [each.seed for each in own if each.learning_rate == 1.0] == [0, 1, 2]
+
+
+def test_an_arm_whose_leader_turned_out_unsafe_is_asked_for_again_with_more_time():
+    """The leader caps everyone out with the first seed, and never arrives with the second."""
+    rash: Times = lambda trial: 1.0 if trial.seed == 0 else math.inf  # noqa: E731
+    own = race("asp", "ssp", "bsp", grid=[1.0])
+    batches = played(own, times_of({"ssp": (3.0, 1.0), "bsp": (9.0, 1.0)}, asp=rash))
+    again = [each.cap_s for batch in batches for each in batch if each.policy == "ssp" and each.seed == 0]
+    assert again[0] == CAPS[0]
+    assert again[-1] == rounded_up(CAPS[1] * 9)
+    answer = own.answer()
+    assert (answer.policy, answer.decided) == ("ssp", True)
+    assert [(each.policy, each.unsafe) for each in answer.standings] == [("ssp", False), ("bsp", False), ("asp", True)]
+
+
+# -- how it ends -----------------------------------------------------------------------------------------
+
+
+def test_one_policy_that_is_left_is_the_answer_after_three_seeds():
+    own = race("asp", "bsp")
+    played(own, times_of({"asp": (1.0, 1.0), "bsp": (9.0, 1.0)}))
+    answer = own.answer()
+    assert (answer.policy, answer.learning_rate, answer.ending, answer.seeds) == ("asp", 1.0, "alone", (0, 1, 2))
+    assert answer.among == ("asp",)
+
+
+def test_a_policy_that_is_the_best_with_the_wanted_probability_is_the_answer():
+    own = race("asp", "bsp")
+    played(own, times_of({"asp": (1.0, 1.0), "bsp": (1.1, 1.0)}, noise=0.01))
+    answer = own.answer()
+    assert (answer.policy, answer.ending, answer.among) == ("asp", "sure", ("asp",))
+    assert answer.standings[0].chance >= 0.9
+
+
+def test_of_policies_that_tie_the_simplest_is_advised():
+    own = race("asp", "ssp", "bsp")
+    played(own, times_of({"asp": (1.0, 1.0), "ssp": (1.0, 1.0), "bsp": (1.004, 1.0)}, noise=0.004))
+    answer = own.answer()
+    assert (answer.policy, answer.ending) == ("bsp", "tie")
+    assert answer.among == ("bsp", "ssp", "asp")
+    assert answer.decided
+
+
+def test_where_the_seeds_are_used_up_it_is_not_decided_and_the_answer_says_between_whom():
+    own = race("asp", "ssp", "bsp", seeds=range(4))
+    batches = played(own, times_of({"asp": (1.0, 1.0), "ssp": (1.04, 1.0), "bsp": (9.0, 1.0)}, noise=0.08))
+    answer = own.answer()
+    assert (answer.ending, answer.decided, set(answer.among)) == ("seeds", False, {"asp", "ssp"})
+    assert max(each.seed for batch in batches for each in batch) == 3
+
+
+def test_nothing_is_decided_by_fewer_than_three_seeds():
+    own = race("asp", "bsp", seeds=[5, 7])
+    played(own, times_of({"asp": (1.0, 1.0), "bsp": (9.0, 1.0)}))
+    assert (own.answer().policy, own.answer().ending) == ("asp", "seeds")
+
+
+def test_of_a_single_policy_the_rates_are_tuned():
+    own = race("bsp")
+    played(own, times_of({"bsp": (1.0, 4.0)}))
+    assert (own.answer().policy, own.answer().learning_rate, own.answer().ending) == ("bsp", 4.0, "alone")
+
+
+def test_out_of_time_it_answers_with_what_it_has():
+    time_of = times_of({"asp": (1.0, 1.0), "ssp": (0.5, 1.0), "bsp": (3.0, 1.0)})
+    own = race("asp", "bsp", "ssp")
+    own.tell(told(own.ask(), time_of))
+    own.out_of_time()
+    answer = own.answer()
+    assert (own.over, own.ask(), answer.policy, answer.ending) == (True, [], "asp", "time")
+    assert [each.policy for each in answer.standings if not each.times_s] == ["bsp", "ssp"]
+
+
+def test_a_policy_of_which_a_seed_never_arrives_is_not_advised_while_one_with_all_seeds_exists():
+    rash: Times = lambda trial: 1.0 if trial.seed < 2 else math.inf  # noqa: E731
+    own = race("asp", "bsp", grid=[1.0])
+    played(own, times_of({"bsp": (9.0, 1.0)}, asp=rash))
+    answer = own.answer()
+    assert answer.policy == "bsp"
+    assert [(each.policy, each.unsafe, each.arrived_s) for each in answer.standings[1:]] == [("asp", True, (1.0, 1.0))]
+
+
+def test_where_every_policy_is_unsafe_the_one_that_is_soonest_is_named_and_nothing_decided():
+    own = race("asp", "bsp", grid=[1.0])
+    rash: Times = lambda trial: math.inf if trial.seed == 1 else 2.0  # noqa: E731
+    played(own, times_of({}, asp=lambda trial: rash(trial) / 2, bsp=rash))
+    assert (own.answer().policy, own.answer().ending, own.answer().decided) == ("asp", "unsafe", False)
+
+
+def test_where_nothing_arrives_there_is_nothing_to_answer():
+    own = race("asp", "bsp")
+    played(own, lambda trial: math.inf)
+    with pytest.raises(ConfigError, match="lower it, or give more pushes"):
+        own.answer()
+
+
+def test_what_was_capped_is_a_lower_bound():
+    own = race("asp", "bsp", "ssp")
+    played(own, times_of({"asp": (1.0, 1.0), "bsp": (2.0, 1.0), "ssp": (9.0, 1.0)}))
+    asp, ssp, bsp = own.answer().standings
+    assert [each.policy for each in (asp, ssp, bsp)] == ["asp", "ssp", "bsp"], "by what is known of them"
+    assert (asp.ratio, asp.capped) == (1.0, False)
+    assert (ssp.ratio, ssp.capped) == (pytest.approx(CAPS[0]), True)
+    assert (bsp.ratio, bsp.capped) == (pytest.approx(2.0), False)
+
+
+# -- bad input -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"default": "bps"}, "did you mean 'bsp'"), ({"grid": []}, "each policy a learning rate"),
+     ({"seeds": []}, "at least one seed"), ({"seeds": [1, 1]}, "each of them once"),
+     ({"tie": 0.0}, "must be a share above 0"), ({"sure": 1.0}, "below 1")],
+)  # fmt: skip
+def test_a_race_that_cannot_be_is_refused(options: dict[str, object], words: str):
+    with pytest.raises(ConfigError, match=words):
+        race("asp", "bsp", **options)  # type: ignore[arg-type]
+
+
+def test_times_that_none_can_be_are_refused():
+    with pytest.raises(ConfigError, match="did you mean 'asp'"):
+        race("asp", "bsp").tell({Trial("aps", 1.0, 0): 1.0})
+    with pytest.raises(ConfigError, match="above 0"):
+        race("asp", "bsp").tell({Trial("asp", 1.0, 0): math.nan})
