@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pslab.lab.advise.race import Answer, Standing
-from pslab.lab.advise.why import sentence, why
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
+from pslab.lab.advise.race import Answer, Standing
+from pslab.lab.advise.why import sentence, why
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, over_seeds
 from pslab.lab.records.units import DASH, SPACE, digits
 from pslab.lab.runs.run import sweep
 
 LONGER = 1.5  # of the pushes that virtual time needs, what real processes have at most
+UNDECIDED = {"seeds": "no seeds are left", "time": "the minutes are used up", "unsafe": "of none do all seeds arrive"}
 AGREES = 0.15  # share by which seconds on real processes may differ from the predicted ones
 
 @dataclass(frozen=True)
@@ -74,14 +75,13 @@ class Advice:
         first = f"{best.policy}, learning rate {best.learning_rate:g}"
         took = _median_s(self.winner, self.target)
         if self.answer.ending == "tie":
-            others = " and ".join(name for name in self.answer.tied if name != best.policy)
+            others = " and ".join(name for name in self.answer.among if name != best.policy)
             said = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {goal} after {_s(took)}"
         elif self.decided:
             sure = "" if math.isnan(best.chance) else f", sure to {100 * best.chance:.0f}{SPACE}%"
             said = f"{first}: holds {goal} after {_s(took)}{sure}"
         else:
-            open_ = ", ".join(each.policy for each in self.answer.standings if each.alive)
-            cause = "no seeds are left" if self.answer.ending == "seeds" else "the minutes are used up"
+            open_, cause = " and ".join(self.answer.among), UNDECIDED[self.answer.ending]
             said = f"not decided between {open_} ({cause}); soonest so far is {first}: {goal} after {_s(took)}"
         if len(default) and best.policy != self._default:
             before = _median_s(default, self.target)

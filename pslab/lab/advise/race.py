@@ -181,6 +181,11 @@ class Race:
         """Whether nothing is left to ask."""
         return not self._asked
 
+    @property
+    def led(self) -> bool:
+        """Whether a run has held the target, so that there is something to answer."""
+        return any(math.isfinite(time_s) for heard in self._heard.values() for time_s, _ in heard.values())
+
     def out_of_time(self) -> None:
         """End now, with what is known."""
         self._ending, self._asked = self._ending or "time", []
@@ -198,7 +203,8 @@ class Race:
             known = compared.chances() if compared.degrees or len(alive) == 1 else np.full(len(alive), math.nan)
             chances = by_policy([arm.policy for arm in alive], known)
         standings = [self._standing(policy, alive, chances) for policy in self._grids]
-        standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio, -len(each.arrived_s), each.arrived_s))
+        standings.sort(key=lambda each: (not each.arrived_s, each.unsafe, not each.alive, each.ratio,
+                                         -len(each.arrived_s), each.arrived_s))  # fmt: skip
         first = standings[0]
         if not first.arrived_s:
             raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.lab.advise.race import Answer, Race, Trial, rounded_up
-from pslab.lab.advise.space import candidates, simplicity
-
 from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.advise.advice import Advice
+from pslab.lab.advise.progress import Shown
+from pslab.lab.advise.race import Answer, Race, Trial, rounded_up
+from pslab.lab.advise.space import candidates, simplicity
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, iteration_s, measured
@@ -33,8 +33,8 @@ PROBED = 12  # iterations by which a policy's pace is told
 PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
 GRID = (0.5, 1.0, 2.0)  # times the centre: what each policy begins with
 WIDER = 3  # times that the pilot goes on beyond its best rate, if that lies at an end
-ROOM = 4  # times the default's pushes to the target: what other policies have at most
-EVALUATIONS = 40  # of such a run
+ROOM, OWN_ROOM = 4, 2  # times the default's pushes to the target: what other policies have at most, and it itself
+EVALUATIONS = 40  # of the runs that look for its learning rate; the others' come as often
 OWN = ("learning_rate", "ranges", "order")  # what runs of one policy may differ in, but for seeds and ends
 AT_ONCE = 4  # runs, however many cores there are: asked again, the race takes the same way
 PATHS = ({"ranges": "layers"}, {"ranges": "layers", "order": "front"}, {"ranges": "layers", "order": "needed"})
@@ -86,9 +86,11 @@ class _Asking:
     def __init__(
         self, base: Run, target: float, place: Path, tie: float, progress: bool | None, until_s: float
     ) -> None:  # fmt: skip
-        self._given, self._target, self._place, self._tie, self._progress = base, target, place, tie, progress
+        self._given, self._target, self._place, self._tie = base, target, place, tie
+        self._shown = Shown(progress, until_s)
         self._until_s, self._begun_s, self._notes = until_s, time.monotonic(), list[str]()
-        self._base, self._budget = self._modelled(base), base.pushes or FIELDS["pushes"].default
+        self._base = self._modelled(base)
+        self._most, self._budgets = base.pushes or int(FIELDS["pushes"].default), dict[str, int]()  # of runs, in pushes
         self._done: dict[str, tuple[Result, str]] = {}  # by digest: each run, and its policy
 
     def _modelled(self, base: Run) -> Run:
@@ -103,7 +105,8 @@ class _Asking:
         budget = ROUNDS * base.workers
         short = base.but(engine="local", pushes=budget, eval_every=budget, evaluate="after", seconds=None,
                          target_accuracy=None, dilation=1)  # fmt: skip
-        result = run_one(short, results=self._place, progress=self._progress)
+        self._shown.say("what computing and messages cost on this machine")
+        result = run_one(short, results=self._place, progress=False)
         self._notes.append(f"costs as measured on this machine by {result.digest}")
         links = {} if base.fleet == "local" else measure_links(base).cluster()
         return base.but(**plain, cluster={**calibrated(result), **links})
@@ -115,17 +118,26 @@ class _Asking:
         self._policies, refused = candidates(self._base, space)
         self._default = next(iter(self._policies))
         paces = self._paces(seeds[0])
-        grids, self._budget = self._grids(rates, seeds[0], pushes)
+        self._most = pushes or self._most
+        self._every = max(self._base.workers, round(self._most / EVALUATIONS))
+        grids, needed = self._grids(rates, seeds[0])
+        for name in self._policies:
+            room = math.ceil((OWN_ROOM if name == self._default else ROOM) * needed / self._base.workers)
+            self._budgets[name] = pushes or self._base.workers * room
         simple = {name: simplicity(self._base.but(**fields)) for name, fields in self._policies.items()}
         race = Race({name: grids[name] for name in sorted(paces, key=paces.__getitem__)}, self._default, seeds=seeds,
                     tie=self._tie, sure=sure, simplicity=simple)  # fmt: skip
-        while trials := race.ask():
-            for at in range(0, len(trials), AT_ONCE):
-                self._run_trials(race, trials[at : at + AT_ONCE])
+        try:
+            while trials := race.ask():
+                race.tell(self._times(trials, race))
                 if time.monotonic() > self._until_s:
                     race.out_of_time()
-                    break
-        return self._advice(race.answer(), refused)
+        except KeyboardInterrupt as interrupt:  # the best answer so far; the runs under way go on another time
+            race.out_of_time()
+            self._notes.append(f"ended by an interrupt ({interrupt}): asked again, it goes on where it was")
+        found = self._advice(race.answer(), refused)
+        self._shown.end()
+        return found
 
     # -- before the race -----------------------------------------------------------------------------------
 
@@ -136,14 +148,11 @@ class _Asking:
                 for fields in self._policies.values()]  # fmt: skip
         return dict(zip(self._policies, map(iteration_s, self._sweep(runs)), strict=True))
 
-    def _grids(
-        self, rates: Sequence[float] | None, seed: int, pushes: int | None
-    ) -> tuple[dict[str, Sequence[float]], int]:
-        """The learning rates that each policy begins with, and the most pushes of a run."""
-        most, workers = pushes or self._budget, self._base.workers
-        centre, needed = self._pilot(self._default, self._base.learning_rate, seed, most)
+    def _grids(self, rates: Sequence[float] | None, seed: int) -> tuple[dict[str, Sequence[float]], float]:
+        """The learning rates that each policy begins with, and the pushes that the default needs at its best one."""
+        centre, needed = self._pilot(self._default, self._base.learning_rate, seed)
         if not math.isfinite(needed):
-            raise Unreached(self._unreached(most))
+            raise Unreached(self._unreached(self._most))
         centres = dict.fromkeys(self._policies, centre)
         with_momentum: dict[str, list[str]] = {}  # whose steps have other learning rates: policies by rule
         for name, fields in self._policies.items():
@@ -151,15 +160,15 @@ class _Asking:
             if getattr(rule, "momentum", 0.0) and name != self._default:
                 with_momentum.setdefault(repr(rule), []).append(name)
         for names in with_momentum.values() if rates is None else ():
-            centres |= dict.fromkeys(names, self._pilot(names[0], centre, seed, most)[0])
+            centres |= dict.fromkeys(names, self._pilot(names[0], centre, seed)[0])
         grids = {name: rates or [at * factor for factor in GRID] for name, at in centres.items()}
-        return grids, pushes or workers * math.ceil(ROOM * needed / workers)
+        return grids, needed
 
-    def _pilot(self, policy: str, around: float, seed: int, most: int) -> tuple[float, float]:
+    def _pilot(self, policy: str, around: float, seed: int) -> tuple[float, float]:
         """The best learning rate of a policy with one seed, and how many pushes it needs to the target."""
         rates, tried = [around * factor for factor in PILOTED], dict[float, tuple[float, float]]()
         for _ in range(WIDER + 1):
-            runs = [self._run(policy, rate, seed, most) for rate in rates]
+            runs = [self._run(policy, rate, seed) for rate in rates]
             tried |= {result.run.learning_rate: held(result, self._target) for result in self._sweep(runs, policy)}
             best = min(tried, key=lambda rate: (tried[rate][0], abs(math.log(rate / around))))
             if best not in (min(tried), max(tried)) or not math.isfinite(tried[best][0]):
@@ -173,7 +182,7 @@ class _Asking:
         results = [result for result, name in self._done.values() if name == self._default]
         best = max(results, key=lambda result: metric.rank(measured(result, "best_accuracy")))
         top = measured(best, "best_accuracy")
-        after = best.accuracy.pushes[(best.accuracy.accuracy - top).abs().idxmin()]
+        after = best.accuracy.pushes.to_numpy()[(best.accuracy.accuracy - top).abs().argmin()]
         lower = metric.goal(rounded(top, metric), SPACE)
         return (f"no learning rate of {self._default} holds {metric.goal(self._target, SPACE)} within {most} pushes; "
                 f"the best was {metric.text(top, SPACE)} at rate {best.run.learning_rate:g} after {after:.0f}. Try a "
@@ -181,19 +190,28 @@ class _Asking:
 
     # -- the race ------------------------------------------------------------------------------------------
 
-    def _run(self, policy: str, rate: float, seed: int, pushes: int, cap_s: float = math.inf) -> Run:
-        every = max(self._base.workers, round(pushes / EVALUATIONS))
-        return self._base.but(**self._policies[policy], learning_rate=rate, seed=seed, pushes=pushes, eval_every=every,
+    def _run(self, policy: str, rate: float, seed: int, cap_s: float = math.inf) -> Run:
+        return self._base.but(**self._policies[policy], learning_rate=rate, seed=seed, eval_every=self._every,
+                              pushes=self._budgets.get(policy, self._most),
                               seconds=cap_s if math.isfinite(cap_s) else None)  # fmt: skip
 
-    def _run_trials(self, race: Race, trials: Sequence[Trial]) -> None:
-        runs = [self._run(each.policy, each.learning_rate, each.seed, self._budget, each.cap_s) for each in trials]
-        found = dict(zip(trials, sweep(runs, results=self._place, progress=self._progress), strict=True))
+    def _times(self, trials: Sequence[Trial], race: Race) -> dict[Trial, float]:
+        """The seconds until each trial held the target, as far as there was time for them."""
+        found: dict[Trial, Result] = {}
+        for at in range(0, len(trials), AT_ONCE):
+            now = trials[at : at + AT_ONCE]
+            tried = dict.fromkeys(f"{each.policy} with seed {each.seed}" for each in now)
+            self._shown.say(", ".join(tried), race.answer() if race.led else None)
+            runs = [self._run(each.policy, each.learning_rate, each.seed, each.cap_s) for each in now]
+            found |= dict(zip(now, sweep(runs, results=self._place, progress=False), strict=True))
+            if time.monotonic() > self._until_s:
+                break
         self._done |= {result.digest: (result, trial.policy) for trial, result in found.items()}
-        race.tell({trial: held(result, self._target)[0] for trial, result in found.items()})
+        return {trial: held(result, self._target)[0] for trial, result in found.items()}
 
     def _sweep(self, runs: Sequence[Run], policy: str = "") -> Results:
-        found = sweep(runs, results=self._place, progress=self._progress)
+        self._shown.say(f"learning rates of {policy}" if policy else f"the pace of {len(runs)} policies")
+        found = sweep(runs, results=self._place, progress=False)
         self._done |= {result.digest: (result, policy) for result in found if policy}
         return found
 
@@ -209,16 +227,17 @@ class _Asking:
         arms = sum(len(each.rates) for each in answer.standings)
         seeds = max(len(each.times_s) for each in answer.standings)
         cost = {"runs": float(len(results)), "gradients": gradients, "seconds": time.monotonic() - self._begun_s,
-                "share": gradients / (arms * seeds * self._budget)}  # fmt: skip
+                "share": gradients / (arms * seeds * self._budgets[answer.policy])}  # fmt: skip
         fields = {**self._policies[answer.policy], **extra, "learning_rate": answer.learning_rate}
         own = {each.policy: each.learning_rate for each in answer.standings}
-        runs = {name: self._run(name, own[name], 0, self._budget) for name in self._policies}
+        runs = {name: self._run(name, own[name], 0) for name in self._policies}
         return Advice(self._given.but(**fields), answer, self._target, results, refused, before, winner, cost,
                       tuple(self._notes), runs, self._place)  # fmt: skip
 
     def _at(self, answer: Answer, policy: str, extra: Mapping[str, Any] | None = None) -> Results:
         """The runs of a policy at its best rate that hold the target, a seed each."""
-        wanted, found = self._run(policy, answer.standing(policy).learning_rate, 0, 1).but(**(extra or {})), {}
+        wanted = self._run(policy, answer.standing(policy).learning_rate, 0).but(**(extra or {}))
+        found: dict[int, Result] = {}
         for result, name in self._done.values():
             same = all(getattr(result.run, field) == getattr(wanted, field) for field in OWN)
             if name == policy and same and math.isfinite(held(result, self._target)[0]):
@@ -229,11 +248,12 @@ class _Asking:
         """The ranges and order of requests with which the advised policy is sooner by more than a tie, if one is."""
         if answer.policy == self._default:
             return {}
-        whole = {result.run.seed: rounded_up(held(result, self._target)[0]) for result in self._at(answer, answer.policy)}
+        found = self._at(answer, answer.policy)
+        whole = {result.run.seed: rounded_up(held(result, self._target)[0]) for result in found}
         best, fields = math.log(1 - self._tie), dict[str, Any]()
         for extra in PATHS:
             try:
-                runs = [self._run(answer.policy, answer.learning_rate, seed, self._budget, took).but(**extra)
+                runs = [self._run(answer.policy, answer.learning_rate, seed, took).but(**extra)
                         for seed, took in whole.items()]  # fmt: skip
                 found = self._sweep(runs, answer.policy)
             except ConfigError:  # they cannot run together

@@ -70,7 +70,8 @@ def rows_of(result: Result) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("fields", [
-    {"pushes": 200}, {"seconds": 3.0, "pushes": 200}, {"target_accuracy": 0.99, "pushes": 200}, {"seed": 1, "pushes": 64},
+    {"pushes": 200}, {"seconds": 3.0, "pushes": 200}, {"target_accuracy": 0.99, "pushes": 200},
+    {"seed": 1, "pushes": 64},
     {"schedule": "linear", "pushes": 64}, {"sync": "average:1", "pushes": 64}, {"sync": "eager", "pushes": 64},
     {"engine": "timing", "pushes": 64}, {"keep_weights": True, "pushes": 64}, {"cluster": "lab", "pushes": 64},
     {"target_accuracy": 0.05, "pushes": 64}, {"pushes": None, "eval_every": None, "seconds": 0.6},
@@ -89,7 +90,8 @@ def test_weights_that_were_not_evaluated_are_not_guessed(tmp_path: Path):
 
 def test_a_sweep_computes_nothing_that_a_longer_run_has(longer: Path):
     before = sorted(path.name for path in (longer / "runs").iterdir())
-    found = sweep([mine(sync=sync, target_accuracy=0.3, eval_every=8) for sync in SYNCS], results=longer, progress=False)
+    runs = [mine(sync=sync, target_accuracy=0.3, eval_every=8) for sync in SYNCS]
+    found = sweep(runs, results=longer, progress=False)
     assert all(result.cut_from in before for result in found)
     assert sorted(path.name for path in (longer / "runs").iterdir()) == before
 

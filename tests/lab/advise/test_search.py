@@ -1,0 +1,130 @@
+"""Which policy for a cluster: the search, its records, its ends, and what it says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tiny import tiny
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError, RunsInterrupted
+from pslab.lab.advise import search
+from pslab.lab.advise.advice import Advice
+from pslab.lab.advise.search import Unreached, advise
+from pslab.lab.records.summary import held
+
+SLOW_NET: dict[str, Any] = {"compute_s": 0.01, "compute_sigma": 0.1, "bandwidth_bit_s": 1e6}
+SPACE = {"sync": ["bsp", "asp"], "prune": ["none", "static:5%"]}
+ASKED: dict[str, Any] = {"target": 0.5, "space": SPACE, "seeds": range(3), "progress": False}
+
+
+def base(**fields: Any) -> Run:
+    return tiny(keep_weights=False, pushes=120, **{"cluster": SLOW_NET, **fields})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def advice(place: Path) -> Advice:
+    return advise(base(), results=place, **ASKED)
+
+
+def test_where_the_network_is_slow_the_advice_is_to_prune_and_says_how_much_sooner(advice: Advice):
+    assert "static:5%" in advice.run.prune
+    assert advice.table.held_s[advice.answer.policy] < advice.table.held_s["bsp"]
+    assert "times as soon as the default" in advice.words
+
+
+def test_its_run_is_the_base_with_another_policy(advice: Advice):
+    policy = {"sync", "prune", "learning_rate", "pull", "ranges", "order"}
+    changed = {f.name for f in dataclasses.fields(Run) if getattr(advice.run, f.name) != getattr(base(), f.name)}
+    assert changed <= policy
+    assert advice.run.learning_rate == advice.answer.learning_rate
+
+
+def test_the_pieces_sum_to_what_the_advised_policy_is_sooner(advice: Advice):
+    def mean_s(results: Any, seeds: set[int]) -> float:
+        return float(pd.Series([held(r, 0.5)[0] for r in results if r.run.seed in seeds]).mean())
+
+    common = {r.run.seed for r in advice.default} & {r.run.seed for r in advice.winner}
+    assert advice.why.seconds.sum() == pytest.approx(mean_s(advice.winner, common) - mean_s(advice.default, common))
+
+
+def test_asked_again_it_computes_nothing_and_says_the_same(advice: Advice, place: Path):
+    before = sorted((place / "runs").iterdir())
+    again = advise(base(), results=place, **ASKED)
+    assert sorted((place / "runs").iterdir()) == before
+    assert again.table.equals(advice.table)
+    assert again.words == advice.words
+
+
+def test_an_interrupt_leaves_the_best_answer_so_far_and_the_next_one_goes_on(advice: Advice, tmp_path, monkeypatch):
+    sweep, swept = search.sweep, []
+
+    def interrupted(runs: Any, **given: Any) -> Any:
+        swept.append(len(runs))
+        if len(swept) == 5:
+            raise RunsInterrupted("by hand")
+        return sweep(runs, **given)
+
+    monkeypatch.setattr(search, "sweep", interrupted)
+    found = advise(base(), results=tmp_path, **ASKED)
+    assert not found.decided
+    assert any("by hand" in remark for remark in found.remarks)
+    monkeypatch.undo()
+    assert advise(base(), results=tmp_path, **ASKED).table.equals(advice.table)
+
+
+def test_time_that_is_used_up_ends_it_undecided(tmp_path):
+    found = advise(base(), results=tmp_path, **{**ASKED, "minutes": 1e-6})
+    assert not found.decided
+    assert "the minutes are used up" in found.words
+
+
+def test_a_target_that_nothing_holds_is_said_with_what_came_nearest(place: Path):
+    with pytest.raises(Unreached, match=r"holds 99.9.% within 120 pushes; the best was .* at rate .* Try a target of"):
+        advise(base(), results=place, **{**ASKED, "target": 0.999})
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"target": 0}, "target=0"), ({"target": 1.2}, "target=1.2"), ({"minutes": 0}, "minutes=0"),
+    ({"space": {"sink": ["bsp"]}}, "did you mean 'sync'"), ({"space": {"learning_rate": [1]}}, "learning_rates="),
+])  # fmt: skip
+def test_bad_input_is_refused_before_anything_runs(changed: dict[str, Any], words: str, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        advise(base(), results=tmp_path, **{**ASKED, **changed})
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_modelled_cluster_this_machine_is_measured_once_into_a_record(tmp_path):
+    one = {**ASKED, "space": {"sync": ["bsp"]}, "seeds": range(1)}
+    found = advise(base(cluster="free"), results=tmp_path, **one)
+    engines = [json.loads(path.read_text())["run"]["engine"] for path in tmp_path.glob("runs/*/manifest.json")]
+    assert engines.count("local") == 1
+    assert any("costs as measured on this machine" in remark for remark in found.remarks)
+    assert found.run.cluster == "free"
+
+
+def test_on_real_processes_predicted_and_measured_stand_side_by_side(advice: Advice):
+    table = advice.verify(top=1, seeds=[0], progress=False)
+    assert list(table.index) == [advice.answer.standings[0].policy, "bsp"]
+    assert (table.seeds == 1).all()
+    assert table.ratio.map(math.isfinite).all()
+    assert (table.ratio == table.measured_s / table.predicted_s).all()
+    assert set(table.verdict) <= {"agrees", "differs", "cannot tell: the emulation was not kept"}
+
+
+def test_the_card_has_the_sentence_the_table_and_what_to_paste(advice: Advice):
+    card = advice._repr_html_()
+    assert advice.answer.policy in card
+    assert "chance to be best" in card
+    assert "Run(" in card
