@@ -246,7 +246,7 @@ class _Asking:
 
     def _way(self, answer: Answer) -> dict[str, Any]:
         """The ranges and order of requests with which the advised policy is sooner by more than a tie, if one is."""
-        if answer.policy == self._default:
+        if answer.policy == self._default or not answer.decided:  # there is no time left for it
             return {}
         found = self._at(answer, answer.policy)
         whole = {result.run.seed: rounded_up(held(result, self._target)[0]) for result in found}
