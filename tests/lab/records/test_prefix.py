@@ -20,7 +20,7 @@ ENDS = {"pushes": {"pushes": 64}, "the middle of a round": {"pushes": 62}, "seco
         "few evaluations": {"pushes": 96, "eval_every": 32}}  # fmt: skip
 
 PRUNED = {"prune": "static:5%", "pull": "changed"}
-UNCUT = {"its rate depends on the budget": {"schedule": "linear"}, "so does its policy": {"sync": "average:1"},
+UNCUT = {"its rate depends on the budget": {"schedule": "linear"}, "so does its policy": {"sync": "downpour:2,3"},
          "its requests go ahead": {"sync": "eager"}, "its weights are to be kept": {"keep_weights": True},
          "several ranges": {"ranges": "layers"}, "skipped gradients": {"on_nonfinite": "skip"},
          "a worker leaves": {"cluster": {"preset": "lab", "leave": {1: 0.3}}},
@@ -28,7 +28,7 @@ UNCUT = {"its rate depends on the budget": {"schedule": "linear"}, "so does its 
 
 
 def mine(**fields: object) -> Run:
-    return tiny(**{"engine": "virtual", "cluster": CLUSTER, "pushes": 160, "eval_every": 1, "keep_weights": False,
+    return tiny(**{"engine": "virtual", "cluster": CLUSTER, "pushes": 104, "eval_every": 1, "keep_weights": False,
                    **fields})  # fmt: skip
 
 
@@ -108,12 +108,15 @@ def test_a_sweep_computes_nothing_that_a_longer_run_has(longer: Path):
 def test_a_record_that_is_gone_or_broken_is_not_cut(tmp_path: Path):
     whole = run(mine(), results=tmp_path, progress=False)
     assert find_or_cut(mine(pushes=64), tmp_path)
+    content = (whole.path / "phases.csv").read_bytes()
     (whole.path / "phases.csv").write_text("changed")
     assert find_or_cut(mine(pushes=64), tmp_path) is None
-    whole.path.rename(tmp_path / "elsewhere")
-    assert find_or_cut(mine(pushes=64), tmp_path) is None
-    (tmp_path / "elsewhere" / "manifest.json").write_text("{")
-    (tmp_path / "elsewhere").rename(whole.path)
+    (whole.path / "phases.csv").write_bytes(content)
+    other = whole.path.rename(whole.path.with_name("0" * 16))
+    assert find_or_cut(mine(pushes=64), tmp_path) is None  # of this semantics, and of the user's sources as they are
+    other.rename(whole.path)
+    assert find_or_cut(mine(pushes=64), tmp_path)
+    (whole.path / "manifest.json").write_text("{")
     assert find_or_cut(mine(pushes=64), tmp_path) is None
 
 
