@@ -19,11 +19,13 @@ ENDS = {"pushes": {"pushes": 64}, "the middle of a round": {"pushes": 62}, "seco
         "target": {"target_accuracy": 0.3, "eval_every": 8}, "both": {"target_accuracy": 0.3, "pushes": 64},
         "few evaluations": {"pushes": 96, "eval_every": 32}}  # fmt: skip
 
+NEAR = {"cluster": {"compute_s": 0.01, "compute_sigma": 0.1, "message_s": 1e-4, "apply_s": 1e-4, "serve_s": 1e-4}}
 PRUNED = {"prune": "static:5%", "pull": "changed"}
 UNCUT = {"its rate depends on the budget": {"schedule": "linear"}, "so does its policy": {"sync": "downpour:2,3"},
          "its requests go ahead": {"sync": "eager"}, "its weights are to be kept": {"keep_weights": True},
          "several ranges": {"ranges": "layers"}, "skipped gradients": {"on_nonfinite": "skip"},
          "a worker leaves": {"cluster": {"preset": "lab", "leave": {1: 0.3}}},
+         "all at one instant": {"cluster": {"compute_s": 0.01}},
          "a fault": {"cluster": {"preset": "lab", "faults": [{"what": "stop", "worker": 1, "iteration": 3}]}}}
 
 
@@ -34,6 +36,7 @@ def mine(**fields: object) -> Run:
 
 CUT = {f"{sync}, {end}": mine(sync=sync, **ENDS[end]) for sync in SYNCS for end in ENDS}
 CUT |= {f"pruned, {end}": mine(sync="asp", **PRUNED, **ENDS[end]) for end in ("pushes", "seconds")}
+CUT |= {f"no network, {end}": mine(sync="asp", **NEAR, **ENDS[end]) for end in ("pushes", "seconds", "target")}
 CUT |= {f"{sync}, {end}": mine(sync=sync, **ENDS[end])
         for sync, end in (("elastic:15", "pushes"), ("elastic:15", "seconds"), ("dssp", "target"))}  # fmt: skip
 
@@ -43,7 +46,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Records of long runs, under each policy, dense and pruned, and of some that are not to be cut."""
     place = tmp_path_factory.mktemp("longer")
     kinds = [mine(sync=sync) for sync in [*SYNCS, "dssp", "elastic:15"]]
-    kinds += [mine(**{"sync": "asp", **fields}) for fields in (PRUNED, *UNCUT.values())]
+    kinds += [mine(**{"sync": "asp", **fields}) for fields in (PRUNED, NEAR, *UNCUT.values())]
     sweep(kinds, results=place, progress=False)
     return place
 
