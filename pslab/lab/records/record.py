@@ -21,6 +21,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,16 @@ class Result:
     def remarks(self) -> list[str]:
         """The remarks on it, a sentence each: that its emulation was not kept, or from what it recovered."""
         return card.remarks(self.manifest)
+
+    def on(self, cluster: str | Mapping[str, Any]) -> Result:
+        """What this run, whose steps are rounds, would have been on another cluster in virtual time: the same pushes
+        and accuracies at other instants, without a gradient computed.
+
+        Raises:
+            ConfigError: other policies, whose gradients depend on who is when where; and what `retimed` refuses.
+        """
+        found: Result = import_module("pslab.lab.runs.replayed").retimed(self, cluster)  # with engines
+        return found
 
     def __repr__(self) -> str:
         return f"<Result {self.digest}: {self.ended}; {textwrap.shorten(repr(self.run), 200, placeholder=' ...')}>"

@@ -10,7 +10,7 @@ from tiny import tiny
 
 from pslab.config.run import Run
 from pslab.lab.records.prefix import LOST, find_or_cut
-from pslab.lab.records.record import Result
+from pslab.lab.records.record import Result, find
 from pslab.lab.runs.run import run, sweep
 
 CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
@@ -19,42 +19,52 @@ ENDS = {"pushes": {"pushes": 64}, "the middle of a round": {"pushes": 62}, "seco
         "target": {"target_accuracy": 0.3, "eval_every": 8}, "both": {"target_accuracy": 0.3, "pushes": 64},
         "few evaluations": {"pushes": 96, "eval_every": 32}}  # fmt: skip
 
+NEAR = {"cluster": {"compute_s": 0.01, "compute_sigma": 0.1, "message_s": 1e-4, "apply_s": 1e-4, "serve_s": 1e-4}}
+PRUNED = {"prune": "static:5%", "pull": "changed"}
+UNCUT = {"its rate depends on the budget": {"schedule": "linear"}, "so does its policy": {"sync": "downpour:2,3"},
+         "its requests go ahead": {"sync": "eager"}, "its weights are to be kept": {"keep_weights": True},
+         "several ranges": {"ranges": "layers"}, "skipped gradients": {"on_nonfinite": "skip"},
+         "a worker leaves": {"cluster": {"preset": "lab", "leave": {1: 0.3}}},
+         "all at one instant": {"cluster": {"compute_s": 0.01}},
+         "a fault": {"cluster": {"preset": "lab", "faults": [{"what": "stop", "worker": 1, "iteration": 3}]}}}
+
 
 def mine(**fields: object) -> Run:
-    return tiny(**{"engine": "virtual", "cluster": CLUSTER, "pushes": 160, "eval_every": 1, "keep_weights": False,
+    return tiny(**{"engine": "virtual", "cluster": CLUSTER, "pushes": 104, "eval_every": 1, "keep_weights": False,
                    **fields})  # fmt: skip
+
+
+CUT = {f"{sync}, {end}": mine(sync=sync, **ENDS[end]) for sync in SYNCS for end in ENDS}
+CUT |= {f"pruned, {end}": mine(sync="asp", **PRUNED, **ENDS[end]) for end in ("pushes", "seconds")}
+CUT |= {f"no network, {end}": mine(sync="asp", **NEAR, **ENDS[end]) for end in ("pushes", "seconds", "target")}
+CUT |= {f"{sync}, {end}": mine(sync=sync, **ENDS[end])
+        for sync, end in (("elastic:15", "pushes"), ("elastic:15", "seconds"), ("dssp", "target"))}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Records of long runs, under each policy, dense and pruned."""
+    """Records of long runs, under each policy, dense and pruned, and of some that are not to be cut."""
     place = tmp_path_factory.mktemp("longer")
     kinds = [mine(sync=sync) for sync in [*SYNCS, "dssp", "elastic:15"]]
-    sweep([*kinds, mine(sync="asp", prune="static:5%", pull="changed")], results=place, progress=False)
+    kinds += [mine(**{"sync": "asp", **fields}) for fields in (PRUNED, NEAR, *UNCUT.values())]
+    sweep(kinds, results=place, progress=False)
     return place
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("sync", SYNCS)
-def test_a_cut_record_is_what_the_run_itself_leaves(longer: Path, tmp_path: Path, sync: str, end: str):
-    same(mine(sync=sync, **ENDS[end]), longer, tmp_path)
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records of the runs that CUT names, none of which is there when they start."""
+    place = tmp_path_factory.mktemp("executed")
+    assert not any(result.cut_from for result in sweep(CUT.values(), results=place, progress=False))
+    return place
 
 
-@pytest.mark.parametrize(("fields", "end"), [
-    ({"sync": "asp", "prune": "static:5%", "pull": "changed"}, "pushes"),
-    ({"sync": "asp", "prune": "static:5%", "pull": "changed"}, "seconds"), ({"sync": "elastic:15"}, "pushes"),
-    ({"sync": "elastic:15"}, "seconds"), ({"sync": "dssp"}, "target"),
-])  # fmt: skip
-def test_so_it_is_with_pruned_pushes_and_other_policies(longer: Path, tmp_path: Path, fields: dict, end: str):
-    same(mine(**fields, **ENDS[end]), longer, tmp_path)
-
-
-def same(wanted: Run, longer: Path, tmp_path: Path) -> None:
-    """The cut record equals that of the run that is executed."""
-    cut = find_or_cut(wanted, longer)
+@pytest.mark.parametrize("case", CUT)
+def test_a_cut_record_is_what_the_run_itself_leaves(longer: Path, executed: Path, case: str):
+    cut, real = find_or_cut(CUT[case], longer), find(CUT[case], executed)
     assert cut is not None, "no record is found"
+    assert real is not None
     assert cut.cut_from is not None
-    real = run(wanted, results=tmp_path, progress=False)
     assert (real.cut_from, real.digest, real.run) == (None, cut.digest, cut.run)
     for name in ("accuracy", "pushes", "arrivals"):
         pd.testing.assert_frame_equal(getattr(cut, name), getattr(real, name), check_exact=True, obj=name)
@@ -70,14 +80,17 @@ def rows_of(result: Result) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("fields", [
-    {"pushes": 200}, {"seconds": 3.0, "pushes": 200}, {"target_accuracy": 0.99, "pushes": 200},
-    {"seed": 1, "pushes": 64},
-    {"schedule": "linear", "pushes": 64}, {"sync": "average:1", "pushes": 64}, {"sync": "eager", "pushes": 64},
-    {"engine": "timing", "pushes": 64}, {"keep_weights": True, "pushes": 64}, {"cluster": "lab", "pushes": 64},
-    {"target_accuracy": 0.05, "pushes": 64}, {"pushes": None, "eval_every": None, "seconds": 0.6},
+    {"pushes": 200}, {"seconds": 30.0, "pushes": 200}, {"target_accuracy": 0.99, "pushes": 200}, {"seed": 1},
+    {"learning_rate": 0.3}, {"target_accuracy": 0.05}, {"pushes": None, "eval_every": None, "seconds": 0.6},
 ], ids=repr)  # fmt: skip
 def test_no_record_is_cut_that_ended_sooner_is_of_another_run_or_does_not_say_it(longer: Path, fields: dict):
-    assert find_or_cut(mine(sync="asp").but(**fields), longer) is None
+    assert find_or_cut(mine(sync="asp", **{"pushes": 64, **fields}), longer) is None
+
+
+@pytest.mark.parametrize("kind", UNCUT)
+def test_a_run_whose_tables_or_facts_do_not_say_how_it_would_have_ended_is_not_cut(longer: Path, kind: str):
+    assert find(mine(**{"sync": "asp", **UNCUT[kind]}), longer)
+    assert find_or_cut(mine(**{"sync": "asp", **UNCUT[kind], "pushes": 64}), longer) is None
 
 
 def test_weights_that_were_not_evaluated_are_not_guessed(tmp_path: Path):
@@ -90,8 +103,7 @@ def test_weights_that_were_not_evaluated_are_not_guessed(tmp_path: Path):
 
 def test_a_sweep_computes_nothing_that_a_longer_run_has(longer: Path):
     before = sorted(path.name for path in (longer / "runs").iterdir())
-    runs = [mine(sync=sync, target_accuracy=0.3, eval_every=8) for sync in SYNCS]
-    found = sweep(runs, results=longer, progress=False)
+    found = sweep([mine(sync=sync, **ENDS["target"]) for sync in SYNCS], results=longer, progress=False)
     assert all(result.cut_from in before for result in found)
     assert sorted(path.name for path in (longer / "runs").iterdir()) == before
 
@@ -99,12 +111,15 @@ def test_a_sweep_computes_nothing_that_a_longer_run_has(longer: Path):
 def test_a_record_that_is_gone_or_broken_is_not_cut(tmp_path: Path):
     whole = run(mine(), results=tmp_path, progress=False)
     assert find_or_cut(mine(pushes=64), tmp_path)
+    content = (whole.path / "phases.csv").read_bytes()
     (whole.path / "phases.csv").write_text("changed")
     assert find_or_cut(mine(pushes=64), tmp_path) is None
-    whole.path.rename(tmp_path / "elsewhere")
-    assert find_or_cut(mine(pushes=64), tmp_path) is None
-    (tmp_path / "elsewhere" / "manifest.json").write_text("{")
-    (tmp_path / "elsewhere").rename(whole.path)
+    (whole.path / "phases.csv").write_bytes(content)
+    other = whole.path.rename(whole.path.with_name("0" * 16))
+    assert find_or_cut(mine(pushes=64), tmp_path) is None  # of this semantics, and of the user's sources as they are
+    other.rename(whole.path)
+    assert find_or_cut(mine(pushes=64), tmp_path)
+    (whole.path / "manifest.json").write_text("{")
     assert find_or_cut(mine(pushes=64), tmp_path) is None
 
 

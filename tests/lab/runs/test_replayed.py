@@ -10,8 +10,10 @@ import pytest
 from tiny import Diverges, tiny
 
 from pslab.errors import ConfigError
+from pslab.lab.records.results import Results
+from pslab.lab.runs.grid import grid
 from pslab.lab.runs.replayed import retimed
-from pslab.lab.runs.run import run
+from pslab.lab.runs.run import run, sweep
 
 SLOW, FAST = {"preset": "lab-slow-net", "bandwidth_bit_s": 1e6}, "lab"
 
@@ -62,6 +64,18 @@ def test_a_run_that_diverges_diverges_on_another_cluster_too(tmp_path: Path):
     np.testing.assert_array_equal(told.pushes.seconds, there.pushes.seconds)
 
 
+def test_results_on_another_cluster_keep_their_points(tmp_path: Path):
+    base = tiny(engine="virtual", cluster=SLOW)
+    here = sweep(grid(base, kind={"dense": {}, "few": {"prune": "static:5%"}}, cluster=[SLOW]), results=tmp_path,
+                 progress=False)  # fmt: skip
+    there = here.on(FAST)
+    assert isinstance(there, Results)
+    assert [(point["kind"], point["cluster"]) for point, in there.columns] == [("dense", FAST), ("few", FAST)]
+    assert (there.levels("kind"), there.levels("cluster")) == (["dense", "few"], [FAST])
+    assert [result.seconds for result in there] == [retimed(result, FAST).seconds for result in here]
+    assert [result.seconds for result in there] != [result.seconds for result in here]
+
+
 @pytest.mark.parametrize(("fields", "cluster", "words"), [
     ({"sync": "asp"}, SLOW, "other gradients"),
     ({"sync": "ssp:0"}, SLOW, "without rounds another cluster means other gradients"),
@@ -72,4 +86,4 @@ def test_a_run_that_diverges_diverges_on_another_cluster_too(tmp_path: Path):
 def test_what_cannot_be_replayed_is_refused(tmp_path: Path, fields: dict, cluster: object, words: str):
     here = run(tiny(engine="virtual", cluster=FAST, **fields), results=tmp_path, progress=False)
     with pytest.raises(ConfigError, match=words):
-        retimed(here, cluster)
+        here.on(cluster)
