@@ -17,7 +17,7 @@ def base(**fields: object) -> Run:
 
 def test_the_default_space_has_thirteen_candidates_that_all_can_run():
     found, refused = candidates(base())
-    assert [*found][0] == "bsp"
+    assert next(iter(found)) == "bsp"
     assert (len(found), [*found["bsp"]], refused) == (13, [], {})
     for fields in found.values():
         resolve(base(**fields))
