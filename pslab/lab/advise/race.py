@@ -1,7 +1,13 @@
 """The race between policies: which runs are worth their gradients, and when their times decide.
 
-A race executes nothing. `ask` gives trials, which are independent runs; `tell` takes the seconds until each held the
-target; that goes on until the race is `over`, and `answer` says what came of it.
+A race executes nothing: it asks for trials, which are independent runs, and is told the seconds until each held the
+target.
+
+    race = Race({"asp": around(0.2), "bsp": around(0.2)}, "bsp", simplicity=...)
+    race.tell(times of the pilot)
+    while not race.over:
+        race.tell({trial: held seconds of its run for trial in race.ask()})
+    race.answer()
 
 | round | arms that run | cap |
 |---|---|---|
@@ -18,7 +24,7 @@ tried gets the next one beyond it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,7 +56,9 @@ class Trial:
     policy: str
     learning_rate: float
     seed: int
-    cap_s: float = math.inf  #: when it ends; infinite: by its pushes alone
+    #: the time beyond which it is out, infinite if it ends by its pushes alone. Whether a target is held is known two
+    #: evaluations after it was reached: its run ends so much later
+    cap_s: float = math.inf
 
     @property
     def arm(self) -> Arm:
@@ -93,7 +101,9 @@ class Answer:
 
     policy: str  #: that is advised
     learning_rate: float
-    ending: str  #: alone, sure or tie; where it is not decided: seeds or time (used up), or unsafe (all that are left)
+    #: one policy is left alone, is best for sure, or several tie; where it is not decided: seeds or time were used up,
+    #: all policies are unsafe, or "" while the race goes on
+    ending: str
     among: tuple[str, ...]  #: the policies that tie or that it is not decided between, the simplest first; or the one
     seeds: tuple[int, ...]  #: that all of these have
     standings: tuple[Standing, ...]  #: of each policy, the soonest first
@@ -223,7 +233,7 @@ class Race:
             self._asked = self._lacking()
             if self._asked:
                 return
-            more = self._widen()
+            more = self._widen(dict.fromkeys(arm.policy for arm in self._chosen(self._round)))
             if self._begun < len(self._grids):
                 self._begun, more = self._begun + 1, True
             running = self._chosen(self._round)
@@ -259,11 +269,10 @@ class Race:
     def _cap(self) -> float:
         return CAPS[min(self._round, len(CAPS)) - 1]
 
-    def _widen(self) -> bool:
-        """Add the next rate beyond the best one of each policy that runs, where that is at an end; whether there is."""
-        begun = list(self._grids)[: self._begun]
+    def _widen(self, policies: Iterable[str]) -> bool:
+        """Add the next rate beyond the best one of each policy, where that is at an end; whether there is one."""
         found = []
-        for policy in begun if self._round == 1 else dict.fromkeys(arm.policy for arm in self._alive()):
+        for policy in policies:
             arms, grid = self._arms(policy), self._grids[policy]
             if not (arrived := [arm for arm in arms if self._heard[arm] and self._arrived(arm)]):
                 continue

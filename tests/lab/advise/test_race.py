@@ -49,6 +49,12 @@ def played(own: Race, time_of: Times, limit: int = 200) -> list[list[Trial]]:
     return batches
 
 
+def in_turn(trial: Trial) -> float:
+    """Of asp and ssp one is sooner with even seeds, and the other with odd ones: it is never decided."""
+    sooner = (trial.policy == "asp") == (trial.seed % 2 == 0)
+    return {0.5: 1.1, 1.0: 1.0, 2.0: 1.05}[trial.learning_rate] * (1.0 if sooner else 1.03)
+
+
 def arms(trials: Iterable[Trial]) -> set[Arm]:
     return {each.arm for each in trials}
 
@@ -141,15 +147,23 @@ def test_a_rate_that_becomes_the_best_with_a_later_seed_widens_the_grid_too():
 
 
 def test_two_rates_of_a_policy_go_on_until_the_third_seed_and_then_the_better_one():
-    times = {0.5: 1.1, 1.0: 1.0, 2.0: 1.05}
-    asp: Times = lambda trial: times[trial.learning_rate]  # noqa: E731
-    ssp: Times = lambda trial: 1.02 * times[trial.learning_rate]  # noqa: E731
-    own = race("asp", "ssp", "bsp", sure=0.9999)
-    batches = played(own, times_of({"bsp": (30.0, 1.0)}, noise=0.0, asp=asp, ssp=ssp))
-    by_seed = {seed: {each.learning_rate for batch in batches for each in batch
-                      if each.seed == seed and each.policy == "asp"} for seed in range(8)}  # fmt: skip
-    assert by_seed[1] == by_seed[2] == {1.0, 2.0}
-    assert all(by_seed[seed] <= {1.0} for seed in range(3, 8))
+    batches = played(race("asp", "ssp", "bsp", tie=0.001), times_of({"bsp": (30.0, 1.0)}, asp=in_turn, ssp=in_turn))
+    rates = {seed: {each.learning_rate for batch in batches for each in batch
+                    if each.seed == seed and each.policy == "asp"} for seed in range(1, 8)}  # fmt: skip
+    assert rates == {1: {1.0, 2.0}, 2: {1.0, 2.0}, **dict.fromkeys(range(3, 8), {1.0})}
+
+
+def test_a_policy_stands_at_a_rate_that_always_arrives():
+    rash: Times = lambda trial: (1.0 if trial.seed < 1 else math.inf) if trial.learning_rate == 2 else 3.0  # noqa: E731
+    own = race("asp", "bsp", grid=[1.0, 2.0], wider=0)
+    played(own, times_of({"bsp": (4.0, 1.0)}, asp=rash))
+    assert (own.answer().policy, own.answer().learning_rate) == ("asp", 1.0)
+
+
+def test_the_default_is_tuned_though_it_is_far_behind():
+    own = race("asp", "bsp")
+    played(own, times_of({"asp": (1.0, 1.0), "bsp": (9.0, 4.0)}))
+    assert own.answer().standings[1].learning_rate == 4.0
 
 
 # -- further seeds ---------------------------------------------------------------------------------------
@@ -173,8 +187,8 @@ def test_what_is_further_behind_than_the_next_cap_runs_no_more():
 
 
 def test_the_default_policy_is_never_capped_and_its_best_has_three_seeds():
-    time_of = times_of({"asp": (1.0, 1.0), "ssp": (1.0, 1.0), "bsp": (99.0, 1.0)}, noise=0.2)
-    batches = played(race("asp", "ssp", "bsp"), time_of)
+    batches = played(race("asp", "ssp", "bsp", tie=0.001), times_of({"bsp": (99.0, 1.0)}, asp=in_turn, ssp=in_turn))
+    assert max(each.seed for batch in batches for each in batch) == 7
     own = [each for batch in batches for each in batch if each.policy == "bsp"]
     assert {each.cap_s for each in own} == {math.inf}
     assert [each.seed for each in own if each.learning_rate == 1.0] == [0, 1, 2]
@@ -239,6 +253,15 @@ def test_of_a_single_policy_the_rates_are_tuned():
     own = race("bsp")
     played(own, times_of({"bsp": (1.0, 4.0)}))
     assert (own.answer().policy, own.answer().learning_rate, own.answer().ending) == ("bsp", 4.0, "alone")
+    few = race("bsp", seeds=[0])
+    played(few, times_of({"bsp": (1.0, 1.0)}))
+    assert few.answer().ending == "alone", "there is nothing to choose"
+
+
+def test_what_never_arrives_takes_for_ever():
+    own = race("asp", "bsp")
+    played(own, times_of({"bsp": (1.0, 1.0)}, asp=lambda trial: math.inf))
+    assert (own.answer().standings[1].policy, own.answer().standings[1].ratio) == ("asp", math.inf)
 
 
 def test_out_of_time_it_answers_with_what_it_has():
@@ -261,10 +284,20 @@ def test_a_policy_of_which_a_seed_never_arrives_is_not_advised_while_one_with_al
 
 
 def test_where_every_policy_is_unsafe_the_one_that_is_soonest_is_named_and_nothing_decided():
-    own = race("asp", "bsp", grid=[1.0])
+    own = race("bsp", "asp", grid=[1.0])
     rash: Times = lambda trial: math.inf if trial.seed == 1 else 2.0  # noqa: E731
     played(own, times_of({}, asp=lambda trial: rash(trial) / 2, bsp=rash))
     assert (own.answer().policy, own.answer().ending, own.answer().decided) == ("asp", "unsafe", False)
+
+
+@pytest.mark.parametrize(("late", "unsafe"), [(3.0, True), (1.7, False)])
+def test_what_does_not_arrive_within_twice_its_own_time_is_unsafe_and_sooner_it_is_capped(late: float, unsafe: bool):
+    """With the second seed all others take longer."""
+    own = race("asp", "bsp", grid=[1.0])
+    own.tell({Trial("bsp", 1.0, 0): 0.9, Trial("asp", 1.0, 0): 1.0})
+    own.tell({Trial("bsp", 1.0, 1): late, Trial("asp", 1.0, 1, late): math.inf})
+    asp = next(each for each in own.answer().standings if each.policy == "asp")
+    assert (asp.unsafe, asp.capped) == (unsafe, not unsafe)
 
 
 def test_where_nothing_arrives_there_is_nothing_to_answer():
