@@ -9,9 +9,11 @@ from typing import Any
 import handmade
 import pandas as pd
 import plotly.graph_objects as go
+from atlas import atlas
 
 from pslab import plots
 from pslab.config.run import Run
+from pslab.lab.advise import why
 from pslab.lab.plots.page.theme import WIDTHS
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
@@ -64,6 +66,19 @@ def many() -> Result:
     return handmade.record(None, Run(sync="asp", workers=64), rows, pushes)
 
 
+def explained(step_s: float, **winner: Any) -> pd.DataFrame:
+    """Why a run with so many seconds between its evaluations is sooner, or later, than dense BSP at 85 %."""
+    other = made(grid(BASE.but(**winner), seed=[0, 1]), lambda run: [step_s * place for place in range(5)])
+    return why.why(made(seed=[0, 1]), other, 0.85)
+
+
+def chosen(between: Sequence[float]) -> pd.DataFrame:
+    """From dense BSP to pruned ASP, by way of pruned BSP with these evaluations."""
+    found = [one(WAYS["none"], [0, 3, 6, 9, 12]), one(between, [0, 2, 4, 6, 8], prune="static:1%"),
+             one(WAYS["static:1%"], sync="asp", prune="static:1%")]  # fmt: skip
+    return why.by_choice(found, BASE, BASE.but(sync="asp", prune="static:1%"), 0.85)
+
+
 def drawn(chart: Callable[..., go.Figure], *data: Any, **arguments: Any) -> dict[str, go.Figure]:
     """A figure in every width."""
     return {width: chart(*data, width=width, **arguments) for width in WIDTHS}
@@ -73,6 +88,7 @@ curves, points, bars, heat, dots = (partial(drawn, each) for each in (
     plots.curves, plots.points, plots.bars, plots.heat, plots.dots))  # fmt: skip
 time_budget, timeline, server_states = (partial(drawn, each) for each in (
     plots.time_budget, plots.timeline, plots.server_states))  # fmt: skip
+waterfall, where = partial(drawn, plots.why), partial(drawn, plots.where)
 
 #: By what each of them must show.
 FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
@@ -193,4 +209,13 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
         [handmade.bsp(), handmade.asp()], begin_s=0.0, end_s=11.0),
     "each range has a lane of its own": lambda: server_states(
         handmade.two_ranges(handmade.bsp()), begin_s=4.0, end_s=5.0),
+
+    "what is saved stands before what is paid": lambda: waterfall(explained(0.4, sync="asp", prune="static:1%")),
+    "a later winner is said to be later": lambda: waterfall(explained(1.8, prune="std:2", rate="dynsgd")),
+    "choices stand one after another": lambda: waterfall(
+        chosen(WAYS["static:1%"]), title="A sentence", notes=["a note"]),
+    "a choice that did not arrive takes at least as long": lambda: waterfall(chosen(WAYS["std:3"])),
+    "the soonest policy of each cluster, and how far each is": lambda: where(atlas()),
+    "policies that tie are named, of many how many they are": lambda: where(
+        atlas(bandwidths=[1e8, 1e9, 1e10], spreads=[1.0, 1.1])),
 }  # fmt: skip

@@ -72,6 +72,8 @@ def test_pieces_of_real_runs_sum_to_the_difference(tmp_path):
             assert table.seconds.sum() == pytest.approx(winner_s - default_s, abs=1e-9)
             assert {*table.piece} <= {*PIECES}
             assert (table[table.piece == "rest"].default_s >= -1e-9).all()
+    largest = (table := why(found.where(sync="bsp"), found.where(sync="asp"), goal)).loc[table.seconds.idxmin()]
+    assert largest.words == "waiting for worker 0"
 
 
 def test_only_common_seeds_count():

@@ -1,0 +1,198 @@
+"""Which policy is the soonest on which cluster, and how far from it each of them is anywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pslab.errors import ConfigError
+from pslab.lab.plots.charts.bars import CELL
+from pslab.lab.plots.labels import bits, heading, name
+from pslab.lab.plots.page.axes import Axis, axis, categories, text_px, wrapped
+from pslab.lab.plots.page.page import GAP, Key, Page
+from pslab.lab.plots.page.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, WIDTHS, Look, ink, looks, ramp
+from pslab.lab.records.intervals import records
+from pslab.lab.records.units import SPACE, plain
+
+TITLES = {"bandwidth_bit_s": "bandwidth of a worker", "spread": "slowest / fastest worker"}
+NAME = {"page": 137.0, "column": 90.0}  # px: the width of a policy's name
+LANE, LINE = 24.0, 12.0  # px: the height of a policy's line; of a line of small type
+PALER = 0.62  # of the way to white: a predicted cell
+NAMED_TIES = 2  # policies that a cell names; of more it says how many
+STEPS = (0.0, 0.2, -0.2, 0.1, -0.1)  # of a lane: dots near each other lie one over the other
+OPEN = ("predicted", "capped")
+
+
+def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
+    """Each cluster in the colour of its soonest policy, with how many times sooner than the default it is, and what
+    ties with it, predicted ones paler; and a line for each policy, with a dot for each cluster at how many times the
+    soonest there it takes, those with the least worst first.
+
+    Args:
+        found: the map that `advise_map` returns.
+        title: a sentence or a Claim; None: which policy is never far from the soonest.
+        notes: more lines for the caption.
+        width: page (7.16 in: one panel beside the other) or column (3.5 in: one under the other).
+
+    Raises:
+        ConfigError: it is no such map.
+    """
+    if not hasattr(found, "best_everywhere"):
+        raise ConfigError("found", type(found).__name__, "must be what advise_map(...) returns")
+    table, winner, regret = found.table, found.winner, found.regret
+    facts, (x_name, y_name) = table.attrs, table.attrs["axes"]
+    colours = _looks(facts["policies"], winner)
+    xs, ys = (list(dict.fromkeys(winner[column])) for column in (x_name, y_name))
+    x_axis = categories([_entry(x_name, value) for value in xs], _titled(x_name))
+    y_axis = categories([_entry(y_name, value) for value in ys], _titled(y_name))
+    names = [f"<b>{label}</b>" if label == found.best_everywhere else label for label in regret.index]
+    beside = width == "page"
+    lanes = categories(names, downwards=True, widest=NAME[width])
+    taken = 60 + (y_axis.ticks_px + lanes.ticks_px + GAP if beside else max(y_axis.ticks_px, lanes.ticks_px))
+    room = (WIDTHS[width] - taken) / (2 if beside else 1)
+    texts = [_text(row, facts, room / len(xs) - 4) for row in records(winner)]
+    high = max(CELL, max(map(len, texts)) * LINE + 8) * len(ys)
+    times = _times(table)
+    far = _far_axis(times, room)
+    heads = [f"the soonest, and how many times sooner than {facts['default']}", "times the soonest of its cluster"]
+    if beside:
+        page = Page([[x_axis, far]], [[y_axis, lanes]], heads, (), width, [max(high, LANE * len(names))])
+    else:
+        page = Page([[x_axis], [far]], [[y_axis], [lanes]], (), (), width, [high, LANE * len(names)],
+                    [f"<b>{head}</b>" for head in heads])  # fmt: skip
+    second = (0, 1) if beside else (1, 0)
+    tight = any(text_px(first) > room / len(xs) - 4 for first, *_ in texts)
+    for row, lines in zip(records(winner), texts, strict=True):
+        at = xs.index(getattr(row, x_name)), ys.index(getattr(row, y_name))
+        _cell(page, row, lines, at, colours.get(row.policy), SMALL if tight else TYPE)
+    for rank, label in enumerate(regret.index):
+        page.add(*second, *_lane(times[times.policy == label], rank, label, colours[label]))
+        text, last = _worst(times[times.policy == label])
+        page.write_in(*second, text, math.log10(last), rank, xanchor="left", xshift=7,
+                      font={"size": SMALL, "color": PALE})  # fmt: skip
+    won = [label for label in facts["policies"] if label in {*winner.policy}]
+    keys = [Key(label, Look(colours[label].colour), "box") for label in won]
+    return page.finish(heading(title, [found.words]), [*facts["caption"], *_said(times, facts), *notes], keys)
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+def _looks(policies: Mapping[str, Mapping[str, Any]], winner: pd.DataFrame) -> dict[str, Look]:
+    """A look for each policy; of two of one colour the one that wins less often has another."""
+    won = {label: int((winner.policy == label).sum()) for label in policies}
+    found, free = dict(zip(policies, looks(list(policies.values())), strict=True)), iter(OTHERS)
+    taken: set[str] = set()
+    for label in sorted(policies, key=lambda label: -won[label]):
+        if found[label].colour in taken:
+            found[label] = dataclasses.replace(found[label], colour=next(free, PALE))
+        taken.add(found[label].colour)
+    return found
+
+
+def _cell(
+    page: Page, row: Any, lines: Sequence[str], at: tuple[int, int], look: Look | None, size: float
+) -> None:
+    colour = look.colour if look is not None else "#FFFFFF"
+    shown = ramp([colour, "#FFFFFF"], PALER) if row.how == "predicted" else colour
+    x, y = at
+    page.figure.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, fillcolor=shown,
+                          line={"width": 0.5, "color": GRID}, layer="below", row=1, col=1,
+                          exclude_empty_subplots=False)  # fmt: skip
+    words = [row.policy or "no policy arrives", *(f"= {label}" for label in row.ties), row.how]
+    page.add(0, 0, go.Scatter(x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, name="soonest",
+                              showlegend=False, hovertemplate="<br>".join(words) + "<extra></extra>"))  # fmt: skip
+    first, *more = lines
+    page.write_in(0, 0, first, x, y, yshift=len(more) * LINE / 2, font={"size": size, "color": ink(shown)})
+    if more:
+        page.write_in(0, 0, "<br>".join(more), x, y, yshift=-LINE / 2, font={"size": SMALL, "color": ink(shown)})
+
+
+def _text(row: Any, facts: Mapping[str, Any], room: float) -> list[str]:
+    """What stands in a cell, in lines of so many px."""
+    if not row.policy:
+        return ["–"]
+    own = facts["policies"][row.policy]
+    times = "default" if row.policy == facts["default"] else f"{'≥' * row.at_least}{_factor(row.sooner)}"
+    if len(row.ties) > NAMED_TIES:
+        return [times, *wrapped(f"= {len(row.ties)} others", room, SMALL)]
+    ties = [f"={SPACE}{_short(facts['policies'][tie], own)}" for tie in row.ties]
+    return [times, *(line for tie in ties for line in wrapped(tie, room, SMALL))]
+
+
+def _short(policy: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """A policy in as few words as tell it from another: ``"BSP"``, ``"dense"``."""
+    return " ".join(name(field, value).partition(",")[0] for field, value in policy.items() if value != other[field])
+
+
+def _factor(times: float) -> str:
+    return f"{times:.{0 if times >= 10 else 1}f}×" if math.isfinite(times) else "–"
+
+
+def _titled(column: str) -> str:
+    return TITLES.get(column, column.replace("_", " "))
+
+
+def _entry(column: str, value: Any) -> str:
+    return bits(value) if column.endswith("bit_s") and not isinstance(value, str) else plain(value)
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+def _times(table: pd.DataFrame) -> pd.DataFrame:
+    """The axes, policy, how and times (over the soonest of its cell; of what was capped at least so many) of each
+    policy and cell, without those of which nothing is known."""
+    axes = table.attrs["axes"]
+    soonest = table.groupby(axes, sort=False).seconds.transform("min")
+    known = table.seconds.where(table.seconds < math.inf, table.low)
+    found = table.assign(times=(known / soonest).clip(lower=1.0))[[*axes, "policy", "how", "times"]]
+    return found[found.times.notna() & (found.times < math.inf)]
+
+
+def _far_axis(times: pd.DataFrame, room: float) -> Axis:
+    """From 1, with room for the number behind the last dot."""
+    shown = axis([1.0, max(1.5, float(times.times.max()))], "", log=True, pad=0.05)
+    more = (shown.high / shown.low) ** (1 / (1 - min(0.5, (text_px("≥10.0×") + 8) / room)))
+    return dataclasses.replace(shown, high=shown.low * more)
+
+
+def _lane(own: pd.DataFrame, rank: int, label: str, look: Look) -> list[go.Scatter]:
+    """A dot for each cell: open where it is predicted, a triangle where it takes longer than is known."""
+    if not len(own):
+        return []
+    ordered = own.sort_values("times", kind="stable")
+    at = [rank + STEPS[place % len(STEPS)] for place in range(len(ordered))]
+    marks = [{"predicted": "circle-open", "capped": "triangle-right-open"}.get(how, "circle") for how in ordered.how]
+    edges = [look.colour if how in OPEN else "white" for how in ordered.how]
+    cells = [", ".join(map(plain, cell)) for cell in ordered.iloc[:, :2].itertuples(index=False)]
+    line = go.Scatter(x=[ordered.times.min(), ordered.times.max()], y=[rank, rank], mode="lines", showlegend=False,
+                      line={"color": GRID, "width": 3}, hoverinfo="skip", cliponaxis=False)  # fmt: skip
+    return [line, go.Scatter(
+        x=ordered.times, y=at, mode="markers", orientation="h", name=label, showlegend=False, cliponaxis=False,
+        marker={"symbol": marks, "color": look.colour, "size": MARK, "line": {"color": edges, "width": 0.8}},
+        customdata=list(zip(cells, ordered.how, strict=True)),
+        hovertemplate=f"<b>{label}</b><br>%{{customdata[0]}}<br>%{{x:.3g}} times, %{{customdata[1]}}<extra></extra>")]
+
+
+def _worst(own: pd.DataFrame) -> tuple[str, float]:
+    """The number behind the last dot of a line, and where it stands."""
+    if not len(own):
+        return "not reached", 1.0
+    last = float(own.times.max())
+    return f"{'≥' * bool((own.how == 'capped').any())}{_factor(last)}", last
+
+
+def _said(times: pd.DataFrame, facts: Mapping[str, Any]) -> list[str]:
+    """The signs in words."""
+    signs = {"predicted": "pale, open: predicted by the pushes at the nearest corner or centre and the pace here",
+             "capped": "triangles: ended before it came to the goal, and takes longer than that"}
+    return [f"= a policy that is within {100 * facts['tie']:g}{SPACE}% of the soonest",
+            *(words for how, words in signs.items() if (times.how == how).any())]  # fmt: skip
+
+

@@ -48,6 +48,12 @@ def test_what_cannot_be_drawn_is_refused(
         draw(made(**axes), **arguments)
 
 
+@pytest.mark.parametrize(("draw", "words"), [(plots.why, "answer of advise"), (plots.where, "what advise_map")])
+def test_what_no_search_has_made_is_refused(draw: Callable[..., Any], words: str):
+    with pytest.raises(ConfigError, match=f"'DataFrame': must be .*{words}"):
+        draw(pd.DataFrame({"seconds": [1.0]}))
+
+
 @pytest.mark.parametrize("draw", [plots.curves, plots.timeline, plots.time_budget, plots.server_states])
 def test_no_runs_are_refused(draw: Callable[..., Any]):
     with pytest.raises(ConfigError, match="no run to draw"):
