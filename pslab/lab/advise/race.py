@@ -213,10 +213,8 @@ class Race:
             known = compared.chances() if compared.degrees or len(alive) == 1 else np.full(len(alive), math.nan)
             chances = by_policy([arm.policy for arm in alive], known)
         standings = [self._standing(policy, alive, chances) for policy in self._grids]
-        standings.sort(key=lambda each: (not each.arrived_s, each.unsafe, not each.alive, each.ratio,
-                                         -len(each.arrived_s), each.arrived_s))  # fmt: skip
-        first = standings[0]
-        if not first.arrived_s:
+        standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio, -len(each.arrived_s), each.arrived_s))
+        if (first := next((each for each in standings if each.arrived_s), None)) is None:
             raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")
         among = sorted(chances or [first.policy], key=lambda policy: self._simplicity[policy])
         if self._ending == "sure":

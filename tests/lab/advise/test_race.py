@@ -150,7 +150,7 @@ def test_two_rates_of_a_policy_go_on_until_the_third_seed_and_then_the_better_on
     batches = played(race("asp", "ssp", "bsp", tie=0.001), times_of({"bsp": (30.0, 1.0)}, asp=in_turn, ssp=in_turn))
     rates = {seed: {each.learning_rate for batch in batches for each in batch
                     if each.seed == seed and each.policy == "asp"} for seed in range(1, 8)}  # fmt: skip
-    assert rates == {1: {1.0, 2.0}, 2: {1.0, 2.0}, **dict.fromkeys(range(3, 8), {1.0})}
+    assert rates == {1: {1.0, 2.0}, 2: {1.0, 2.0}, **{seed: {1.0} for seed in range(3, 8)}}
 
 
 def test_a_policy_stands_at_a_rate_that_always_arrives():
