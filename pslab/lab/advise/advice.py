@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.lab.advise.race import Answer, Standing
 from pslab.lab.advise.why import sentence, why
+from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, over_seeds
 from pslab.lab.records.units import DASH, SPACE, digits
@@ -25,6 +26,8 @@ from pslab.lab.runs.run import sweep
 LONGER = 1.5  # of the pushes that virtual time needs, what real processes have at most
 UNDECIDED = {"seeds": "no seeds are left", "time": "the minutes are used up", "unsafe": "of none do all seeds arrive"}
 AGREES = 0.15  # share by which seconds on real processes may differ from the predicted ones
+ENDLESS: dict[str, Any] = {"pushes": 1, "seconds": None}  # what two runs have that differ in their ends alone
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -66,6 +69,18 @@ class Advice:
         """The pieces, in seconds, by which the advised policy takes more or less than the default; see
         pslab.lab.advise.why."""
         return why(self.default, self.winner, self.target)
+
+    @cached_property
+    def best(self) -> Results:
+        """Each policy at its best learning rate, as far as its runs went: those that were too late had been ended."""
+        found: dict[tuple[str, int], Result] = {}
+        for result, (point, *_) in zip(self.results, self.results.columns, strict=True):
+            policy, run = point["policy"], result.run
+            if run.but(**ENDLESS) == self._runs[policy].but(seed=run.seed, **ENDLESS):
+                longer = found.setdefault((policy, run.seed), result)
+                found[policy, run.seed] = max(result, longer, key=lambda each: each.seconds)
+        whole = [replace(result, run=self._runs[policy].but(seed=seed)) for (policy, seed), result in found.items()]
+        return Results(whole, [[{"policy": policy}] for policy, _ in found], {"policy": list(self.table.index)})
 
     @property
     def words(self) -> str:

@@ -230,7 +230,8 @@ class _Asking:
                 "share": gradients / (arms * seeds * self._budgets[answer.policy])}  # fmt: skip
         fields = {**self._policies[answer.policy], **extra, "learning_rate": answer.learning_rate}
         own = {each.policy: each.learning_rate for each in answer.standings}
-        runs = {name: self._run(name, own[name], 0) for name in self._policies}
+        whole = max(self._budgets.values())
+        runs = {name: self._run(name, own[name], 0).but(pushes=whole) for name in self._policies}
         return Advice(self._given.but(**fields), answer, self._target, results, refused, before, winner, cost,
                       tuple(self._notes), runs, self._place)  # fmt: skip
 

@@ -17,7 +17,7 @@ from pslab.errors import ConfigError, RunsInterrupted
 from pslab.lab.advise import search
 from pslab.lab.advise.advice import Advice
 from pslab.lab.advise.search import Unreached, advise
-from pslab.lab.records.summary import held
+from pslab.lab.records.summary import held, summary
 
 SLOW_NET: dict[str, Any] = {"compute_s": 0.01, "compute_sigma": 0.1, "bandwidth_bit_s": 1e6}
 SPACE = {"sync": ["bsp", "asp"], "prune": ["none", "static:5%"]}
@@ -57,6 +57,13 @@ def test_the_pieces_sum_to_what_the_advised_policy_is_sooner(advice: Advice):
 
     common = {r.run.seed for r in advice.default} & {r.run.seed for r in advice.winner}
     assert advice.why.seconds.sum() == pytest.approx(mean_s(advice.winner, common) - mean_s(advice.default, common))
+
+
+def test_the_runs_of_each_policy_at_its_best_rate_stand_side_by_side(advice: Advice):
+    table = summary(advice.best, by="policy", goal=0.5, measures=["held_s"])
+    for policy, row in advice.table.iterrows():
+        assert table.seeds[policy] == row.seeds
+        assert table.held_s[policy] == pytest.approx(row.held_s, nan_ok=True)
 
 
 def test_asked_again_it_computes_nothing_and_says_the_same(advice: Advice, place: Path):
