@@ -9,8 +9,9 @@ figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis,
 figures-all: .venv/.ready  ## and every study
 	$(BIN)/python -m pslab figures --all
 
-quick: .venv/.ready  ## one finding in two minutes, in virtual time
-	$(BIN)/python -m pslab figures --only 02_first_study
+quick: .venv/.ready  ## a first answer in two minutes: which policy suits processes like this machine's?
+	$(BIN)/python -m pslab advise --model mlp:64 --data mnist:8192,1000 --learning-rate 0.2 --pushes 640 --pull changed \
+		--target 0.85 --minutes 2
 
 test: .venv/.ready  ## style, types, layers, tests
 	$(BIN)/ruff check .

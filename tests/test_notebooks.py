@@ -86,7 +86,7 @@ def test_what_a_notebook_imports_is_there(path: Path):
                 importlib.import_module(alias.name)
 
 
-MOST_SEEN = ("00_tour", "02_first_study", "10_pruning", "20_sync_policies")  # by `make quick` and `make figures`
+MOST_SEEN = ("00_tour", "02_first_study", "10_pruning", "20_sync_policies")  # by newcomers, and by `make figures`
 UNTITLED = ("rates", "targets", "bytes", "timeline", "states")  # of 20_sync_policies: they state no finding
 
 

@@ -17,6 +17,7 @@ from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.lab.advise.race import Answer, Standing
 from pslab.lab.advise.why import sentence, why
+from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, over_seeds
@@ -96,8 +97,9 @@ class Advice:
             sure = "" if math.isnan(best.chance) else f", sure to {100 * best.chance:.0f}{SPACE}%"
             said = f"{first}: holds {goal} after {_s(took)}{sure}"
         else:
-            open_, cause = " and ".join(self.answer.among), UNDECIDED[self.answer.ending]
-            said = f"not decided between {open_} ({cause}); soonest so far is {first}: {goal} after {_s(took)}"
+            open_ = f" between {' and '.join(self.answer.among)}" if len(self.answer.among) > 1 else ""
+            cause = UNDECIDED[self.answer.ending]
+            said = f"not decided{open_} ({cause}); soonest so far is {first}: {goal} after {_s(took)}"
         if len(default) and best.policy != self._default:
             before = _median_s(default, self.target)
             said += f", {_times(before / took)} as the default ({_s(before)})"
@@ -110,18 +112,21 @@ class Advice:
 
     def _repr_html_(self) -> str:
         """A card for a notebook: the sentence, the table, what to paste."""
-        shown = self.table.reset_index().assign(
-            held_s=[_s(each) for each in self.table.held_s],
-            ratio=[f"{'≥ ' if low else ''}{each:.2f}" for each, low in zip(self.table.ratio, self.table.at_least,
-                                                                            strict=True)],
-            chance=["" if math.isnan(each) else f"{100 * each:.0f}{SPACE}%" for each in self.table.chance],
-            seeds=[f"{got} of {of}" for got, of in zip(self.table.arrived, self.table.seeds, strict=True)])  # fmt: skip
-        columns = {"policy": "policy", "learning_rate": "learning rate", "seeds": "seeds that hold it",
-                   "held_s": "held after", "ratio": "times the soonest", "chance": "chance to be best"}  # fmt: skip
-        table = shown[[*columns]].rename(columns=columns).to_html(index=False, border=0)
+        table, paste = self.shown.to_html(index=False, border=0), html.escape(repr(self.run))
         remarks = "".join(f"<p style='opacity:.8'>{html.escape(each)}</p>" for each in self.remarks)
-        paste = f"<p><code>{html.escape(repr(self.run))}</code></p>"
-        return f"<p><b>{html.escape(self.words)}</b></p>{table}{paste}{remarks}"
+        return f"<p><b>{html.escape(self.words)}</b></p>{table}<p><code>{paste}</code></p>{remarks}"
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The table as a person reads it."""
+        rows = []
+        for each in records(self.table.reset_index()):
+            chance = "" if math.isnan(each.chance) else f"{100 * each.chance:.0f}{SPACE}%"
+            rows.append({"policy": each.policy, "learning rate": f"{each.learning_rate:g}" if each.arrived else DASH,
+                         "seeds that hold it": f"{each.arrived} of {each.seeds}", "held after": _s(each.held_s),
+                         "times the soonest": f"{'≥ ' if each.at_least else ''}{each.ratio:.2f}",
+                         "chance to be best": chance})  # fmt: skip
+        return pd.DataFrame(rows)
 
     @property
     def remarks(self) -> list[str]:

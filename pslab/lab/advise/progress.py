@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from pslab.lab.advise.race import Answer
+from pslab.lab.advise.race import LEAST, Answer
 from pslab.lab.records import journal
 from pslab.lab.records.units import SPACE
 from pslab.lab.runs.progress import has_front_end
@@ -68,7 +68,8 @@ def _leads(answer: Answer | None) -> str:
     if answer is None:
         return ""
     chance = answer.standing(answer.policy).chance
-    return f"{answer.policy} leads" + ("; " if math.isnan(chance) or not chance else f" ({_share(chance)} sure); ")
+    sure = f" ({_share(chance)} sure)" if len(answer.seeds) >= LEAST and chance > 0 else ""
+    return f"{answer.policy} leads{sure}; "
 
 
 def _table(answer: Answer) -> str:

@@ -146,7 +146,7 @@ class _Asking:
         short = PROBED * self._base.workers
         runs = [self._base.but(**fields, seed=seed, pushes=short, eval_every=short)
                 for fields in self._policies.values()]  # fmt: skip
-        return dict(zip(self._policies, map(iteration_s, self._sweep(runs)), strict=True))
+        return dict(zip(self._policies, map(iteration_s, self._sweep(runs, what="the pace")), strict=True))
 
     def _grids(self, rates: Sequence[float] | None, seed: int) -> tuple[dict[str, Sequence[float]], float]:
         """The learning rates that each policy begins with, and the pushes that the default needs at its best one."""
@@ -209,8 +209,8 @@ class _Asking:
         self._done |= {result.digest: (result, trial.policy) for trial, result in found.items()}
         return {trial: held(result, self._target)[0] for trial, result in found.items()}
 
-    def _sweep(self, runs: Sequence[Run], policy: str = "") -> Results:
-        self._shown.say(f"learning rates of {policy}" if policy else f"the pace of {len(runs)} policies")
+    def _sweep(self, runs: Sequence[Run], policy: str = "", what: str = "learning rates") -> Results:
+        self._shown.say(f"{what} of {policy or f'{len(runs)} policies'}")
         found = sweep(runs, results=self._place, progress=False)
         self._done |= {result.digest: (result, policy) for result in found if policy}
         return found
@@ -256,7 +256,7 @@ class _Asking:
             try:
                 runs = [self._run(answer.policy, answer.learning_rate, seed, took).but(**extra)
                         for seed, took in whole.items()]  # fmt: skip
-                found = self._sweep(runs, answer.policy)
+                found = self._sweep(runs, answer.policy, "ranges and orders")
             except ConfigError:  # they cannot run together
                 continue
             each = [held(result, self._target)[0] / whole[result.run.seed] for result in found]

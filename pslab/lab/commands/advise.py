@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> int:
                    results=options.results)  # fmt: skip
     print(found.words)
     print()
-    print(found.table.to_string(float_format="%.3g"))
+    print(found.shown.to_string(index=False))
     print()
     for remark in found.remarks:
         print(f"({remark})")
