@@ -318,9 +318,25 @@ def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "a
     if k == n and codec in ("auto", "dense"):
         return frame_bytes(n, itemsize)
     skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
-    more = sum(max(gap.bit_length() - 1, 0) // 7 for gap in skipped)  # each entry has a byte, and a gap's has these
+    more = sum(map(_more_bytes, skipped))  # each entry has a byte, and a gap's has these
     counts = Counts(n, k, k + more, len(slices))
     return START + codec_of(_shortest(counts)[1] if codec == "auto" else codec).body_bytes(counts, itemsize)
+
+
+def spread_bytes(n: int, k: int, itemsize: int, codec: str = "auto") -> int:
+    """The length in bytes of a frame of k entries, evenly spread over a vector of length n: entry i is at i n // k."""
+    if k == n and codec in ("auto", "dense"):
+        return frame_bytes(n, itemsize)
+    gaps, gap = max(k - 1, 0), n // max(k, 1)
+    longer = gaps * n // max(k, 1) - gap * gaps  # of the gaps between entries: those that are one longer
+    more = (gaps - longer) * _more_bytes(gap - 1) + longer * _more_bytes(gap)
+    counts = Counts(n, k, k + more, min(k, 1 + (longer if gap == 1 else gaps)))
+    return START + codec_of(_shortest(counts)[1] if codec == "auto" else codec).body_bytes(counts, itemsize)
+
+
+def _more_bytes(skipped: int) -> int:
+    """What the varint of so many skipped entries takes beyond a byte."""
+    return max(skipped.bit_length() - 1, 0) // 7
 
 
 def position_bytes(indices: Array, n: int) -> int:

@@ -27,6 +27,7 @@ from pslab.tensors.codec import (
     prepare,
     requested,
     sliced_bytes,
+    spread_bytes,
     write_into,
 )
 
@@ -151,6 +152,13 @@ def test_sliced_bytes_is_the_size_of_the_frame(n: int, edges: list[int], codec: 
     at = np.concatenate([np.arange(s.start, s.stop) for s in slices] or [np.empty(0, np.int64)])
     frame = encode(Entries(n, at, np.zeros(len(at), np.float32)), codec)
     assert sliced_bytes(n, slices, 4, codec) == len(frame)
+
+
+@given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from(["auto", "coordinates", "bitmap", "varint", "runs"]))
+def test_spread_bytes_is_the_size_of_the_frame_of_evenly_spread_entries(n: int, share: float, codec: str) -> None:
+    indices = np.arange(k := round(share * n)) * n // max(1, k)
+    frame = encode(Entries(n, indices, np.zeros(k, np.float32)), codec)
+    assert spread_bytes(n, k, 4, codec) == len(frame)
 
 
 def test_encode_into_writes_only_the_frame() -> None:

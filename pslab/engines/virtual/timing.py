@@ -1,5 +1,11 @@
 """Runs in virtual time without tensors: for large clusters, and to replay a recorded run on another cluster.
 
+Of pushes that are pruned only by a rule that fixes how many entries it sends is known how long they are. Which entries
+these are decides how their positions are written, and how many weights an answer with `pull="changed"` has. Here they
+are spread evenly over their range, and those of different pushes are independent: after pushes of the shares d_1, d_2,
+... of a range, n (1 - (1 - d_1) (1 - d_2) ...) of its n weights have changed. Gradients of real data have more in
+common, so that their answers are shorter.
+
 Gradients do not depend on any duration where each step is made of a push of every worker, and no worker computes on
 before it: then the frames that were recorded travel again, on the other cluster.
 """
@@ -27,8 +33,13 @@ from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import ConfigError
 from pslab.protocol.server import Reply, Step
-from pslab.tensors.codec import sliced_bytes
+from pslab.tensors.codec import sliced_bytes, spread_bytes
+from pslab.tensors.pruning.pruner import sent
+from pslab.tensors.pruning.range_push import Ranges
+from pslab.tensors.workload.data import rounds
 from pslab.tensors.workload.keyspace import KeyRange
+
+ALL_LOG = -1e3  # of a push of all entries: exp of it is 0
 
 
 def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
@@ -81,14 +92,25 @@ class Sizes:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        # of each range, and each version of it: the logarithm of the share of its weights that never changed
+        self._unchanged = [[0.0] for _ in job.parts]
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
-        """There is nothing to apply it to."""
+        """There is nothing to apply it to but the count of weights that change."""
+        size, logs = self._job.parts[step.range].size, self._unchanged[step.range]
+        shares = [push.payload.entries / size if self._job.optimizer.plain_sgd else 1.0 for push in step.pushes
+                  if push.payload.entries]  # fmt: skip
+        logs.append(logs[-1] + sum(math.log1p(-share) if share < 1 else ALL_LOG for share in shares))
 
     def lay(self, reply: Reply) -> int:
-        """There is nothing to lay ready; a range of keys has its size."""
+        """There is nothing to lay ready; a range of keys, and the weights that have changed, have their size."""
         if reply.empty:
             return 0
+        if self._job.run.pull == "changed":
+            index, part = reply.pull.range, self._job.parts[reply.pull.range]
+            logs = self._unchanged[index]
+            changed = round(-math.expm1(logs[reply.version] - logs[reply.pull.version]) * part.size)
+            return spread_bytes(part.size, changed, self._job.layout.dtype.itemsize)
         if self._job.run.pull != "range":
             return WHOLE
         pull = reply.pull
@@ -111,6 +133,8 @@ class NoGradients:
         self._nothing = {"payloads": [[0, 0] for _ in job.parts], "loss": math.nan}
         self._ranges: dict[int, RangeOfIteration] = {}
         self._iterations: dict[int, int] = {}
+        self._pruned = job.sparse and not isinstance(job.prune, Ranges)
+        self._sent: dict[tuple[tuple[int, int, int], ...], list[list[int]]] = {}  # by what is sent of each piece
 
     def start(
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
@@ -124,11 +148,33 @@ class NoGradients:
         """The same for all workers, unless they push ranges of keys in turn."""
         if not self._job.traits.pushes(self._iterations[worker]):
             return self._nothing
+        if self._pruned:
+            return {"payloads": self._chosen(self._iterations[worker]), "loss": math.nan}
         if worker not in self._ranges:
             return self._body
         job, keys = self._job, self._ranges[worker].keys
         payloads = [list(ranged(job, index, keys, job.run.codec)) for index in range(len(job.parts))]
         return {"payloads": payloads, "loss": math.nan}
+
+
+    def _chosen(self, iteration: int) -> list[list[int]]:
+        """Of each range what a rule that fixes that chooses: the length of the frame, and the number of entries."""
+        job, run = self._job, self._job.run
+        each = max(1, rounds(job.examples, run.workers, run.batch_size))
+        pieces = tuple(sent(job.prune, job.keyspace, job.traits.gradients_before(iteration) / each))
+        if pieces not in self._sent:
+            counts = [sum(inside(own, piece) for own in part.slices for piece in pieces) for part in job.parts]
+            self._sent[pieces] = [[spread_bytes(part.size, k, job.layout.dtype.itemsize, run.codec), k]
+                                  for part, k in zip(job.parts, counts, strict=True)]  # fmt: skip
+        return self._sent[pieces]
+
+
+def inside(own: slice, piece: tuple[int, int, int]) -> int:
+    """Of the k entries from `start` to `stop` of a flat vector, evenly spread, those in a slice of it."""
+    start, stop, k = piece
+    first, last = (max(own.start, start) - start, min(own.stop, stop) - start)
+    found: int = -(-last * k // (stop - start)) + (-first * k // (stop - start))
+    return max(0, found)
 
 
 # --- a recorded exchange on another cluster ------------------------------------------------------------------------

@@ -69,8 +69,7 @@ class Results(Placed[Result]):
         """The same runs as they would have been on another cluster, at the same points of the grid: see `Result.on`."""
         columns = [[{**point, **({"cluster": plain(cluster)} if "cluster" in point else {})} for point in points]
                    for points in self.columns]  # fmt: skip
-        orders = {name: values for name, values in self.orders.items() if name != "cluster"}
-        return Results(*merged(zip([result.on(cluster) for result in self], columns, strict=True)), orders)
+        return Results(*merged(zip([result.on(cluster) for result in self], columns, strict=True)), self.orders)
 
     def frame(self, each: str = "run") -> pd.DataFrame:
         """A row for each run, or for each of its evaluations, pushes, phases or arrivals (EACH has the names).

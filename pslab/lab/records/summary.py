@@ -29,6 +29,7 @@ from pslab.lab.records.units import DASH, UNITS, Unit, plain
 
 MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
 By = str | Sequence[str]
+Seeds = Sequence[tuple[int, float]]  # what each seed says
 
 
 # -- measures --------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ def sound(results: Iterable[Result]) -> list[Result]:
 
 def summary(
     results: Result | Iterable[Result], *, by: By = "label", goal: float | None = None,
-    measures: Sequence[str | Callable[[Result], float]] | None = None,
+    measures: Sequence[str | Callable[[Result], float]] | None = None, paired: bool = False,
 ) -> Summary:  # fmt: skip
     """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
 
@@ -270,14 +271,16 @@ def summary(
     seeds, m_low and m_high; a function of a result is a measure of the function's name. A median to the goal is NaN
     unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged; seeds whose
     emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, whatever that is.
-    `attrs` has the goal and the metric. Printed, it is what a person reads: see Summary.
+    With `paired`, m_ratio, m_ratio_low and m_ratio_high are the same of how many times the first row's value it is with
+    the same seed, over the seeds with which both have one and the first row gets there. `attrs` has
+    the goal and the metric. Printed, it is what a person reads: see Summary.
 
     Raises:
         ConfigError: a group whose runs differ in more than the seed, an unknown column or measure, several metrics.
     """
     found = results if isinstance(results, Results) else Results(results)
     wanted = tuple(measures) if measures is not None else WITHOUT_GOAL if goal is None else TO_GOAL
-    names, rows = columns_of(found, by), reduced(found, by, goal, wanted)
+    names, rows = columns_of(found, by), reduced(found, by, goal, wanted, paired)
     keys = [key for key, _ in rows]
     index = (
         pd.MultiIndex.from_tuples(keys, names=names)
@@ -290,12 +293,14 @@ def summary(
 
 
 def reduced(
-    found: Results, by: By, goal: float | None, measures: Sequence[str | Callable[[Result], float]]
-) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    found: Results, by: By, goal: float | None, measures: Sequence[str | Callable[[Result], float]],
+    paired: bool = False,
+) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:  # fmt: skip
     """The rows of `summary`: the values of `by`, and what its columns say of them."""
     runs, rows = [result.run for result in found], []
     held_asked = any(MEASURES[name].counted == "held" for name in map(str, measures) if name in MEASURES)
     counts = {"reached": "pushes_to_goal", **({"held": "held_pushes"} if held_asked else {})}
+    first: dict[str, Seeds] = {}  # of each measure, the first row's values by seed
     for key, group in groups(found, by).items():
         row: dict[str, Any] = {"seeds": len(group)}
         if goal is not None:
@@ -308,19 +313,35 @@ def reduced(
             row["recovered"] = sum(bool(recovered(result.manifest)) for result in group)
         for each in measures:
             name = each if isinstance(each, str) else each.__name__
-            values = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))
-            row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+            values = _by_seed(group, each, goal, runs)
+            row |= _spread(name, values)
+            if paired:
+                row |= _spread(f"{name}_ratio", _ratios(values, dict(first.setdefault(name, values))))
         rows.append((key, row))
     return rows
 
 
-def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any]) -> tuple[float, float, float]:
+def _spread(name: str, values: Seeds) -> dict[str, float]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), over_seeds(value for _, value in values), strict=True))
+
+
+def _ratios(values: Seeds, first: Mapping[int, float]) -> Seeds:
+    return [(seed, value / first[seed]) for seed, value in values if 0 < abs(first.get(seed, 0.0)) < math.inf]
+
+
+def _by_seed(
+    group: Results, measure: str | Callable[[Result], float], goal: float | None, runs: Sequence[Any]
+) -> Seeds:
+    """What each seed says by a measure, of the runs that count."""
+    if not isinstance(measure, str):
+        return [(result.run.seed, measure(result)) for result in group]
+    name = measure
     if name in MEASURES and MEASURES[name].exchange and single(group[0].run, runs):
-        return math.nan, math.nan, math.nan
+        return []
     chosen = sound(group) if name in METRICS else list(group)
     if name in MEASURES and MEASURES[name].of_seconds:
         chosen = [result for result in chosen if result.emulation_ok]
-    return over_seeds(measured(result, name, goal) for result in chosen)
+    return [(result.run.seed, measured(result, name, goal)) for result in chosen]
 
 
 # -- for people ------------------------------------------------------------------------------------

@@ -111,9 +111,8 @@ class Pruner:
         setting: Setting | None = None, kept: Mapping[str, torch.Tensor] | None = None,
     ) -> Pruner:  # fmt: skip
         """The pruner of a model's gradients."""
-        tensors = [(slice(slot.offset, slot.offset + slot.size), len(slot.shape)) for slot in keyspace.parameters]
         layers = [layer.flat for layer in keyspace.layers]
-        return cls(rule, layers, keyspace.size, dtype, device, tensors=tensors, setting=setting, kept=kept)
+        return cls(rule, layers, keyspace.size, dtype, device, tensors=_tensors(keyspace), setting=setting, kept=kept)
 
     @property
     def sums(self) -> tuple[torch.Tensor, float] | None:
@@ -250,6 +249,19 @@ class Pruner:
         return found
 
 
+def sent(rule: PruningRule, keyspace: Keyspace, epoch: float) -> list[tuple[int, int, int]]:
+    """(start, stop, entries sent) of each piece of a flat gradient, at this moment of a run, by a rule that `sends`."""
+    traits, found = rule_traits(rule), []
+    sends = rule_traits(rule if traits.at is None else traits.at(epoch)).sends
+    assert sends is not None
+    tensors = _tensors(keyspace) if traits.by_tensor else []
+    for start, stop in ((layer.flat.start, layer.flat.stop) for layer in keyspace.layers):
+        for piece in _pieces(start, stop, tensors):
+            size = piece.stop - piece.start
+            found.append((start + piece.start, start + piece.stop, size if piece.unpruned else sends(size)))
+    return found
+
+
 def zeros(memory: KeptVector, device: torch.device | str) -> torch.Tensor:
     """A new memory."""
     return torch.zeros(memory.entries, dtype=memory.dtype, device="cpu" if memory.scalars else device)
@@ -266,6 +278,10 @@ def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:
     """The gradient, scaled down to this norm if its own norm is larger."""
     own = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     return gradient * (norm / own) if own > norm else gradient
+
+
+def _tensors(keyspace: Keyspace) -> list[tuple[slice, int]]:
+    return [(slice(slot.offset, slot.offset + slot.size), len(slot.shape)) for slot in keyspace.parameters]
 
 
 def _pieces(start: int, stop: int, tensors: Sequence[tuple[slice, int]]) -> list[Piece]:

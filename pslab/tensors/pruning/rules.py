@@ -37,6 +37,7 @@ class RuleTraits:
     """The attributes that a rule may have beside those of `PruningRule`, with their defaults."""
 
     at: Callable[[float], PruningRule] | None = None  #: at(epoch): the rule at this moment, in epochs from the start
+    sends: Callable[[int], int] | None = None  #: sends(n): how many of n entries are sent, if that is always the same
     keeps: bool = False  #: the call is select(v, kept), with a float64 tensor [1] of the layer, 0 at first, to be set
     draws: bool = False  #: the call is select(v, draw), with a random integer, a new one for every gradient
     by_tensor: bool = False  #: select is called for each tensor of a layer; those of one dimension are sent unpruned
@@ -101,6 +102,11 @@ class Static:
         """During the warm-up the fraction of the list, but never less than the rule's own."""
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(max(density, self.fraction), self.residual)
+
+    @property
+    def sends(self) -> Callable[[int], int] | None:
+        """The number of entries sent of n; None with a threshold that is kept."""
+        return None if self.keeps else self.count
 
     def count(self, n: int) -> int:
         """The number of entries sent of n."""
@@ -235,6 +241,10 @@ class DGC:
         """During the warm-up the fraction of the list, but never less than the rule's own."""
         density = warm(epoch, self.warm_up)
         return self if density is None else dataclasses.replace(self, fraction=max(density, self.fraction), warm_up=0)
+
+    def sends(self, n: int) -> int:
+        """The number of entries sent of n; where the sampled threshold is too high, up to a fifth fewer."""
+        return select.share(self.fraction, n)
 
     def select(self, v: select.Vector, draw: int = 0) -> torch.Tensor:
         """The sorted indices of about `fraction` n of the largest |v|; `draw` says where the sample starts."""

@@ -12,13 +12,15 @@ from tiny import finished, tiny
 from pslab.config.cluster import MEASURED, PRESETS, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS
-from pslab.engines.experiment.wire import WHOLE, Wanted
+from pslab.engines.experiment.wire import WHOLE, Gradient, Wanted
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual.timing import RecordedSizes, job_without_tensors
+from pslab.engines.virtual.timing import RecordedSizes, Sizes, job_without_tensors
+from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
-from pslab.protocol.messages import NO_WORKER, Pull
-from pslab.protocol.server import Reply
+from pslab.protocol.messages import NO_WORKER, Pull, Push
+from pslab.protocol.server import Reply, Step
+from pslab.tensors.codec import spread_bytes
 
 LAB = {"preset": "lab", "slow": {0: 3.0}}
 THIN = {**LAB, "bandwidth_bit_s": 1e6}
@@ -30,7 +32,12 @@ LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_s
     "fields",
     [*({"sync": sync, "prune": "range:5", "pull": "range", "cluster": THIN} for sync in ("bsp", "asp", "eager")),
      {"sync": "ssp:2", "ranges": "layers", "cluster": LINK}, {"sync": "elastic:2", "cluster": LAB},
-     *({"sync": "asp", "rate": rate, "cluster": LAB} for rate in ROWS["rate"])],
+     *({"sync": "asp", "rate": rate, "cluster": LAB} for rate in ROWS["rate"]),
+     *({"prune": "static:5%", "codec": codec, "cluster": THIN, "sync": sync}
+       for codec, sync in (("coordinates", "asp"), ("bitmap", "bsp"))),
+     {"prune": "static:5%,warm_up=1", "codec": "coordinates", "ranges": "layers", "cluster": LAB},
+     {"prune": "dgc:5%,sample=100%,warm_up=1", "codec": "coordinates", "cluster": LAB, "sync": "ssp:1"},
+     {"prune": "static:5%", "codec": "bitmap", "sync": "local:3", "cluster": LAB, "optimizer": "sgd:momentum=0.5"}],
     ids=str,
 )  # fmt: skip
 def test_a_run_without_tensors_takes_as_long_and_sends_as_much(fields: dict[str, Any]):
@@ -44,6 +51,37 @@ def test_a_run_without_tensors_takes_as_long_and_sends_as_much(fields: dict[str,
     pd.testing.assert_frame_equal(one, two)
     pushes = two.assign(loss=np.nan)[list(PUSH_COLUMNS)].astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
     assert judge(run.but(engine="timing"), {"pushes": pushes}, without.facts).verdict != "invalid"
+
+
+@pytest.mark.parametrize(("prune", "within"), [("static:1%", 1.5), ("static:10%", 1.5), ("none", 1.2)])
+def test_answers_are_as_long_as_if_pushes_had_nothing_in_common(prune: str, within: float):
+    run = tiny(engine="virtual", pushes=60, sync="asp", prune=prune, pull="changed", cluster=THIN)
+    real, without = (pd.DataFrame(finished(run.but(engine=engine)).pushes, columns=PUSH_COLUMNS)
+                     for engine in ("virtual", "timing"))  # fmt: skip
+    assert 1 <= without.bytes_down.sum() / real.bytes_down.sum() < within
+    assert without.bytes_up.sum() == pytest.approx(real.bytes_up.sum(), rel=0.1)
+
+
+def test_an_answer_has_what_the_pushes_since_the_last_one_change():
+    def laid(**fields: object) -> list[int]:
+        run = tiny(engine="timing", prune="static:1%", pull="changed", cluster=LAB, **fields)
+        job = job_without_tensors(resolve(run))
+        sizes, (part,) = Sizes(job), job.parts
+        for version in (1, 2):
+            pushes = tuple(Push(worker, 0, 0, 0, Gradient(1, part.size // 2, 0.0, 0.0)) for worker in range(version))
+            sizes.apply(Step(0, pushes, True, version), 1.0, ())
+        return [sizes.lay(Reply(Pull(0, 0, 1, before, Wanted(0, 0)), 2, NO_WORKER)) for before in (0, 1, 2)]
+
+    size = 1930
+    assert laid() == [spread_bytes(size, round(size * share), 4) for share in (0.875, 0.75, 0.0)]
+    assert laid(optimizer="adam") == [spread_bytes(size, count, 4) for count in (size, size, 0)]
+
+
+@pytest.mark.parametrize("fields", [{"prune": "std:2"}, {"prune": "dynamic"}, {"prune": "static:1%,mode=frozen"},
+                                    {"prune": "std:2,warm_up=1"}, {"pull": "keys"}], ids=str)  # fmt: skip
+def test_pushes_of_unknown_length_need_tensors(fields: dict[str, Any]):
+    with pytest.raises(ConfigError, match="without tensors it must be known how much is sent: use prune='none'"):
+        resolve(tiny(engine="timing", cluster=LAB, **fields))
 
 
 def test_a_large_model_needs_no_tensors():

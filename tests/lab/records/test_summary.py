@@ -17,6 +17,7 @@ from pslab.lab.records.card import recovered
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.records.summary import groups, held, iteration_s, over_seeds, summary
 from pslab.lab.records.tuning import best, goal, rounded
+from pslab.lab.records.units import DASH
 from pslab.lab.runs.grid import alone, grid
 
 BASE = Run(pushes=8, workers=2, engine="virtual", cluster="lab")
@@ -131,6 +132,25 @@ def test_a_row_for_each_group_with_raw_values_as_index():
     assert table.equals(summary(results, goal=0.9))  # the label is what differs
     own = summary(results, by="sync", measures=["pushes", second]).loc["asp"]  # a function is a measure of its name
     assert own[["pushes", "second", "second_low", "second_high"]].tolist() == [8, 0.2, 0.2, 0.9]
+
+
+def test_paired_ratios_are_to_the_first_row_with_the_same_seed():
+    runs = grid(BASE, sync=["bsp", "asp", "ssp:3"], seed=[0, 1, 2])
+    curves = {("bsp", 0): [0.1, 0.9, 0.9, 0.9, 0.9], ("bsp", 1): [0.1, 0.2, 0.9, 0.9, 0.9], ("bsp", 2): NEVER,
+              ("asp", 0): [0.1, 0.2, 0.9, 0.9, 0.9], "asp": FAST, ("ssp:3", 0): SLOW, "ssp:3": NEVER}  # fmt: skip
+    table = summary(made(runs, curves), by="sync", goal=0.9, measures=["seconds_to_goal", "seconds"], paired=True)
+    found = [column(table, f"seconds_to_goal_ratio{end}") for end in ("", "_low", "_high")]
+    assert found == [[1.0, 1.25, NAN], [1.0, 0.5, 3.0], [1.0, 2.0, NAN]]  # 1, 2, never: 2, 1, 1; and 3, never, never
+    assert column(table, "seconds_ratio") == [1.0, 1.0, 1.0]
+    assert table.read().seconds_to_goal_ratio.tolist() == ["1", "1.25 (0.500 to 2)", DASH]
+    assert summary(made(runs, curves), by="sync", goal=0.9, measures=["seconds_to_goal"]).columns[-1] == (
+        "seconds_to_goal_high")
+
+
+def test_paired_ratios_need_common_seeds():
+    runs = grid(BASE, sync=["bsp"], seed=[0]) + grid(BASE, sync=["asp"], seed=[1])
+    table = summary(made(runs, {"bsp": FAST, "asp": FAST}), by="sync", measures=["seconds"], paired=True)
+    assert column(table, "seconds_ratio") == [1.0, NAN]
 
 
 FAMILIES = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}}
