@@ -1,7 +1,8 @@
 """How sure a comparison of arms is that ran on the same seeds: a two-way model of the logarithms of their times.
 
-log T = arm + seed + noise. What a seed adds is the same for every arm, so that arms are compared in pairs; the noise
-has one variance, pooled over all of them. A bootstrap of three seeds would draw from ten distinct samples.
+log T = arm + seed + noise. What a seed adds is the same for every arm, so that arms are compared in pairs, also where
+one has fewer seeds than another; the noise has one variance, pooled over all of them. A bootstrap of three seeds would
+draw from ten distinct samples.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -19,61 +21,70 @@ DRAWS = 4000
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms on common seeds.
+    """Arms on the seeds that they have, of which each shares some with another.
 
     Raises:
-        ValueError: a time that is not finite and positive; no arm or no seed.
+        ValueError: a time that is not finite and positive, or an arm or a seed without a time.
     """
 
-    times_s: np.ndarray  #: [arms, seeds]
+    times_s: np.ndarray  #: [arms, seeds]; NaN where an arm does not have a seed
 
     def __post_init__(self) -> None:
-        known = np.isfinite(self.times_s) & (self.times_s > 0)
-        if self.times_s.ndim != 2 or not known.size or not known.all():
+        found = ~np.isnan(self.times_s)
+        known = self.times_s[found]
+        wrong = self.times_s.ndim != 2 or not (np.isfinite(known) & (known > 0)).all()
+        if wrong or not (known.size and found.any(axis=0).all() and found.any(axis=1).all()):
             raise ValueError("arms are compared by finite times on common seeds, [arms, seeds]")
 
-    @property
-    def means(self) -> np.ndarray:
-        """[arms]: the mean logarithm of each arm's time."""
-        found: np.ndarray = np.log(self.times_s).mean(axis=1)
-        return found
+    @cached_property
+    def _fitted(self) -> tuple[np.ndarray, np.ndarray, float, int]:
+        """Least squares: the arms' effects [arms], their covariance in units of the noise's variance [arms, arms], the
+        squares that are left, and their degrees of freedom."""
+        arms, seeds = self.times_s.shape
+        arm, seed = np.nonzero(~np.isnan(self.times_s))
+        # an arm's effect is its mean with the first seed: what all arms share does not matter
+        design = np.hstack([np.eye(arms)[arm], np.eye(seeds)[seed, 1:]])
+        logs, spread = np.log(self.times_s[arm, seed]), np.linalg.pinv(design.T @ design)
+        effects = spread @ design.T @ logs
+        rest = float(((logs - design @ effects) ** 2).sum())
+        return effects[:arms], spread[:arms, :arms], rest, len(logs) - design.shape[1]
 
     @property
     def degrees(self) -> int:
-        """Degrees of freedom of the noise: 0 for one arm or one seed, of which nothing is known."""
-        return (len(self.times_s) - 1) * (len(self.times_s[0]) - 1)
+        """Degrees of freedom of the noise: 0 where nothing is known of it, as of one arm or one seed."""
+        return self._fitted[3]
 
     @property
     def noise(self) -> float:
         """The standard deviation of log T that is neither the arm's nor the seed's; infinite if nothing is known."""
-        logs = np.log(self.times_s)
-        rest = logs - logs.mean(axis=1, keepdims=True) - logs.mean(axis=0, keepdims=True) + logs.mean()
-        return math.sqrt(float((rest**2).sum()) / self.degrees) if self.degrees else math.inf
+        return math.sqrt(self._fitted[2] / self.degrees) if self.degrees else math.inf
 
+    @cached_property
     def drawn(self) -> np.ndarray:
-        """[DRAWS, arms]: what the arms' means may be, by what is known of the noise; the same draws each time.
+        """[DRAWS, arms]: what the arms' mean logarithms may be, by what is known of the noise; the same each time.
 
         Raises:
-            ValueError: one arm or one seed.
+            ValueError: nothing is known of the noise.
         """
-        if not self.degrees:
+        effects, spread, _, degrees = self._fitted
+        if not degrees:
             raise ValueError("one arm, or one seed, says nothing of the noise")
         stream = numpy_generator(0, "advise", "confidence", *self.times_s.shape)
-        # the arms share the estimate of the noise, so that each draw has one: Student's t for each arm
-        scale = self.noise * np.sqrt(self.degrees / stream.chisquare(self.degrees, (DRAWS, 1)) / self.times_s.shape[1])
-        found: np.ndarray = self.means + scale * stream.standard_normal((DRAWS, len(self.times_s)))
+        # each draw has one estimate of the noise for all arms: Student's t for each of them
+        scale = self.noise * np.sqrt(degrees / stream.chisquare(degrees, (DRAWS, 1)))
+        noise = stream.standard_normal((DRAWS, len(effects))) @ np.linalg.cholesky(spread).T
+        found: np.ndarray = effects + scale * noise
         return found
 
     def chances(self) -> np.ndarray:
         """[arms]: the probability that each is the soonest."""
         if len(self.times_s) == 1:
             return np.ones(1)
-        return np.bincount(self.drawn().argmin(axis=1), minlength=len(self.times_s)) / DRAWS
+        return np.bincount(self.drawn.argmin(axis=1), minlength=len(self.times_s)) / DRAWS
 
     def within(self, leader: int, tie: float) -> np.ndarray:
         """[arms]: the probability that each takes at most a share `tie` more time than the leader, an arm's index."""
-        drawn = self.drawn()
-        found: np.ndarray = (drawn <= drawn[:, [leader]] + math.log1p(tie)).mean(axis=0)
+        found: np.ndarray = (self.drawn <= self.drawn[:, [leader]] + math.log1p(tie)).mean(axis=0)
         return found
 
 

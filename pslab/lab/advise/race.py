@@ -9,16 +9,16 @@ target.
         race.tell({trial: held seconds of its run for trial in race.ask()})
     race.answer()
 
-| round | arms that run | cap |
-|---|---|---|
-| seed 1 | each policy's grid of learning rates, in the order given | 1.5 times the soonest on this seed so far |
-| seed k | those whose mean is within CAPS[k - 2] of the leader's, of a policy the best two | CAPS[k - 1] times |
-| from seed 4 | the same, of a policy the best one | the same |
+| round | arms that run |
+|---|---|
+| seed 1 | each policy's grid of learning rates, in the order given |
+| seeds 2 and 3 | those whose mean is within BEHIND of the leader's, of a policy the best two |
+| from seed 4 | the same, of a policy the best one; and the likeliest rival, until the leader is sure |
 
 An arm is a policy with a learning rate. Arms are compared on the same seeds, so a trial may end as soon as it is too
-late to matter: what runs beyond its cap is out. The default policy is never capped, and its best arm has three seeds at
-least: the answer is compared with it. After each seed a policy whose best rate is the smallest or the largest that was
-tried gets the next one beyond it.
+late to matter: CAP times the soonest on its seed. The default policy is never capped, and its best arm has three seeds
+at least: the answer is compared with it. After each seed a policy whose best rate is the smallest or the largest that
+was tried gets the next one beyond it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.advise.confidence import Comparison, by_policy
 from pslab.lab.records.tuning import beyond
 
-CAPS = (1.5, 1.3, 1.2, 1.15, 1.1)  # by round; the last one goes on. Tighter ones save a fifth, and lose rarer seeds
+CAP = 1.5  # times the soonest: a tighter cap with later seeds throws out by one seed's noise what is as good
+BEHIND = (1.5, 1.3, 1.2, 1.15, 1.1)  # times the leader's mean, after each seed; the last one goes on
 LEAST = 3  # seeds before anything is decided, and that the default policy has
 TWO = 2  # rates of a policy that go on until the third seed
 DECIDED = ("alone", "sure", "tie")
@@ -75,7 +76,7 @@ class Standing:
     caps_s: Mapping[int, float]  #: by seed
     rates: tuple[float, ...]  #: all that were tried
     ratio: float  #: of its time to the soonest on each seed, by the geometric mean; what was capped counts as its cap
-    chance: float  #: that it is the best policy; 0 if it is out, NaN if too few seeds are known
+    chance: float  #: that it is the best policy; 0 if it is unsafe, NaN if too few seeds are known
     alive: bool  #: whether it was in the race at the end
     unsafe: bool  #: whether a seed did not arrive though it had the time
 
@@ -101,11 +102,10 @@ class Answer:
 
     policy: str  #: that is advised
     learning_rate: float
-    #: one policy is left alone, is best for sure, or several tie; where it is not decided: seeds or time were used up,
+    #: one policy stands alone, is best for sure, or several tie; where it is not decided: seeds or time were used up,
     #: all policies are unsafe, or "" while the race goes on
     ending: str
     among: tuple[str, ...]  #: the policies that tie or that it is not decided between, the simplest first; or the one
-    seeds: tuple[int, ...]  #: that all of these have
     standings: tuple[Standing, ...]  #: of each policy, the soonest first
 
     @property
@@ -206,22 +206,17 @@ class Race:
         Raises:
             ConfigError: no run has held the target.
         """
-        alive = [arm for arm in self._alive() if self._heard[arm] and self._arrived(arm)]
-        seeds, chances = tuple[int, ...](), dict[str, float]()
-        if alive:
-            seeds, compared = self._compared(alive)
-            known = compared.chances() if compared.degrees or len(alive) == 1 else np.full(len(alive), math.nan)
-            chances = by_policy([arm.policy for arm in alive], known)
-        standings = [self._standing(policy, alive, chances) for policy in self._grids]
+        alive, chances = {arm.policy for arm in self._alive() if self._heard[arm]}, self._chances()
+        standings = [self._standing(policy, policy in alive, chances.get(policy, 0.0)) for policy in self._grids]
         standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio, -len(each.arrived_s), each.arrived_s))
         if (first := next((each for each in standings if each.arrived_s), None)) is None:
             raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")
-        among = sorted(chances or [first.policy], key=lambda policy: self._simplicity[policy])
-        if self._ending == "sure":
+        among = sorted(alive or [first.policy], key=lambda policy: self._simplicity[policy])
+        if self._ending in ("alone", "sure"):
             among = [max(chances, key=chances.__getitem__)]
         if self._ending in DECIDED:  # of a tie the simplest
             first = next(each for each in standings if each.policy == among[0])
-        return Answer(first.policy, first.learning_rate, self._ending, tuple(among), seeds, tuple(standings))
+        return Answer(first.policy, first.learning_rate, self._ending, tuple(among), tuple(standings))
 
     # -- what runs -------------------------------------------------------------------------------------
 
@@ -261,11 +256,7 @@ class Race:
 
     def _cap_s(self, arm: Arm, seed: int) -> float:
         soonest_s = math.inf if arm.policy == self.default else self._soonest_s.get(seed, math.inf)
-        return rounded_up(self._cap * soonest_s)
-
-    @property
-    def _cap(self) -> float:
-        return CAPS[min(self._round, len(CAPS)) - 1]
+        return rounded_up(CAP * soonest_s)
 
     def _widen(self, policies: Iterable[str]) -> bool:
         """Add the next rate beyond the best one of each policy, where that is at an end; whether there is one."""
@@ -295,12 +286,24 @@ class Race:
         """The arms that may be the best, the leader first; of a policy the best two, and from the third seed one."""
         gaps = {arm: self._gap(arm) for arm in self._heard if not self._out(arm)}
         leader = min((gap for arm, gap in gaps.items() if self._heard[arm] and self._arrived(arm)), default=math.inf)
+        behind = math.log(BEHIND[min(self._round, len(BEHIND)) - 1])
         found: list[Arm] = []
         for arm in sorted(gaps, key=gaps.__getitem__):
             others = sum(other.policy == arm.policy for other in found)
-            if gaps[arm] <= leader + math.log(self._cap) and others < (TWO if self._round < LEAST else 1):
+            if gaps[arm] <= leader + behind and others < (TWO if self._round < LEAST else 1):
                 found.append(arm)
+        if self._round >= LEAST and len({arm.policy for arm in found}) == 1:
+            found += self._rival(found[0].policy)
         return found
+
+    def _rival(self, policy: str) -> list[Arm]:
+        """The best arm of the policy that is the likeliest to be better than this one, until this one is sure."""
+        chances = self._chances()
+        others = [arm for arm in self._compared()[0] if arm.policy != policy]
+        if not others or chances[policy] >= self.sure:
+            return []
+        within = [arm for arm in others if not self._out(arm)]
+        return [max(within or others, key=lambda arm: chances[arm.policy])]
 
     # -- what is known of an arm -----------------------------------------------------------------------
 
@@ -340,21 +343,40 @@ class Race:
         if not alive:
             return "unsafe"
         if self._round >= LEAST or (last and len(self._grids) == 1):
-            if len({arm.policy for arm in alive}) == 1:
+            chances = self._chances()
+            if len(chances) == 1:
                 return "alone"
-            _, compared = self._compared(alive)
-            if compared.chances().max() >= self.sure:
+            if max(chances.values()) >= self.sure:
                 return "sure"
-            if compared.within(0, self.tie).min() >= self.sure:
+            arms, compared = self._compared()
+            places = [arms.index(arm) for arm in alive]
+            if compared.within(places[0], self.tie)[places].min() >= self.sure:
                 return "tie"
         return "seeds" if last else ""
 
-    def _compared(self, arms: Sequence[Arm]) -> tuple[tuple[int, ...], Comparison]:
-        """The seeds that all of these arms have, and their times with them."""
-        common = tuple(seed for seed in self.seeds if all(seed in self._heard[arm] for arm in arms))
-        return common, Comparison(np.array([[self._heard[arm][seed][0] for seed in common] for arm in arms]))
+    def _known(self) -> list[Arm]:
+        """The arms of which a time is known, or that it is beyond a cap; none that is unsafe."""
+        return [arm for arm, heard in self._heard.items()
+                if heard and not self._unsafe(arm) and math.isfinite(self._gap(arm))]  # fmt: skip
 
-    def _standing(self, policy: str, alive: Sequence[Arm], chances: Mapping[str, float]) -> Standing:
+    def _compared(self) -> tuple[list[Arm], Comparison]:
+        """The best arm of each policy, the best first, and their times: of what was capped the cap, which is less."""
+        arms: dict[str, Arm] = {}
+        for arm in sorted(self._known(), key=lambda arm: (self._out(arm), self._gap(arm))):
+            arms.setdefault(arm.policy, arm)
+        heard = [self._heard[arm] for arm in arms.values()]
+        times = np.array([[min(each.get(seed, (math.nan,))) for seed in self.seeds] for each in heard])
+        return list(arms.values()), Comparison(times[:, ~np.isnan(times).all(axis=0)])
+
+    def _chances(self) -> dict[str, float]:
+        """The probability that each policy is the best; NaN if too few seeds are known."""
+        if not self._known():
+            return {}
+        arms, compared = self._compared()
+        known = compared.chances() if compared.degrees or len(arms) == 1 else np.full(len(arms), math.nan)
+        return by_policy([arm.policy for arm in arms], known)
+
+    def _standing(self, policy: str, alive: bool, chance: float) -> Standing:
         tried = [arm for arm in self._arms(policy) if self._heard[arm]]
         order = {arm: (self._unsafe(arm), self._out(arm), self._gap(arm)) for arm in tried}
         best = min(tried, key=order.__getitem__) if tried else self._arms(policy)[0]
@@ -362,8 +384,7 @@ class Race:
                        for of in (0, 1))  # fmt: skip
         return Standing(
             policy, best.learning_rate, times, caps, tuple(arm.learning_rate for arm in tried),
-            math.exp(self._gap(best)) if tried else math.inf, chances.get(policy, 0.0), best in alive,
-            self._unsafe(best),
+            math.exp(self._gap(best)) if tried else math.inf, chance, alive, self._unsafe(best),
         )  # fmt: skip
 
 

@@ -45,6 +45,21 @@ def test_more_seeds_of_the_same_make_it_surer():
     assert 0.5 < chances[0] < chances[1] < chances[2] < 1
 
 
+def test_an_arm_with_fewer_seeds_is_compared_on_those_that_it_has():
+    """By hand: with two arms the effect is the mean difference on the common seeds; a third seed of one says nothing."""
+    whole, less = np.array([[1.0, 1.3], [1.1, 1.5]]), np.array([[1.0, 1.3, 5.0], [1.1, 1.5, math.nan]])
+    assert Comparison(less).degrees == Comparison(whole).degrees == 1
+    assert Comparison(less).noise == pytest.approx(Comparison(whole).noise)
+    assert Comparison(less).chances() == pytest.approx(Comparison(whole).chances(), abs=CLOSE)
+
+
+def test_an_arm_with_fewer_seeds_is_less_certain():
+    times = np.array([[1.0, 1.2, 0.9, 1.1], [1.1, 1.35, 1.0, 1.25], [1.1, 1.4, 0.95, 1.2]])
+    few = times.copy()
+    few[1, 1:] = math.nan
+    assert Comparison(few).chances()[1] > Comparison(times).chances()[1]
+
+
 def test_equal_arms_share_the_chance_of_being_best():
     chances = Comparison(np.array([[1.0, 2.0, 1.5]] * 3 + [[9.0, 17.0, 14.5]])).chances()
     assert chances == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0], abs=CLOSE)
@@ -55,10 +70,11 @@ def test_a_single_arm_is_the_best_and_says_nothing_of_the_noise():
     assert compared.chances() == [1]
     assert math.isinf(compared.noise)
     with pytest.raises(ValueError, match="nothing of the noise"):
-        compared.drawn()
+        _ = compared.drawn
 
 
-@pytest.mark.parametrize("times", [[[1.0, math.inf]], [[1.0, 0.0]], [[]], [1.0, 2.0]])
+@pytest.mark.parametrize("times", [[[1.0, math.inf]], [[1.0, 0.0]], [[]], [1.0, 2.0],
+                                   [[1.0, math.nan], [2.0, math.nan]], [[1.0, 2.0], [math.nan, math.nan]]])
 def test_only_finite_times_on_common_seeds_are_compared(times: list[object]):
     with pytest.raises(ValueError, match="finite times on common seeds"):
         Comparison(np.array(times))

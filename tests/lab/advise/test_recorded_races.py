@@ -1,0 +1,72 @@
+"""Races on recorded tables of held seconds: what they choose, what that costs, and whether `sure` is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from held_times import ARMS, CLUSTERS, EVERY, FRESH, POLICIES, PUSHES, SEEDS, run_of, table
+
+from pslab.lab.advise.race import Answer, Race, Trial, around
+from pslab.lab.advise.space import simplicity
+from pslab.tensors.random_streams import numpy_generator
+
+SIMPLE = {policy: simplicity(run_of("lab", policy, 0.1, 0)) for policy in POLICIES}
+DEFAULT = "bsp"
+RATES = {policy: [rate for name, rate in ARMS if name == policy] for policy in POLICIES}
+AT_MOST = 6  # seeds of a race
+
+
+def row(cluster: str, policy: str, rate: float, seed: int) -> tuple[float, float]:
+    """The seconds at which a run holds the target, and those that it takes in all. A rate that the table has not never
+    arrives, at the pace of the nearest that it has."""
+    near = min(RATES[policy], key=lambda other: abs(math.log(other / rate)))
+    held_s, ended_s = table()[cluster, policy, near, seed]
+    return held_s if near == rate else math.inf, ended_s
+
+
+def gradients(cluster: str, trial: Trial) -> float:
+    """That a run computes until it is known that it holds the target, or is beyond its cap: two evaluations later."""
+    held_s, ended_s = row(cluster, *trial.arm, trial.seed)
+    return min(PUSHES * min(held_s, trial.cap_s) / ended_s + 2 * EVERY, PUSHES)
+
+
+def played(cluster: str, seeds: Sequence[int], policies: Sequence[str] = tuple(POLICIES)) -> tuple[Answer, float]:
+    """A race, its pilot of the default's rates before it, and the share of the gradients of an exhaustive search."""
+    spent, (first, *_) = 0.0, seeds
+    pilot = {Trial(DEFAULT, rate, first): row(cluster, DEFAULT, rate, first)[0] for rate in RATES[DEFAULT]}
+    spent += sum(gradients(cluster, trial) for trial in pilot)
+    centre = min(pilot, key=pilot.__getitem__).learning_rate
+    pace = {policy: np.median([row(cluster, policy, rate, first)[1] for rate in RATES[policy]]) for policy in policies}
+    race = Race({policy: around(centre) for policy in sorted(policies, key=pace.__getitem__)}, DEFAULT,
+                simplicity=SIMPLE, seeds=seeds)  # fmt: skip
+    race.tell(pilot)
+    while not race.over:
+        trials = race.ask()
+        spent += sum(gradients(cluster, trial) for trial in trials)
+        times = {trial: row(cluster, *trial.arm, trial.seed)[0] for trial in trials}
+        race.tell({trial: time_s if time_s <= trial.cap_s else math.inf for trial, time_s in times.items()})
+    every = sum(gradients(cluster, Trial(*arm, seed)) for arm in ARMS if arm[0] in policies for seed in seeds)
+    return race.answer(), spent / every
+
+
+@lru_cache(maxsize=None)
+def truth(cluster: str) -> dict[tuple[str, float], float]:
+    """Of each arm the geometric mean of its time over all seeds that it has."""
+    found = {arm: [table()[cluster, *arm, seed][0] for seed in (*SEEDS, *FRESH) if (cluster, *arm, seed) in table()]
+             for arm in ARMS}  # fmt: skip
+    return {arm: math.exp(np.log(times).mean()) for arm, times in found.items()}
+
+
+def regret(cluster: str, answer: Answer) -> float:
+    """By how much what is advised takes longer than the best arm."""
+    return truth(cluster)[answer.policy, answer.learning_rate] / min(truth(cluster).values()) - 1
+
+
+def lead(cluster: str) -> float:
+    """By how much the second best policy takes longer than the best one."""
+    best = sorted(min(truth(cluster)[policy, rate] for rate in RATES[policy]) for policy in POLICIES)
+    return best[1] / best[0] - 1
