@@ -30,11 +30,12 @@ def curve(accuracy: list[float], until_s: float = 4.0, **fields: Any) -> Result:
     return handmade.curve(None, BASE.but(**fields), accuracy, np.linspace(0.0, until_s, len(accuracy)).tolist())
 
 
-def spent(run: Run, pulling_s: float, waiting_s: float, pushes: int) -> Result:
-    """Iterations of one worker: a second of computing, then a pull, then a wait for worker 1; one evaluation each, and
-    the goal is held at the last but one."""
-    whole = 1.0 + pulling_s + waiting_s
-    phases = (("compute", 0.0, 1.0, -1), ("pull", 1.0, 1.0 + pulling_s, -1), ("wait", 1.0 + pulling_s, whole, 1))
+def spent(run: Run, pulling_s: float, waiting_s: float, pushes: int, gap_s: float = 0.0) -> Result:
+    """Iterations of one worker: a second of computing, then a pull, then a wait for worker 1, and a gap; one evaluation
+    each, and the goal is held at the last but one."""
+    pulled = 1.0 + pulling_s
+    whole = pulled + waiting_s + gap_s
+    phases = (("compute", 0.0, 1.0, -1), ("pull", 1.0, pulled, -1), ("wait", pulled, pulled + waiting_s, 1))
     rows = [(0, n, phase, n * whole + begin, n * whole + end, by) for n in range(pushes + 1)
             for phase, begin, end, by in phases]  # fmt: skip
     applied = [(n + 1, 0, n, 0, n + 1, n % 2, (n + 1) * whole) for n in range(pushes + 1)]
@@ -74,6 +75,13 @@ def test_pieces_of_real_runs_sum_to_the_difference(tmp_path):
             assert (table[table.piece == "rest"].default_s >= -1e-9).all()
     largest = (table := why(found.where(sync="bsp"), found.where(sync="asp"), goal)).loc[table.seconds.idxmin()]
     assert largest.words == "waiting for worker 0"
+
+
+def test_what_no_phase_covers_is_the_rest():
+    table = why([spent(BASE, 3.0, 2.0, 4, gap_s=0.5)], [spent(BASE, 3.0, 2.0, 4)], GOAL)
+    seconds = dict(zip(table.piece, table.seconds, strict=True))
+    assert seconds["rest"] == pytest.approx(-2.0)
+    assert sum(map(abs, seconds.values())) == pytest.approx(2.0)
 
 
 def test_only_common_seeds_count():
@@ -140,12 +148,15 @@ def test_what_ended_before_is_at_least_as_long_and_what_was_not_tried_is_left_ou
     assert table.at_least.tolist() == [False, True, False]
     assert table.seconds.tolist() == pytest.approx([30.0, 16.0, 6.0])
     assert choices().changed.tolist() == ["", "prune, sync"]
+    assert choices(curve(LEARNS, 16.0, prune="static:1%", seed=5)).changed.tolist() == ["", "prune, sync"]
 
 
 def test_each_policy_has_its_best_rate_and_all_rows_the_same_seeds():
-    table = choices(curve(LEARNS, 16.0, prune="static:1%"), curve(LEARNS, 12.0, prune="static:1%", learning_rate=0.3),
-                    curve(LEARNS, 400.0, seed=1), curve(LEARNS, 8.0, seed=1, sync="asp", prune="static:1%",
-                                                        learning_rate=0.4))  # fmt: skip
+    pruned, both = {"prune": "static:1%"}, {"sync": "asp", "prune": "static:1%", "learning_rate": 0.4}
+    table = choices(
+        curve(LEARNS, 16.0, **pruned), curve(LEARNS, 12.0, **pruned, learning_rate=0.3),
+        curve(NEVER, 2.0, **pruned, learning_rate=0.5),  # soon ended, but not there
+        curve(LEARNS, 400.0, seed=1), curve(LEARNS, 8.0, seed=1, **both))  # fmt: skip
     assert table.learning_rate.tolist() == [0.1, 0.3, 0.4]
     assert table.seconds.tolist() == pytest.approx([30.0, 9.0, 6.0])
     assert table.seeds.tolist() == [1, 1, 1]

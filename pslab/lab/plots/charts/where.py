@@ -22,6 +22,7 @@ from pslab.lab.records.units import SPACE, plain
 TITLES = {"bandwidth_bit_s": "bandwidth of a worker", "spread": "slowest / fastest worker"}
 NAME = {"page": 137.0, "column": 90.0}  # px: the width of a policy's name
 LANE, LINE = 24.0, 12.0  # px: the height of a policy's line; of a line of small type
+AROUND = 46.0  # px: what panels leave free beside their ticks
 PALER = 0.62  # of the way to white: a predicted cell
 NAMED_TIES = 2  # policies that a cell names; of more it says how many
 STEPS = (0.0, 0.2, -0.2, 0.1, -0.1)  # of a lane: dots near each other lie one over the other
@@ -53,9 +54,9 @@ def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: st
     names = [f"<b>{label}</b>" if label == found.best_everywhere else label for label in regret.index]
     beside = width == "page"
     lanes = categories(names, downwards=True, widest=NAME[width])
-    taken = 60 + (y_axis.ticks_px + lanes.ticks_px + GAP if beside else max(y_axis.ticks_px, lanes.ticks_px))
+    taken = AROUND + (y_axis.ticks_px + lanes.ticks_px + GAP if beside else max(y_axis.ticks_px, lanes.ticks_px))
     room = (WIDTHS[width] - taken) / (2 if beside else 1)
-    texts = [_text(row, facts, room / len(xs) - 4) for row in records(winner)]
+    texts = [_text(row, facts, room / len(xs) - 1) for row in records(winner)]
     high = max(CELL, max(map(len, texts)) * LINE + 8) * len(ys)
     times = _times(table)
     far = _far_axis(times, room)
@@ -66,7 +67,7 @@ def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: st
         page = Page([[x_axis], [far]], [[y_axis], [lanes]], (), (), width, [high, LANE * len(names)],
                     [f"<b>{head}</b>" for head in heads])  # fmt: skip
     second = (0, 1) if beside else (1, 0)
-    tight = any(text_px(first) > room / len(xs) - 4 for first, *_ in texts)
+    tight = any(text_px(first) > room / len(xs) - 1 for first, *_ in texts)
     for row, lines in zip(records(winner), texts, strict=True):
         at = xs.index(getattr(row, x_name)), ys.index(getattr(row, y_name))
         _cell(page, row, lines, at, colours.get(row.policy), SMALL if tight else TYPE)
@@ -120,8 +121,8 @@ def _text(row: Any, facts: Mapping[str, Any], room: float) -> list[str]:
     own = facts["policies"][row.policy]
     times = "default" if row.policy == facts["default"] else f"{'≥' * row.at_least}{_factor(row.sooner)}"
     if len(row.ties) > NAMED_TIES:
-        return [times, *wrapped(f"= {len(row.ties)} others", room, SMALL)]
-    ties = [f"={SPACE}{_short(facts['policies'][tie], own)}" for tie in row.ties]
+        return [times, *wrapped(f"={SPACE}{len(row.ties)} others", room, SMALL)]
+    ties = [f"={_short(facts['policies'][tie], own)}" for tie in row.ties]
     return [times, *(line for tie in ties for line in wrapped(tie, room, SMALL))]
 
 
@@ -192,7 +193,7 @@ def _said(times: pd.DataFrame, facts: Mapping[str, Any]) -> list[str]:
     """The signs in words."""
     signs = {"predicted": "pale, open: predicted by the pushes at the nearest corner or centre and the pace here",
              "capped": "triangles: ended before it came to the goal, and takes longer than that"}
-    return [f"= a policy that is within {100 * facts['tie']:g}{SPACE}% of the soonest",
+    return [f"=: a policy that is within {100 * facts['tie']:g}{SPACE}% of the soonest",
             *(words for how, words in signs.items() if (times.how == how).any())]  # fmt: skip
 
 
