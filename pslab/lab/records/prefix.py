@@ -76,9 +76,11 @@ def _can_be_cut(run: Run) -> bool:
         return False
     try:
         policy, schedule = resolve("sync", run.sync), resolve("schedule", run.schedule)
+        cluster = resolve_cluster(run.cluster)
     except ConfigError:
         return False
-    return not (schedule.needs_budget or hasattr(policy, "sized") or traits_of(policy).eager)
+    moves = cluster.leave or cluster.join or cluster.faults
+    return not (moves or schedule.needs_budget or hasattr(policy, "sized") or traits_of(policy).eager)
 
 
 def _longer(run: Run, results: Path) -> Iterator[Result]:
@@ -194,8 +196,6 @@ class _Cut:
             with_push = kind == "pull" and at > 0 and rows[at - 1][:3] == ("push", worker, iteration - 1)
             if not with_push and (self._reaches_target(arrived_s) or self._out_of_time(arrived_s)):
                 return
-            if kind not in ("push", "pull"):
-                raise _NotRecorded
             self.row, self.clock_s = at + 1, arrived_s
             self.begun_s = self.begun_s if with_push else arrived_s
             message = (Push if kind == "push" else Pull)(worker, 0, iteration, version)
