@@ -79,7 +79,7 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
     ("fields", "words", "field"),
     [
         ({"engine": "virtual", "cluster": {}}, None, "cluster"),
-        ({"engine": "timing", "cluster": "lab", "prune": "static:1%"}, None, "prune"),
+        ({"engine": "timing", "cluster": "lab", "prune": "std:2"}, None, "prune"),
         ({"engine": "timing", "cluster": "lab", "target_accuracy": 0.9}, None, "target_accuracy"),
         ({"engine": "virtal"}, None, "engine"),
         ({"engine": "local", "cluster": {"preset": "lab", "leave": {1: 2.0}}}, "virtual time", "cluster.leave"),

@@ -80,10 +80,10 @@ def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
         raise ConfigError("cluster", run.cluster, problem)
     if run.engine != "timing":
         return
-    fixed = isinstance(rule, Dense) or rule_traits(rule).sends is not None
-    if not isinstance(rule, Ranges) and not (fixed and run.pull in ("whole", "changed")):
-        problem = ("without tensors it must be known how much is sent: use prune='none', static or dgc with "
-                   "pull='whole' or 'changed', or a range; other rules select by the gradient's values")  # fmt: skip
+    if not isinstance(rule, Ranges) and (rule_traits(rule).sends is None or run.pull not in ("whole", "changed")):
+        able = ", ".join(name for name, row in ROWS["prune"].items() if getattr(row.load(), "sends", None))
+        problem = (f"without tensors it must be known how much is sent: use {able}, with pull='whole' or 'changed', "
+                   "or a range; what other rules send depends on the gradient")  # fmt: skip
         raise ConfigError("prune", run.prune, problem)
     if run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors nothing is evaluated")

@@ -61,7 +61,7 @@ def cut_to(run: Run, whole: Result) -> Derived | None:
         return None
     try:
         return _Cut(run, whole).result()
-    except (_Unknown, RecordError):  # what is wrong with that record is said where it is asked for
+    except (_NotRecorded, RecordError):  # what is wrong with that record is said where it is asked for
         return None
 
 
@@ -76,9 +76,11 @@ def _can_be_cut(run: Run) -> bool:
         return False
     try:
         policy, schedule = resolve("sync", run.sync), resolve("schedule", run.schedule)
+        cluster = resolve_cluster(run.cluster)
     except ConfigError:
         return False
-    return not (schedule.needs_budget or hasattr(policy, "sized") or traits_of(policy).eager)
+    moves = cluster.leave or cluster.join or cluster.faults
+    return not (moves or schedule.needs_budget or hasattr(policy, "sized") or traits_of(policy).eager)
 
 
 def _longer(run: Run, results: Path) -> Iterator[Result]:
@@ -131,7 +133,7 @@ def _kind(plain: Mapping[str, Any]) -> str:
 # -- the cut ---------------------------------------------------------------------------------------
 
 
-class _Unknown(Exception):
+class _NotRecorded(Exception):
     """The record does not say how the run would have ended."""
 
 
@@ -164,11 +166,11 @@ class _Cut:
         self.evaluated = {pushes: at for at, pushes in enumerate(table.pushes.tolist())}
 
     def result(self) -> Derived:
-        """Raises _Unknown."""
+        """Raises _NotRecorded."""
         self._handle()
         last = self.evaluated.get(self.applied)
         if not self.rows or last is None:  # nothing was applied, or these weights were not evaluated
-            raise _Unknown
+            raise _NotRecorded
         run, table = self.run, self.whole.accuracy
         accuracy = table[(self.due & (table.pushes <= self.applied).to_numpy()) | (table.index == last)]
         accuracy = accuracy.reset_index(drop=True)
@@ -194,8 +196,6 @@ class _Cut:
             with_push = kind == "pull" and at > 0 and rows[at - 1][:3] == ("push", worker, iteration - 1)
             if not with_push and (self._reaches_target(arrived_s) or self._out_of_time(arrived_s)):
                 return
-            if kind not in ("push", "pull"):
-                raise _Unknown
             self.row, self.clock_s = at + 1, arrived_s
             self.begun_s = self.begun_s if with_push else arrived_s
             message = (Push if kind == "push" else Pull)(worker, 0, iteration, version)
@@ -204,17 +204,17 @@ class _Cut:
                 if not self._reaches_target(np.inf):
                     self.outcome, self.seconds = "budget", self.clock_s
                 if np.isnan(self.seconds):
-                    raise _Unknown
+                    raise _NotRecorded
                 return
         facts = self.whole.manifest
         if self.server.spent(self.whole.run.pushes):  # it ended in the middle of a frame
-            raise _Unknown
+            raise _NotRecorded
         if self._reaches_target(np.inf):
             return
         if facts["outcome"] == "seconds" and run.seconds is not None and run.seconds <= facts["seconds"]:
             self.outcome, self.seconds = "seconds", float(run.seconds)
             return
-        raise _Unknown
+        raise _NotRecorded
 
     def _perform(self, effects: Iterable[Effect]) -> None:
         """In the order of the driver, to whose clock the tables lead: NaN where they do not."""
@@ -243,7 +243,7 @@ class _Cut:
         if not metric_of(self.run).reaches(table.accuracy.iloc[at], self.run.target_accuracy):
             return False
         if next_s <= self.begun_s + SLACK_S or not self.applied:  # perhaps of the same event: evaluated together
-            raise _Unknown
+            raise _NotRecorded
         self.outcome, self.seconds = "target", float(table.seconds.iloc[at])
         return True
 
@@ -253,7 +253,7 @@ class _Cut:
             return False
         beyond_s = arrived_s - self.cluster.message_s - self.run.seconds
         if abs(beyond_s) <= SLACK_S:
-            raise _Unknown
+            raise _NotRecorded
         if beyond_s > 0:
             self.outcome, self.seconds = "seconds", float(self.run.seconds)
         return beyond_s > 0
@@ -270,7 +270,7 @@ class _Cut:
         pushed = own & names.isin(arrived[arrived.kind == "push"].set_index(["worker", "iteration"]).index)
         before_s = self.begun_s - self.cluster.message_s - noted_s
         if (~pushed & (np.abs(before_s) <= SLACK_S)).any():
-            raise _Unknown
+            raise _NotRecorded
         return table[pushed | (before_s > 0)].reset_index(drop=True)
 
     def _dropped_bytes(self) -> dict[str, int]:

@@ -252,7 +252,7 @@ class Pruner:
 def sent(rule: PruningRule, keyspace: Keyspace, epoch: float) -> list[tuple[int, int, int]]:
     """(start, stop, entries sent) of each piece of a flat gradient, at this moment of a run, by a rule that `sends`."""
     traits, found = rule_traits(rule), []
-    sends = rule_traits(rule if traits.at is None else traits.at(epoch)).sends
+    sends = (None if traits.at is None else rule_traits(traits.at(epoch)).sends) or traits.sends
     assert sends is not None
     tensors = _tensors(keyspace) if traits.by_tensor else []
     for start, stop in ((layer.flat.start, layer.flat.stop) for layer in keyspace.layers):

@@ -69,6 +69,10 @@ class Dense:
 
     residual: ClassVar[bool] = False
 
+    def sends(self, n: int) -> int:
+        """All n entries."""
+        return n
+
     def select(self, v: torch.Tensor) -> torch.Tensor:
         """All indices of v."""
         return torch.arange(len(v), device=v.device)

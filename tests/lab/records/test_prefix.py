@@ -24,6 +24,7 @@ PRUNED = {"prune": "static:5%", "pull": "changed"}
 UNCUT = {"its rate depends on the budget": {"schedule": "linear"}, "so does its policy": {"sync": "downpour:2,3"},
          "its requests go ahead": {"sync": "eager"}, "its weights are to be kept": {"keep_weights": True},
          "several ranges": {"ranges": "layers"}, "skipped gradients": {"on_nonfinite": "skip"},
+         "a worker comes late": {"sync": "bsp", "cluster": {"preset": "lab", "join": {1: 100.0}}},
          "a worker leaves": {"cluster": {"preset": "lab", "leave": {1: 0.3}}},
          "all at one instant": {"cluster": {"compute_s": 0.01}},
          "a fault": {"cluster": {"preset": "lab", "faults": [{"what": "stop", "worker": 1, "iteration": 3}]}}}
