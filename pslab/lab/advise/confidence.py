@@ -46,7 +46,7 @@ class Comparison:
         logs, spread = np.log(self.times_s[arm, seed]), np.linalg.pinv(design.T @ design)
         effects = spread @ design.T @ logs
         rest = float(((logs - design @ effects) ** 2).sum())
-        return effects[:arms], spread[:arms, :arms], rest, len(logs) - design.shape[1]
+        return effects[:arms], spread[:arms, :arms], rest, max(0, len(logs) - design.shape[1])
 
     @property
     def degrees(self) -> int:

@@ -177,11 +177,13 @@ class Race:
         such as the default policy's from a pilot.
 
         Raises:
-            ConfigError: a policy that is not in the race, or a time that none can be.
+            ConfigError: a policy or a seed that is not in the race, or a time that none can be.
         """
         for trial, time_s in times_s.items():
             if trial.policy not in self._grids:
                 raise ConfigError("policy", trial.policy, f"is not in this race; {nearest(trial.policy, self._grids)}")
+            if trial.seed not in self.seeds:
+                raise ConfigError("seed", trial.seed, f"is not in this race: its seeds are {[*self.seeds]}")
             if not time_s > 0:
                 raise ConfigError("time", time_s, f"{trial} must take a time above 0, infinite if it never arrives")
             self._heard.setdefault(trial.arm, {})[trial.seed] = time_s, trial.cap_s

@@ -60,6 +60,10 @@ def test_an_arm_with_fewer_seeds_is_less_certain():
     assert Comparison(few).chances()[1] > Comparison(times).chances()[1]
 
 
+def test_arms_without_a_common_seed_say_nothing_of_the_noise():
+    assert Comparison(np.array([[1.0, math.nan], [math.nan, 2.0]])).degrees == 0
+
+
 def test_equal_arms_share_the_chance_of_being_best():
     chances = Comparison(np.array([[1.0, 2.0, 1.5]] * 3 + [[9.0, 17.0, 14.5]])).chances()
     assert chances == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0], abs=CLOSE)

@@ -299,6 +299,14 @@ def test_out_of_time_it_answers_with_what_it_has():
     assert [each.policy for each in answer.standings if not each.times_s] == ["bsp", "ssp"]
 
 
+def test_out_of_time_after_the_pilot_it_advises_the_default():
+    own = race("asp", "bsp")
+    own.tell({Trial("bsp", 1.0, 0): 2.0, Trial("bsp", 2.0, 0): 1.5})
+    own.out_of_time()
+    answer = own.answer()
+    assert (answer.policy, answer.learning_rate, answer.decided) == ("bsp", 2.0, False)
+
+
 def test_a_policy_of_which_a_seed_never_arrives_is_not_advised_while_one_with_all_seeds_exists():
     rash: Times = lambda trial: 1.0 if trial.seed < 2 else math.inf  # noqa: E731
     own = race("asp", "bsp", grid=[1.0])
@@ -359,5 +367,7 @@ def test_a_race_that_cannot_be_is_refused(options: dict[str, object], words: str
 def test_times_that_none_can_be_are_refused():
     with pytest.raises(ConfigError, match="did you mean 'asp'"):
         race("asp", "bsp").tell({Trial("aps", 1.0, 0): 1.0})
+    with pytest.raises(ConfigError, match=r"its seeds are \[5, 7\]"):
+        race("asp", "bsp", seeds=[5, 7]).tell({Trial("asp", 1.0, 0): 1.0})
     with pytest.raises(ConfigError, match="above 0"):
         race("asp", "bsp").tell({Trial("asp", 1.0, 0): math.nan})
