@@ -8,7 +8,6 @@ draw from ten distinct samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,7 +46,7 @@ class Comparison:
         logs, spread = np.log(self.times_s[arm, seed]), np.linalg.pinv(design.T @ design)
         effects = spread @ design.T @ logs
         rest = float(((logs - design @ effects) ** 2).sum())
-        return effects[:arms], spread[:arms, :arms], rest, len(logs) - design.shape[1]
+        return effects[:arms], spread[:arms, :arms], rest, max(0, len(logs) - design.shape[1])
 
     @property
     def degrees(self) -> int:
@@ -86,11 +85,3 @@ class Comparison:
         """[arms]: the probability that each takes at most a share `tie` more time than the leader, an arm's index."""
         found: np.ndarray = (self.drawn <= self.drawn[:, [leader]] + math.log1p(tie)).mean(axis=0)
         return found
-
-
-def by_policy(policies: Sequence[str], chances: np.ndarray) -> dict[str, float]:
-    """The probability that each policy is the best: the sum over its arms, of which `policies` has one name each."""
-    found = dict.fromkeys(policies, 0.0)
-    for policy, chance in zip(policies, chances, strict=True):
-        found[policy] += float(chance)
-    return found

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.advise.confidence import Comparison, by_policy
+from pslab.lab.advise.confidence import Comparison
 from pslab.lab.records.tuning import beyond
 
 CAP = 1.5  # times the soonest: a tighter cap with later seeds throws out by one seed's noise what is as good
@@ -118,6 +118,14 @@ class Answer:
         return next(each for each in self.standings if each.policy == policy)
 
 
+class _Compared(NamedTuple):
+    """How the policies compare."""
+
+    arms: list[Arm]  #: the best of each policy, the soonest first
+    comparison: Comparison | None  #: of their times, where one was capped of its cap, which is less; None without arms
+    chances: dict[str, float]  #: by policy, that it is the best; NaN if nothing is known of the noise
+
+
 class Race:
     """A race between policies, each with a grid of learning rates.
 
@@ -157,6 +165,7 @@ class Race:
         self._begun, self._round, self._ending = 0, 1, ""
         self._running: list[Arm] = []
         self._asked: list[Trial] = []
+        self._latest: _Compared | None = None  # what is known, if it was asked for since the last times
         self._soonest_s: dict[int, float] = {}  # by seed, of an arm that is not unsafe
         self._go_on()
 
@@ -172,15 +181,17 @@ class Race:
         such as the default policy's from a pilot.
 
         Raises:
-            ConfigError: a policy that is not in the race, or a time that none can be.
+            ConfigError: a policy or a seed that is not in the race, or a time that none can be.
         """
         for trial, time_s in times_s.items():
             if trial.policy not in self._grids:
                 raise ConfigError("policy", trial.policy, f"is not in this race; {nearest(trial.policy, self._grids)}")
+            if trial.seed not in self.seeds:
+                raise ConfigError("seed", trial.seed, f"is not in this race: its seeds are {[*self.seeds]}")
             if not time_s > 0:
                 raise ConfigError("time", time_s, f"{trial} must take a time above 0, infinite if it never arrives")
             self._heard.setdefault(trial.arm, {})[trial.seed] = time_s, trial.cap_s
-        self._soonest_s = {}
+        self._soonest_s, self._latest = {}, None
         for heard in (heard for arm, heard in self._heard.items() if not self._unsafe(arm)):
             for seed, (time_s, _) in heard.items():
                 self._soonest_s[seed] = min(time_s, self._soonest_s.get(seed, math.inf))
@@ -206,7 +217,7 @@ class Race:
         Raises:
             ConfigError: no run has held the target.
         """
-        alive, chances = {arm.policy for arm in self._alive() if self._heard[arm]}, self._chances()
+        alive, chances = {arm.policy for arm in self._alive() if self._heard[arm]}, self._compared().chances
         standings = [self._standing(policy, policy in alive, chances.get(policy, 0.0)) for policy in self._grids]
         standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio, -len(each.arrived_s), each.arrived_s))
         if (first := next((each for each in standings if each.arrived_s), None)) is None:
@@ -298,8 +309,8 @@ class Race:
 
     def _rival(self, policy: str) -> list[Arm]:
         """The best arm of the policy that is the likeliest to be better than this one, until this one is sure."""
-        chances = self._chances()
-        others = [arm for arm in self._compared()[0] if arm.policy != policy]
+        arms, _, chances = self._compared()
+        others = [arm for arm in arms if arm.policy != policy]
         if not others or chances[policy] >= self.sure:
             return []
         within = [arm for arm in others if not self._out(arm)]
@@ -343,12 +354,11 @@ class Race:
         if not alive:
             return "unsafe"
         if self._round >= LEAST or (last and len(self._grids) == 1):
-            chances = self._chances()
-            if len(chances) == 1:
+            arms, compared, chances = self._compared()
+            if compared is None or len(arms) == 1:
                 return "alone"
             if max(chances.values()) >= self.sure:
                 return "sure"
-            arms, compared = self._compared()
             places = [arms.index(arm) for arm in alive]
             if compared.within(places[0], self.tie)[places].min() >= self.sure:
                 return "tie"
@@ -359,22 +369,20 @@ class Race:
         return [arm for arm, heard in self._heard.items()
                 if heard and not self._unsafe(arm) and math.isfinite(self._gap(arm))]  # fmt: skip
 
-    def _compared(self) -> tuple[list[Arm], Comparison]:
-        """The best arm of each policy, the best first, and their times: of what was capped the cap, which is less."""
-        arms: dict[str, Arm] = {}
-        for arm in sorted(self._known(), key=lambda arm: (self._out(arm), self._gap(arm))):
-            arms.setdefault(arm.policy, arm)
-        heard = [self._heard[arm] for arm in arms.values()]
-        times = np.array([[min(each.get(seed, (math.nan,))) for seed in self.seeds] for each in heard])
-        return list(arms.values()), Comparison(times[:, ~np.isnan(times).all(axis=0)])
-
-    def _chances(self) -> dict[str, float]:
-        """The probability that each policy is the best; NaN if too few seeds are known."""
-        if not self._known():
-            return {}
-        arms, compared = self._compared()
-        known = compared.chances() if compared.degrees or len(arms) == 1 else np.full(len(arms), math.nan)
-        return by_policy([arm.policy for arm in arms], known)
+    def _compared(self) -> _Compared:
+        """The best arms of the policies that have one, by all that was told."""
+        if self._latest is None:
+            arms: dict[str, Arm] = {}
+            for arm in sorted(self._known(), key=lambda arm: (self._out(arm), self._gap(arm))):
+                arms.setdefault(arm.policy, arm)
+            heard = [self._heard[arm] for arm in arms.values()]
+            times = np.array([[min(each.get(seed, (math.nan,))) for seed in self.seeds] for each in heard])
+            compared = Comparison(times[:, ~np.isnan(times).all(axis=0)]) if arms else None
+            chances = [math.nan] * len(arms)
+            if compared is not None and (compared.degrees or len(arms) == 1):
+                chances = compared.chances().tolist()
+            self._latest = _Compared(list(arms.values()), compared, dict(zip(arms, chances, strict=True)))
+        return self._latest
 
     def _standing(self, policy: str, alive: bool, chance: float) -> Standing:
         tried = [arm for arm in self._arms(policy) if self._heard[arm]]

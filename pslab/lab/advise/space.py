@@ -49,8 +49,9 @@ def candidates(
         space: axes as `grid` takes them, or runs; None: DEFAULT_SPACE.
 
     Raises:
-        ConfigError: an axis of what a race tunes by itself, what `grid` refuses, or nothing can run.
+        ConfigError: an axis of what a race tunes by itself, what `grid` refuses, or a base that cannot run.
     """
+    resolve(base)  # what is wrong with it is wrong with all
     space = DEFAULT_SPACE if space is None else space
     for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
         if name in space:
@@ -68,15 +69,12 @@ def candidates(
             words = " ".join(axes) or words_of(run)
             more = ", ".join(f"{name} {plain(value)}" for name, value in fields.items()) if words in found else ""
             found[f"{words} ({more})" if more else words] = fields
-    for words, fields in list(found.items()):
+    for words, fields in list(found.items())[1:]:
         try:
             _check(base, base.but(**fields))
         except ConfigError as error:
             refused[words] = in_a_sentence(error)
             del found[words]
-    if not found:
-        each = "".join(f"\n  {words}: {why}" for words, why in refused.items())
-        raise ConfigError("space", list(refused), f"nothing can run:{each}")
     return found, refused
 
 

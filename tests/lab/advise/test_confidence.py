@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pslab.lab.advise.confidence import DRAWS, Comparison, by_policy
+from pslab.lab.advise.confidence import DRAWS, Comparison
 from pslab.tensors.random_streams import numpy_generator
 
 CLOSE = 4 * 0.5 / math.sqrt(DRAWS)  # four standard errors of a share among the draws
@@ -46,7 +46,7 @@ def test_more_seeds_of_the_same_make_it_surer():
 
 
 def test_an_arm_with_fewer_seeds_is_compared_on_those_that_it_has():
-    """By hand: with two arms the effect is the mean difference on the common seeds; a third seed of one says nothing."""
+    """Of two arms only the common seeds say something: a third seed of one adds a time and an unknown."""
     whole, less = np.array([[1.0, 1.3], [1.1, 1.5]]), np.array([[1.0, 1.3, 5.0], [1.1, 1.5, math.nan]])
     assert Comparison(less).degrees == Comparison(whole).degrees == 1
     assert Comparison(less).noise == pytest.approx(Comparison(whole).noise)
@@ -58,6 +58,10 @@ def test_an_arm_with_fewer_seeds_is_less_certain():
     few = times.copy()
     few[1, 1:] = math.nan
     assert Comparison(few).chances()[1] > Comparison(times).chances()[1]
+
+
+def test_arms_without_a_common_seed_say_nothing_of_the_noise():
+    assert Comparison(np.array([[1.0, math.nan], [math.nan, 2.0]])).degrees == 0
 
 
 def test_equal_arms_share_the_chance_of_being_best():
@@ -73,15 +77,11 @@ def test_a_single_arm_is_the_best_and_says_nothing_of_the_noise():
         _ = compared.drawn
 
 
-@pytest.mark.parametrize("times", [[[1.0, math.inf]], [[1.0, 0.0]], [[]], [1.0, 2.0],
-                                   [[1.0, math.nan], [2.0, math.nan]], [[1.0, 2.0], [math.nan, math.nan]]])
+@pytest.mark.parametrize("times", [[[1.0, math.inf]], [[1.0, 0.0]], [[]], [1.0, 2.0], [[1.0, math.nan]],
+                                   [[1.0, 2.0], [math.nan, math.nan]]])  # fmt: skip
 def test_only_finite_times_on_common_seeds_are_compared(times: list[object]):
     with pytest.raises(ValueError, match="finite times on common seeds"):
         Comparison(np.array(times))
-
-
-def test_the_chance_of_a_policy_is_the_sum_over_its_rates():
-    assert by_policy(["bsp", "asp", "bsp"], np.array([0.2, 0.5, 0.3])) == {"bsp": 0.5, "asp": 0.5}
 
 
 def test_chances_come_true_as_often_as_they_say():

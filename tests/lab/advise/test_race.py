@@ -243,6 +243,20 @@ def test_a_policy_that_is_the_best_with_the_wanted_probability_is_the_answer():
     assert answer.standings[0].chance >= 0.9
 
 
+def test_a_rival_that_was_capped_runs_after_the_third_seed_if_nothing_else_says_how_large_the_noise_is():
+    own = race("asp", "ssp", default="asp", grid=[1.0])
+    batches = played(own, times_of({"asp": (1.0, 1.0), "ssp": (9.0, 1.0)}, noise=0.01))
+    assert [[(each.policy, each.seed) for each in batch] for batch in batches] == [
+        [("asp", 0)], [("ssp", 0)], [("asp", 1)], [("asp", 2)], [("ssp", 1), ("ssp", 2)]]  # fmt: skip
+    assert (own.answer().policy, own.answer().ending) == ("asp", "sure")
+
+
+def test_it_is_no_tie_where_one_is_surely_later_by_more():
+    own = race("asp", "bsp", grid=[1.0], tie=0.02, sure=0.9999)
+    played(own, times_of({"asp": (1.0, 1.0), "bsp": (1.04, 1.0)}, noise=0.01))
+    assert own.answer().ending == "seeds"
+
+
 def test_of_policies_that_tie_the_simplest_is_advised():
     own = race("asp", "ssp", "bsp")
     played(own, times_of({"asp": (1.0, 1.0), "ssp": (1.0, 1.0), "bsp": (1.004, 1.0)}, noise=0.004))
@@ -283,6 +297,14 @@ def test_out_of_time_it_answers_with_what_it_has():
     answer = own.answer()
     assert (own.over, own.ask(), answer.policy, answer.ending) == (True, [], "asp", "time")
     assert [each.policy for each in answer.standings if not each.times_s] == ["bsp", "ssp"]
+
+
+def test_out_of_time_after_the_pilot_it_advises_the_default():
+    own = race("asp", "bsp")
+    own.tell({Trial("bsp", 1.0, 0): 2.0, Trial("bsp", 2.0, 0): 1.5})
+    own.out_of_time()
+    answer = own.answer()
+    assert (answer.policy, answer.learning_rate, answer.decided) == ("bsp", 2.0, False)
 
 
 def test_a_policy_of_which_a_seed_never_arrives_is_not_advised_while_one_with_all_seeds_exists():
@@ -345,5 +367,7 @@ def test_a_race_that_cannot_be_is_refused(options: dict[str, object], words: str
 def test_times_that_none_can_be_are_refused():
     with pytest.raises(ConfigError, match="did you mean 'asp'"):
         race("asp", "bsp").tell({Trial("aps", 1.0, 0): 1.0})
+    with pytest.raises(ConfigError, match=r"its seeds are \[5, 7\]"):
+        race("asp", "bsp", seeds=[5, 7]).tell({Trial("asp", 1.0, 0): 1.0})
     with pytest.raises(ConfigError, match="above 0"):
         race("asp", "bsp").tell({Trial("asp", 1.0, 0): math.nan})

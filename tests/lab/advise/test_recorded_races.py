@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def played(cluster: str, seeds: Sequence[int], policies: Sequence[str] = tuple(P
     return race.answer(), spent / every
 
 
-@lru_cache(maxsize=None)
+@cache
 def truth(cluster: str) -> dict[tuple[str, float], float]:
     """Of each arm the geometric mean of its time over all seeds that it has."""
     found = {arm: [table()[cluster, *arm, seed][0] for seed in (*SEEDS, *FRESH) if (cluster, *arm, seed) in table()]
@@ -61,12 +61,35 @@ def truth(cluster: str) -> dict[tuple[str, float], float]:
     return {arm: math.exp(np.log(times).mean()) for arm, times in found.items()}
 
 
+def best(cluster: str, policy: str) -> float:
+    """The time of a policy at its best rate."""
+    return min(truth(cluster)[policy, rate] for rate in RATES[policy])
+
+
 def regret(cluster: str, answer: Answer) -> float:
-    """By how much what is advised takes longer than the best arm."""
-    return truth(cluster)[answer.policy, answer.learning_rate] / min(truth(cluster).values()) - 1
+    """By how much the advised policy takes longer than the best one, each at its best rate."""
+    return best(cluster, answer.policy) / min(best(cluster, policy) for policy in POLICIES) - 1
 
 
-def lead(cluster: str) -> float:
-    """By how much the second best policy takes longer than the best one."""
-    best = sorted(min(truth(cluster)[policy, rate] for rate in RATES[policy]) for policy in POLICIES)
-    return best[1] / best[0] - 1
+def test_the_policy_that_a_race_chooses_is_the_best_or_as_good():
+    """6 seeds; the truth is that of 20."""
+    regrets = {cluster: regret(cluster, played(cluster, range(AT_MOST))[0]) for cluster in CLUSTERS}
+    assert max(regrets.values()) <= 0.10
+    assert sum(each <= 0.05 for each in regrets.values()) >= 5
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_a_race_takes_a_quarter_of_the_gradients_of_an_exhaustive_search(cluster: str):
+    assert played(cluster, range(AT_MOST))[1] <= 0.25
+
+
+def test_a_race_that_is_sure_is_right_as_often_as_it_says():
+    """Over 204 races, each with seeds of the table in its own order. Right is what is within the tie of the best."""
+    right = []
+    for cluster in CLUSTERS:
+        for number in range(34):
+            seeds = numpy_generator(number, "races", cluster).permutation(len(SEEDS))[:AT_MOST].tolist()
+            answer, _ = played(cluster, seeds)
+            right += [regret(cluster, answer) <= 0.05] if answer.decided else []
+    assert len(right) >= 40
+    assert np.mean(right) >= 0.9

@@ -67,8 +67,8 @@ def test_one_worker_has_one_way_of_waiting():
     assert "one worker waits for nobody" in refused["local:8"]
 
 
-def test_where_nothing_can_run_it_says_why():
-    with pytest.raises(ConfigError, match=r"(?s)nothing can run:.*  bsp: .*need 8192 examples"):
+def test_a_base_that_cannot_run_is_refused():
+    with pytest.raises(ConfigError, match="need 8192 examples"):
         candidates(base(workers=2, batch_size=4096), {"sync": ["bsp", "asp"]})
 
 
