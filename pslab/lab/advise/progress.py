@@ -67,8 +67,8 @@ class _Page:
 def _leads(answer: Answer | None) -> str:
     if answer is None:
         return ""
-    chance = answer.standing(answer.policy).chance
-    sure = f" ({_share(chance)} sure)" if len(answer.seeds) >= LEAST and chance > 0 else ""
+    leader = answer.standing(answer.policy)
+    sure = f" ({_share(leader.chance)} sure)" if len(leader.arrived_s) >= LEAST and leader.chance > 0 else ""
     return f"{answer.policy} leads{sure}; "
 
 
