@@ -117,7 +117,7 @@ class _Asking:
         """See `advise`."""
         self._policies, refused = candidates(self._base, space)
         self._default = next(iter(self._policies))
-        paces = self._paces(seeds[0])
+        self._paces = self._probed(seeds[0])  # seconds of an iteration, by policy
         self._most = pushes or self._most
         self._every = max(self._base.workers, round(self._most / EVALUATIONS))
         grids, needed = self._grids(rates, seeds[0])
@@ -125,8 +125,9 @@ class _Asking:
             room = math.ceil((OWN_ROOM if name == self._default else ROOM) * needed / self._base.workers)
             self._budgets[name] = pushes or self._base.workers * room
         simple = {name: simplicity(self._base.but(**fields)) for name, fields in self._policies.items()}
-        race = Race({name: grids[name] for name in sorted(paces, key=paces.__getitem__)}, self._default, seeds=seeds,
-                    tie=self._tie, sure=sure, simplicity=simple)  # fmt: skip
+        order = sorted(self._paces, key=self._paces.__getitem__)
+        race = Race({name: grids[name] for name in order}, self._default, seeds=seeds, tie=self._tie, sure=sure,
+                    simplicity=simple)  # fmt: skip
         try:
             while trials := race.ask():
                 race.tell(self._times(trials, race))
@@ -141,7 +142,7 @@ class _Asking:
 
     # -- before the race -----------------------------------------------------------------------------------
 
-    def _paces(self, seed: int) -> dict[str, float]:
+    def _probed(self, seed: int) -> dict[str, float]:
         """Seconds per iteration of each policy, by a short run without evaluations."""
         short = PROBED * self._base.workers
         runs = [self._base.but(**fields, seed=seed, pushes=short, eval_every=short)
@@ -191,9 +192,11 @@ class _Asking:
     # -- the race ------------------------------------------------------------------------------------------
 
     def _run(self, policy: str, rate: float, seed: int, cap_s: float = math.inf) -> Run:
+        """A run that is ended once it is known whether it held the target before its cap: two evaluations later."""
+        more_s = 2 * self._every / self._base.workers * self._paces[policy]
         return self._base.but(**self._policies[policy], learning_rate=rate, seed=seed, eval_every=self._every,
                               pushes=self._budgets.get(policy, self._most),
-                              seconds=cap_s if math.isfinite(cap_s) else None)  # fmt: skip
+                              seconds=rounded_up(cap_s + more_s) if math.isfinite(cap_s) else None)  # fmt: skip
 
     def _times(self, trials: Sequence[Trial], race: Race) -> dict[Trial, float]:
         """The seconds until each trial held the target, as far as there was time for them."""
