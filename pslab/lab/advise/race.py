@@ -97,7 +97,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RaceAnswer:
     """How a race ended."""
 
     policy: str  #: that is advised
@@ -203,7 +203,7 @@ class Race:
         """End now, with what is known."""
         self._ending, self._asked = self._ending or "time", []
 
-    def answer(self) -> Answer:
+    def answer(self) -> RaceAnswer:
         """What is known now.
 
         Raises:
@@ -220,7 +220,7 @@ class Race:
             among = [max(chances, key=chances.__getitem__)]
         if self._ending in DECIDED:  # of a tie the simplest
             first = next(each for each in standings if each.policy == among[0])
-        return Answer(first.policy, first.learning_rate, self._ending, tuple(among), tuple(standings))
+        return RaceAnswer(first.policy, first.learning_rate, self._ending, tuple(among), tuple(standings))
 
     # -- what runs -------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from held_times import ARMS, CLUSTERS, EVERY, FRESH, POLICIES, PUSHES, SEEDS, run_of, table
 
-from pslab.lab.advise.race import Answer, Race, Trial, around
+from pslab.lab.advise.race import RaceAnswer, Race, Trial, around
 from pslab.lab.advise.space import simplicity
 from pslab.tensors.random_streams import numpy_generator
 
@@ -34,7 +34,7 @@ def gradients(cluster: str, trial: Trial) -> float:
     return min(PUSHES * min(held_s, trial.cap_s) / ended_s + 2 * EVERY, PUSHES)
 
 
-def played(cluster: str, seeds: Sequence[int], policies: Sequence[str] = tuple(POLICIES)) -> tuple[Answer, float]:
+def played(cluster: str, seeds: Sequence[int], policies: Sequence[str] = tuple(POLICIES)) -> tuple[RaceAnswer, float]:
     """A race, its pilot of the default's rates before it, and the share of the gradients of an exhaustive search."""
     spent, (first, *_) = 0.0, seeds
     pilot = {Trial(DEFAULT, rate, first): row(cluster, DEFAULT, rate, first)[0] for rate in RATES[DEFAULT]}
@@ -66,7 +66,7 @@ def best(cluster: str, policy: str) -> float:
     return min(truth(cluster)[policy, rate] for rate in RATES[policy])
 
 
-def regret(cluster: str, answer: Answer) -> float:
+def regret(cluster: str, answer: RaceAnswer) -> float:
     """By how much the advised policy takes longer than the best one, each at its best rate."""
     return best(cluster, answer.policy) / min(best(cluster, policy) for policy in POLICIES) - 1
 
