@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from held_times import ARMS, CLUSTERS, EVERY, FRESH, POLICIES, PUSHES, SEEDS, run_of, table
 
-from pslab.lab.advise.race import RaceAnswer, Race, Trial, around
+from pslab.lab.advise.race import Race, RaceAnswer, Trial, around
 from pslab.lab.advise.space import simplicity
 from pslab.tensors.random_streams import numpy_generator
 
