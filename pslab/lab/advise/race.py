@@ -97,7 +97,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RaceAnswer:
     """How a race ended."""
 
     policy: str  #: that is advised
@@ -121,9 +121,10 @@ class Answer:
 class _Compared(NamedTuple):
     """How the policies compare."""
 
-    arms: list[Arm]  #: the best of each policy, the soonest first
+    arms: list[Arm]  #: those that arrived, the soonest first; of a policy of which none did the best one
     comparison: Comparison | None  #: of their times, where one was capped of its cap, which is less; None without arms
-    chances: dict[str, float]  #: by policy, that it is the best; NaN if nothing is known of the noise
+    #: by policy, that it is the best: the sum over its arms; NaN if nothing is known of the noise
+    chances: dict[str, float]
 
 
 class Race:
@@ -211,7 +212,7 @@ class Race:
         """End now, with what is known."""
         self._ending, self._asked = self._ending or "time", []
 
-    def answer(self) -> Answer:
+    def answer(self) -> RaceAnswer:
         """What is known now.
 
         Raises:
@@ -227,7 +228,7 @@ class Race:
             among = [max(chances, key=chances.__getitem__)]
         if self._ending in DECIDED:  # of a tie the simplest
             first = next(each for each in standings if each.policy == among[0])
-        return Answer(first.policy, first.learning_rate, self._ending, tuple(among), tuple(standings))
+        return RaceAnswer(first.policy, first.learning_rate, self._ending, tuple(among), tuple(standings))
 
     # -- what runs -------------------------------------------------------------------------------------
 
@@ -355,7 +356,7 @@ class Race:
             return "unsafe"
         if self._round >= LEAST or (last and len(self._grids) == 1):
             arms, compared, chances = self._compared()
-            if compared is None or len(arms) == 1:
+            if compared is None or len(chances) == 1:
                 return "alone"
             if max(chances.values()) >= self.sure:
                 return "sure"
@@ -370,18 +371,21 @@ class Race:
                 if heard and not self._unsafe(arm) and math.isfinite(self._gap(arm))]  # fmt: skip
 
     def _compared(self) -> _Compared:
-        """The best arms of the policies that have one, by all that was told."""
+        """How the policies compare by all that was told."""
         if self._latest is None:
-            arms: dict[str, Arm] = {}
-            for arm in sorted(self._known(), key=lambda arm: (self._out(arm), self._gap(arm))):
-                arms.setdefault(arm.policy, arm)
-            heard = [self._heard[arm] for arm in arms.values()]
-            times = np.array([[min(each.get(seed, (math.nan,))) for seed in self.seeds] for each in heard])
+            known = sorted(self._known(), key=lambda arm: (self._out(arm), self._gap(arm)))
+            best = {arm.policy: arm for arm in reversed(known)}
+            arms = [arm for arm in known if arm == best[arm.policy] or not self._out(arm)]
+            heard = [self._heard[arm] for arm in arms]
+            times = np.array([[min(told.get(seed, (math.nan,))) for seed in self.seeds] for told in heard])
             compared = Comparison(times[:, ~np.isnan(times).all(axis=0)]) if arms else None
-            chances = [math.nan] * len(arms)
+            chances = dict.fromkeys((arm.policy for arm in arms), 0.0)
+            each = [math.nan] * len(arms)
             if compared is not None and (compared.degrees or len(arms) == 1):
-                chances = compared.chances().tolist()
-            self._latest = _Compared(list(arms.values()), compared, dict(zip(arms, chances, strict=True)))
+                each = compared.chances().tolist()
+            for arm, chance in zip(arms, each, strict=True):
+                chances[arm.policy] += chance
+            self._latest = _Compared(arms, compared, chances)
         return self._latest
 
     def _standing(self, policy: str, alive: bool, chance: float) -> Standing:

@@ -257,6 +257,14 @@ def test_it_is_no_tie_where_one_is_surely_later_by_more():
     assert own.answer().ending == "seeds"
 
 
+def test_the_chance_of_a_policy_is_the_sum_over_its_rates():
+    own = race("asp", "bsp", grid=[1.0, 2.0])
+    times = {("asp", 1.0): [1.0, 1.1, 0.9], ("asp", 2.0): [1.1, 0.9, 1.0], ("bsp", 1.0): [0.9, 1.0, 1.1]}
+    own.tell({Trial(*arm, seed): time_s for arm, each in times.items() for seed, time_s in enumerate(each)})
+    chances = {each.policy: each.chance for each in own.answer().standings}
+    assert chances == {"asp": pytest.approx(2 / 3, abs=0.05), "bsp": pytest.approx(1 / 3, abs=0.05)}
+
+
 def test_of_policies_that_tie_the_simplest_is_advised():
     own = race("asp", "ssp", "bsp")
     played(own, times_of({"asp": (1.0, 1.0), "ssp": (1.0, 1.0), "bsp": (1.004, 1.0)}, noise=0.004))
