@@ -77,7 +77,7 @@ def test_no_verb_and_an_unknown_one_are_refused(capsys: pytest.CaptureFixture):
     assert main([]) == 2
     assert "usage: pslab" in capsys.readouterr().out
     assert main(["figurs"]) == 2
-    assert "pslab: unknown verb 'figurs'; did you mean 'figures'? allowed: bench, " in capsys.readouterr().err
+    assert "pslab: unknown verb 'figurs'; did you mean 'figures'? allowed: advise, bench, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "near"), [(["list", "--jsn"], "json"), (["run", "--worker", "3"], "workers"),

@@ -15,7 +15,7 @@ import pandas as pd
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
-from pslab.lab.advise.race import Answer, Standing
+from pslab.lab.advise.race import RaceAnswer, Standing
 from pslab.lab.advise.why import sentence, why
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
@@ -38,7 +38,7 @@ class Advice:
     """
 
     run: Run  #: the base with the policy that is advised
-    answer: Answer  #: of the race: each policy's standing, and how it ended
+    answer: RaceAnswer  #: of the race: each policy's standing, and how it ended
     target: float
     results: Results  #: all finished runs of the race, at axes `policy`
     refused: Mapping[str, str]  #: what cannot be run, and the sentence that says why

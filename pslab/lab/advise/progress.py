@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from pslab.lab.advise.race import LEAST, Answer
+from pslab.lab.advise.race import LEAST, RaceAnswer
 from pslab.lab.records import journal
 from pslab.lab.records.units import SPACE
 from pslab.lab.runs.progress import has_front_end
@@ -16,7 +16,7 @@ from pslab.lab.runs.progress import has_front_end
 ROWS = 6  # of the table, the soonest first
 
 
-class Shown:
+class SearchProgress:
     """Says what is tried, who leads, how sure that is, and how many minutes are left.
 
     Args:
@@ -28,7 +28,7 @@ class Shown:
         self._shown = shown if shown is not None else not journal.active()
         self._until_s, self._width, self._page = until_s, 0, None if not has_front_end() else _Page()
 
-    def say(self, tried: str, answer: Answer | None = None) -> None:
+    def say(self, tried: str, answer: RaceAnswer | None = None) -> None:
         """What is tried next, and what is known so far."""
         left_s = max(0.0, self._until_s - time.monotonic())
         words = f"{_leads(answer)}trying {tried}; at most {left_s / 60:.1f} min left"
@@ -64,7 +64,7 @@ class _Page:
             self._handle.update(shown.HTML(content))
 
 
-def _leads(answer: Answer | None) -> str:
+def _leads(answer: RaceAnswer | None) -> str:
     if answer is None:
         return ""
     leader = answer.standing(answer.policy)
@@ -72,7 +72,7 @@ def _leads(answer: Answer | None) -> str:
     return f"{answer.policy} leads{sure}; "
 
 
-def _table(answer: Answer) -> str:
+def _table(answer: RaceAnswer) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("policy", "learning rate", "seeds", "times the soonest", "chance"))
     rows = [(each.policy, f"{each.learning_rate:g}", f"{len(each.arrived_s)} of {len(each.times_s)}",
              f"{'≥ ' if each.capped else ''}{each.ratio:.2f}", _share(each.chance))

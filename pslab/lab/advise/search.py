@@ -16,8 +16,8 @@ from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.advise.advice import Advice
-from pslab.lab.advise.progress import Shown
-from pslab.lab.advise.race import Answer, Race, Trial, rounded_up
+from pslab.lab.advise.progress import SearchProgress
+from pslab.lab.advise.race import Race, RaceAnswer, Trial, rounded_up
 from pslab.lab.advise.space import candidates, simplicity
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results
@@ -87,7 +87,7 @@ class _Asking:
         self, base: Run, target: float, place: Path, tie: float, progress: bool | None, until_s: float
     ) -> None:  # fmt: skip
         self._given, self._target, self._place, self._tie = base, target, place, tie
-        self._shown = Shown(progress, until_s)
+        self._shown = SearchProgress(progress, until_s)
         self._until_s, self._begun_s, self._notes = until_s, time.monotonic(), list[str]()
         self._base = self._modelled(base)
         self._most, self._budgets = base.pushes or int(FIELDS["pushes"].default), dict[str, int]()  # of runs, in pushes
@@ -220,7 +220,7 @@ class _Asking:
 
     # -- after it ------------------------------------------------------------------------------------------
 
-    def _advice(self, answer: Answer, refused: Mapping[str, str]) -> Advice:
+    def _advice(self, answer: RaceAnswer, refused: Mapping[str, str]) -> Advice:
         before = self._at(answer, self._default)
         extra = self._way(answer)
         winner = self._at(answer, answer.policy, extra)
@@ -238,7 +238,7 @@ class _Asking:
         return Advice(self._given.but(**fields), answer, self._target, results, refused, before, winner, cost,
                       tuple(self._notes), runs, self._place)  # fmt: skip
 
-    def _at(self, answer: Answer, policy: str, extra: Mapping[str, Any] | None = None) -> Results:
+    def _at(self, answer: RaceAnswer, policy: str, extra: Mapping[str, Any] | None = None) -> Results:
         """The runs of a policy at its best rate that hold the target, a seed each."""
         wanted = self._run(policy, answer.standing(policy).learning_rate, 0).but(**(extra or {}))
         found: dict[int, Result] = {}
@@ -248,7 +248,7 @@ class _Asking:
                 found.setdefault(result.run.seed, result)
         return Results(found.values(), [[{"policy": policy}]] * len(found))
 
-    def _way(self, answer: Answer) -> dict[str, Any]:
+    def _way(self, answer: RaceAnswer) -> dict[str, Any]:
         """The ranges and order of requests with which the advised policy is sooner by more than a tie, if one is."""
         if answer.policy == self._default or not answer.decided:  # there is no time left for it
             return {}
