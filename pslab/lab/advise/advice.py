@@ -50,7 +50,8 @@ class Advice:
     _place: Path | None = field(default=None, repr=False)
 
     @property
-    def _default(self) -> str:
+    def default_policy(self) -> str:
+        """The policy of the base, in the words of the table."""
         return next(iter(self._runs))
 
     @property
@@ -100,7 +101,7 @@ class Advice:
             open_ = f" between {' and '.join(self.answer.among)}" if len(self.answer.among) > 1 else ""
             cause = UNDECIDED[self.answer.ending]
             said = f"not decided{open_} ({cause}); soonest so far is {first}: {goal} after {_s(took)}"
-        if len(default) and best.policy != self._default:
+        if len(default) and best.policy != self.default_policy:
             before = _median_s(default, self.target)
             said += f", {_times(before / took)} as the default ({_s(before)})"
             if len(self.why):
@@ -155,7 +156,7 @@ class Advice:
         """
         soonest = [each.policy for each in self.answer.standings if each.alive][:top]
         rows = []
-        for name in dict.fromkeys([*soonest, self._default]):
+        for name in dict.fromkeys([*soonest, self.default_policy]):
             alone = self._runs[name]
             predicted = sweep([alone.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
             need = [held(result, self.target) for result in predicted]
