@@ -148,7 +148,7 @@ class Advice:
         """The soonest policies and the default on real processes: a row each, beside what is predicted of these seeds.
 
         Columns: learning_rate, seeds (that hold the target on both), predicted_s and measured_s (their means), ratio,
-        pushes_ratio, dilation, emulation_ok, verdict: agrees (within 15 %, or two deviations of the predicted seeds),
+        pushes_ratio, dilation, emulation_ok, verdict: agrees (within 15 %, or two deviations of the seeds of the race),
         differs, or cannot tell, where the emulation was not kept or no seed holds the target on both.
 
         Raises:
@@ -164,19 +164,20 @@ class Advice:
             most = min(float(alone.pushes or 0), LONGER * most + 3 * (alone.eval_every or 0))  # of which it is held
             real = alone.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most))
             found = sweep([real.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
-            rows.append({"policy": name, "learning_rate": alone.learning_rate, **_verdict(need, found, self.target)})
+            spread_s = float(np.std(self.answer.standing(name).arrived_s or (0.0,)))
+            verdict = _verdict(need, found, self.target, 2 * spread_s)
+            rows.append({"policy": name, "learning_rate": alone.learning_rate, **verdict})
         return pd.DataFrame(rows).set_index("policy")
 
 
-def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float) -> dict[str, Any]:
+def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float, spread_s: float) -> dict[str, Any]:
     """What was predicted of some seeds, as (seconds, pushes), beside what their runs on real processes took."""
     took = [held(result, target) for result in real]
     both = [np.array(pair) for pair in zip(need, took, strict=True) if math.isfinite(pair[0][0] + pair[1][0])]
     kept = all(result.emulation_ok for result in real)
     means = np.mean(both, axis=0) if both else np.full((2, 2), math.nan)  # [predicted, measured], [seconds, pushes]
     (predicted_s, _), (measured_s, _) = means
-    spread = 2 * float(np.std([pair[0, 0] for pair in both])) if len(both) > 1 else 0.0
-    close = abs(measured_s - predicted_s) <= max(AGREES * predicted_s, spread)
+    close = abs(measured_s - predicted_s) <= max(AGREES * predicted_s, spread_s)
     verdict = "agrees" if close else "differs"
     if not kept or not both:
         verdict = "cannot tell: " + ("no seed holds the target on both" if kept else "the emulation was not kept")
