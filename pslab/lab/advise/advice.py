@@ -62,8 +62,8 @@ class Advice:
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row for each policy, the soonest first: learning_rate, seeds, arrived, held_s (median over seeds; NaN
-        unless more than half arrive), low, high, ratio (of the geometric mean to the leader's; at least that much
-        where `at_least`), chance (that it is the best), alive."""
+        unless more than half arrive), low, high, ratio (to the soonest on each seed, by the geometric mean; at least
+        that much where `at_least`), chance (that it is the best), alive."""
         return pd.DataFrame([_row(each) for each in self.answer.standings]).set_index("policy")
 
     @cached_property
