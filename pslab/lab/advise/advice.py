@@ -204,4 +204,4 @@ def _s(seconds: float) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.2g} times as soon"
+    return "about as soon" if round(ratio, 1) == 1 else f"{ratio:.2g} times as soon"
