@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,6 @@ from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.lab.advise.race import RaceAnswer, Standing
 from pslab.lab.advise.why import sentence, why
-from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, over_seeds
@@ -95,7 +94,7 @@ class Advice:
             others = " and ".join(name for name in self.answer.among if name != best.policy)
             said = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {goal} after {_s(took)}"
         elif self.decided:
-            sure = "" if math.isnan(best.chance) else f", sure to {100 * best.chance:.0f}{SPACE}%"
+            sure = "" if math.isnan(best.chance) else f", sure to {_percent(best.chance)}"
             said = f"{first}: holds {goal} after {_s(took)}{sure}"
         else:
             open_ = f" between {' and '.join(self.answer.among)}" if len(self.answer.among) > 1 else ""
@@ -120,14 +119,7 @@ class Advice:
     @property
     def shown(self) -> pd.DataFrame:
         """The table as a person reads it."""
-        rows = []
-        for each in records(self.table.reset_index()):
-            chance = "" if math.isnan(each.chance) else f"{100 * each.chance:.0f}{SPACE}%"
-            rows.append({"policy": each.policy, "learning rate": f"{each.learning_rate:g}" if each.arrived else DASH,
-                         "seeds that hold it": f"{each.arrived} of {each.seeds}", "held after": _s(each.held_s),
-                         "times the soonest": f"{'≥ ' if each.at_least else ''}{each.ratio:.2f}",
-                         "chance to be best": chance})  # fmt: skip
-        return pd.DataFrame(rows)
+        return shown(self.answer.standings)
 
     @property
     def remarks(self) -> list[str]:
@@ -137,12 +129,12 @@ class Advice:
         found += [f"the best learning rate tried lies at an end of the grid of {', '.join(ends)}"] if ends else []
         for each in self.answer.standings:
             if each.unsafe:
-                arrived = sum(map(math.isfinite, each.times_s.values()))
-                found.append(f"{each.policy} is not safe: {arrived} of {len(each.times_s)} seeds arrive")
+                of = f"{len(each.arrived_s)} of {len(each.times_s)}"
+                found.append(f"{each.policy} is not safe: {of} seeds arrive")
         if self.refused:
             found.append("cannot be run: " + "; ".join(f"{name} ({why})" for name, why in self.refused.items()))
-        share = f", {100 * self.cost['share']:.0f}{SPACE}% of all arms on all seeds" if "share" in self.cost else ""
-        return [*found, f"{self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients{share}"]
+        share = f"{_percent(self.cost['share'])} of all arms on all seeds"
+        return [*found, f"{self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients, {share}"]
 
     def verify(self, top: int = 3, seeds: Sequence[int] = (0, 1), *, progress: bool | None = None) -> pd.DataFrame:
         """The soonest policies and the default on real processes: a row each, beside what is predicted of these seeds.
@@ -187,11 +179,21 @@ def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float, 
             "verdict": verdict}  # fmt: skip
 
 
+def shown(standings: Iterable[Standing]) -> pd.DataFrame:
+    """How policies stand, as a person reads it: a row for each."""
+    return pd.DataFrame([{
+        "policy": each.policy, "learning rate": f"{each.learning_rate:g}" if each.arrived_s else DASH,
+        "seeds that hold it": f"{len(each.arrived_s)} of {len(each.times_s)}",
+        "held after": _s(over_seeds(each.times_s.values())[0]),
+        "times the soonest": f"{'≥ ' if each.capped else ''}{each.ratio:.2f}",
+        "chance to be best": "" if math.isnan(each.chance) else _percent(each.chance)}
+        for each in standings])  # fmt: skip
+
+
 def _row(each: Standing) -> dict[str, Any]:
-    arrived = [time_s for time_s in each.times_s.values() if math.isfinite(time_s)]
     middle, low, high = over_seeds(each.times_s.values())
     return {"policy": each.policy, "learning_rate": each.learning_rate, "seeds": len(each.times_s),
-            "arrived": len(arrived), "held_s": middle, "low": low, "high": high, "ratio": each.ratio,
+            "arrived": len(each.arrived_s), "held_s": middle, "low": low, "high": high, "ratio": each.ratio,
             "at_least": each.capped, "chance": each.chance, "alive": each.alive}  # fmt: skip
 
 
@@ -201,6 +203,10 @@ def _median_s(results: Results, target: float) -> float:
 
 def _s(seconds: float) -> str:
     return DASH if math.isnan(seconds) else f"{digits(seconds)}{SPACE}s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}{SPACE}%"
 
 
 def _times(ratio: float) -> str:

@@ -19,6 +19,8 @@ from pslab.config.metric import metric_of
 from pslab.config.parameters import parameters, plain
 from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, nearest
+from pslab.lab.advise.race import rounded_up
+from pslab.lab.advise.search import EVALUATIONS, PROBED
 from pslab.lab.plots.labels import caption, cluster_words, label_of
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
@@ -38,10 +40,8 @@ SPACE: Mapping[str, Any] = {"policy": {
 RATES = (0.5, 1.0, 2.0)  # times the learning rate of the base
 FACTOR, BELOW, ABOVE = 3.0, 3, 2  # of the default bandwidths: from one to the next, and how many lie around the base's
 SPREADS = (1.0, 1.5, 2.0, 3.0, 5.0)  # of speeds: the slowest worker's time over the fastest's
-EVALUATIONS = 40  # of a run whose base does not say how often it is evaluated
 CAP = 2.0  # times the soonest policy: then a run ends
 POLICY = ("sync", "prune", "rate", "ranges", "order", "codec", "push_weight")  # fields of a policy
-PROBED = 12  # iterations that say how long one takes
 LEAST_SIGMA, FIRST_SIGMA = 0.05, 0.2  # of the logarithm of a prediction; the second where none can be compared
 BATCH = 4  # cells that are computed before all are ranked again
 RETOLD, COMPUTED, CAPPED, PREDICTED = "retold", "computed", "capped", "predicted"
@@ -335,7 +335,7 @@ class _Survey:
             soonest = self._soonest(cell, seed)
             runs.append(self.policies[number].but(
                 cluster=self.clusters[cell], learning_rate=rate, seed=seed,
-                seconds=_rounded_up(CAP * soonest) if capped and 0 < soonest < math.inf else None))  # fmt: skip
+                seconds=rounded_up(CAP * soonest) if capped and 0 < soonest < math.inf else None))  # fmt: skip
         made = dict(zip(wanted, sweep(runs, **self._how), strict=True))
         for (number, cell, _, _), result in made.items():
             self._note(result, number, cell)
@@ -444,9 +444,3 @@ class _Survey:
 def _mean(values: Iterable[float]) -> float:
     """The geometric mean."""
     return math.exp(float(np.mean([math.log(max(value, 1e-9)) for value in values])))
-
-
-def _rounded_up(seconds: float) -> float:
-    """To three digits, so that a digest does not hang on a last bit."""
-    step = 10.0 ** (math.floor(math.log10(seconds)) - 2)
-    return float(f"{math.ceil(seconds / step - 1e-9) * step:.12g}")

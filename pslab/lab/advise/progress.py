@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-import math
 import sys
 import time
 from typing import Any
 
+from pslab.lab.advise.advice import shown
 from pslab.lab.advise.race import LEAST, RaceAnswer
 from pslab.lab.records import journal
 from pslab.lab.records.units import SPACE
@@ -33,7 +33,7 @@ class SearchProgress:
         left_s = max(0.0, self._until_s - time.monotonic())
         words = f"{_leads(answer)}trying {tried}; at most {left_s / 60:.1f} min left"
         if self._shown and self._page is not None:
-            self._page.show(f"<p>{html.escape(words)}</p>{'' if answer is None else _table(answer)}")
+            self._page.show(f"<p>{html.escape(words)}</p>{_table(answer)}")
         elif self._shown:
             live = sys.stderr.isatty()
             start, end = ("\r", "") if live else ("", "\n")
@@ -68,18 +68,9 @@ def _leads(answer: RaceAnswer | None) -> str:
     if answer is None:
         return ""
     leader = answer.standing(answer.policy)
-    sure = f" ({_share(leader.chance)} sure)" if len(leader.arrived_s) >= LEAST and leader.chance > 0 else ""
+    sure = f" ({100 * leader.chance:.0f}{SPACE}% sure)" if len(leader.arrived_s) >= LEAST and leader.chance > 0 else ""
     return f"{answer.policy} leads{sure}; "
 
 
-def _table(answer: RaceAnswer) -> str:
-    head = "".join(f"<th>{name}</th>" for name in ("policy", "learning rate", "seeds", "times the soonest", "chance"))
-    rows = [(each.policy, f"{each.learning_rate:g}", f"{len(each.arrived_s)} of {len(each.times_s)}",
-             f"{'≥ ' if each.capped else ''}{each.ratio:.2f}", _share(each.chance))
-            for each in answer.standings[:ROWS]]  # fmt: skip
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _share(chance: float) -> str:
-    return "" if math.isnan(chance) else f"{100 * chance:.0f}{SPACE}%"
+def _table(answer: RaceAnswer | None) -> str:
+    return "" if answer is None else str(shown(answer.standings[:ROWS]).to_html(index=False, border=0))

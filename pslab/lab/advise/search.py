@@ -17,7 +17,7 @@ from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.advise.advice import Advice
 from pslab.lab.advise.progress import SearchProgress
-from pslab.lab.advise.race import Race, RaceAnswer, Trial, rounded_up
+from pslab.lab.advise.race import Race, RaceAnswer, Trial, around, rounded_up
 from pslab.lab.advise.space import candidates, simplicity
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results
@@ -31,7 +31,6 @@ from pslab.lab.runs.run import sweep
 
 PROBED = 12  # iterations by which a policy's pace is told
 PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
-GRID = (0.5, 1.0, 2.0)  # times the centre: what each policy begins with
 WIDER = 3  # times that the pilot goes on beyond its best rate, if that lies at an end
 ROOM, OWN_ROOM = 4, 2  # times the default's pushes to the target: what other policies have at most, and it itself
 EVALUATIONS = 40  # of the runs that look for its learning rate; the others' come as often
@@ -162,7 +161,7 @@ class _Asking:
                 with_momentum.setdefault(repr(rule), []).append(name)
         for names in with_momentum.values() if rates is None else ():
             centres |= dict.fromkeys(names, self._pilot(names[0], centre, seed)[0])
-        grids = {name: rates or [at * factor for factor in GRID] for name, at in centres.items()}
+        grids = {name: rates or around(at) for name, at in centres.items()}
         return grids, needed
 
     def _pilot(self, policy: str, around: float, seed: int) -> tuple[float, float]:

@@ -292,11 +292,9 @@ class Spin:
 def ready(sources: Sequence[int], timeout_s: float | None = None, spin: Spin | None = None) -> list[int]:
     """The descriptors that can be read, or have ended, in their order; waits until there is one, or for `timeout_s`."""
     # select waits in microseconds; poll and epoll would round up to milliseconds
-    found = select.select(sources, (), (), 0)[0]
-    if found or timeout_s == 0:
+    found = select.select(sources, (), (), timeout_s if spin is None else 0)[0]
+    if found or spin is None or timeout_s == 0:
         return found
-    if spin is None:
-        return select.select(sources, (), (), timeout_s)[0]
     begin_s = time.monotonic()
     until_s = begin_s + (spin.s if timeout_s is None else min(spin.s, timeout_s))
     while not found and time.monotonic() < until_s:
