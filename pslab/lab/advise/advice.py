@@ -16,11 +16,11 @@ import pandas as pd
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.lab.advise.race import RaceAnswer, Standing
-from pslab.lab.advise.why import sentence, why
+from pslab.lab.advise.why import by_choice, sentence, why
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, over_seeds
-from pslab.lab.records.units import DASH, SPACE, digits
+from pslab.lab.records.units import DASH, SPACE, UNITS
 from pslab.lab.runs.run import sweep
 
 LONGER = 1.5  # of the pushes that virtual time needs, what real processes have at most
@@ -70,6 +70,12 @@ class Advice:
         """The pieces, in seconds, by which the advised policy takes more or less than the default; see
         pslab.lab.advise.why."""
         return why(self.default, self.winner, self.target)
+
+    @cached_property
+    def choices(self) -> pd.DataFrame:
+        """The way from the default to the advised policy, one choice after another, as far as those between were tried;
+        see `by_choice` in pslab.lab.advise.why. `plots.why` draws it, too."""
+        return by_choice(self.best, self._runs[self.default_policy], self._runs[self.answer.policy], self.target)
 
     @cached_property
     def best(self) -> Results:
@@ -202,7 +208,7 @@ def _median_s(results: Results, target: float) -> float:
 
 
 def _s(seconds: float) -> str:
-    return DASH if math.isnan(seconds) else f"{digits(seconds)}{SPACE}s"
+    return DASH if math.isnan(seconds) else UNITS["s"].form(seconds)
 
 
 def _percent(share: float) -> str:

@@ -59,6 +59,14 @@ def test_the_pieces_sum_to_what_the_advised_policy_is_sooner(advice: Advice):
     assert advice.why.seconds.sum() == pytest.approx(mean_s(advice.winner, common) - mean_s(advice.default, common))
 
 
+def test_the_way_from_the_default_goes_by_choices_that_were_tried(advice: Advice):
+    table = advice.choices
+    assert table.policy.iloc[0] == "BSP, dense"
+    assert table.seconds.iloc[-1] < table.seconds.iloc[0]
+    changed = {field for row in table.changed for field in row.split(", ") if field}
+    assert changed == {f for f in ("sync", "prune") if getattr(advice.run, f) != getattr(base(), f)}
+
+
 def test_the_runs_of_each_policy_at_its_best_rate_stand_side_by_side(advice: Advice):
     table = summary(advice.best, by="policy", goal=0.5, measures=["held_s"])
     for policy, row in advice.table.iterrows():
