@@ -23,10 +23,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_pool():
+    from pslab.config import products
     from pslab.engines.processes import pool
 
     acquire = pool.acquire
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(products.CHOICE, products.MKL)  # pinned bits and digests are those of torch's own products
         patch.setattr(pool, "acquire", lambda workers, *more, **fleet: acquire(max(workers, LARGEST), *more, **fleet))
         yield
     pool.release()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pslab.config import fleet as hosts
-from pslab.config import gpus, sources
+from pslab.config import gpus, products, sources
 from pslab.config.cluster import costs_grow
 from pslab.config.content import Unknown, content
 from pslab.config.fleet import Fleet
@@ -223,10 +223,10 @@ class Run:
         Raises:
             ConfigError: a module of the user's was edited after it was imported.
         """
-        return self.digest_on(gpus.kinds())
+        return self.digest_on(gpus.kinds(), products.here())
 
-    def digest_on(self, gpu: str) -> str:
-        """The digest that this run has on GPUs of this kind; on the CPU it does not matter."""
+    def digest_on(self, gpu: str, library: str = products.MKL) -> str:
+        """The digest that this run has on GPUs of this kind, or on a CPU where this library multiplies matrices."""
         named = {name: _sources(name, getattr(self, name)) for name in USERS}
         read = {name: files for name, files in named.items() if files}
         # only these changed under the same semantics
@@ -234,11 +234,18 @@ class Run:
         newer |= {"whole rounds": 1} if self._ended_torn else {}
         newer |= {"costs of its weights": 1} if self._costs_grow else {}
         newer |= {"stalest of all": 1} if self._missed_stalest else {}
+        newer |= {} if (found := self.products_of(library)) == products.MKL else {"products": found}
         newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
         fields = self.plain()
         if "fleet" in fields:  # on which addresses, and within which shares, changes no result
             fields |= {"fleet": Fleet.of(self.fleet).place}
         return digest_of({"semantics": SEMANTICS, **newer, **fields, **({"sources": read} if read else {})})
+
+    def products_of(self, library: str) -> str:
+        """The library that multiplies this run's matrices where this one is the machine's: MKL, unless linear layers
+        have all their weights at once, as float32 on the CPU."""
+        whole = self.pull != "keys" and self.ranges == "whole" and self.engine != "timing"
+        return library if whole and self.device == "cpu" and self.dtype == "float32" else products.MKL
 
     @property
     def _ended_torn(self) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
-from tiny import finished, tiny
+from tiny import finished, net, tiny
 from whole import conduct
 
+from pslab.config.products import CHOICE, ONEDNN
 from pslab.config.run import SEMANTICS, Run, digest_of
 from pslab.engines.experiment.experiment import Outcome
 from pslab.lab.judge.tables import tables_of
@@ -53,6 +56,21 @@ def counts(outcome: Outcome) -> list[Any]:
 @pytest.mark.parametrize("fleet", ["local", "loopback"])
 def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: Sequence[int]):
     assert list(filter(None, (problem(seed, fleet, drawn(seed)) for seed in seeds))) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}, {"prune": "dgc:5%", "workers": 3}], ids=str)
+@pytest.mark.parametrize("fleet", ["local", "loopback"])
+def test_with_onednn_all_processes_leave_the_same_bits(fleet: str, fields: dict[str, Any], monkeypatch):
+    """Children follow their parent, whatever is in their own environment; with MKL only the last bits are others."""
+    wanted = tiny(**{"workers": 2, "sync": "bsp", "model": partial(net, 96), **fields})
+    usual = conduct(wanted.but(engine="virtual", cluster=LINKS))[0]
+    finished(wanted.but(fleet=fleet, pushes=2))  # the pool begins
+    monkeypatch.setenv(CHOICE, ONEDNN)
+    expected, again = (conduct(wanted.but(engine="virtual", cluster=LINKS))[0] for _ in range(2))
+    found = finished(wanted.but(fleet=fleet))
+    assert expected.weights.tobytes() == again.weights.tobytes() == found.weights.tobytes() != usual.weights.tobytes()
+    assert expected.accuracy[-1].tolist()[2:] == again.accuracy[-1].tolist()[2:] == found.accuracy[-1].tolist()[2:]
+    assert np.allclose(expected.weights, usual.weights, atol=1e-3)
 
 
 @pytest.mark.parametrize("pushes", range(1, 9))

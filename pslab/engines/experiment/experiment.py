@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from pslab.config.cluster import APPLY_FACTORS, SELECT_FACTORS, Cluster
+from pslab.config.products import MKL
 from pslab.config.run import Run
 from pslab.config.table import find
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
@@ -55,6 +56,7 @@ class Setup:
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute
+    products: str = MKL  #: the library that multiplies matrices, in all processes
     assignment: Any = None  #: the worker of each training example (int64 [N]), if they are shared out once
     places: Any = None  #: of each key where servers hold it (int64 [keys]), if that is not in the order of the keys
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)

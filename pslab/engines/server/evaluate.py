@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
+from pslab.config.products import MKL
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import report
@@ -18,6 +19,7 @@ from pslab.tensors.workload.data import batch
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
 from pslab.tensors.workload.reading import slices
 from pslab.tensors.workload.running_statistics import Estimate, calibration
+from pslab.tensors.workload.straight import install
 
 BATCH = 1000
 CALIBRATION_BATCH = 256
@@ -36,6 +38,8 @@ class Evaluator:
         self._loss, self._metric = placed(job.loss, device), placed(job.metric, device)
         self._weights = torch.empty(job.layout.snapshot, dtype=self._dtype, device=device)
         self._module.to(device)
+        if job.products != MKL:
+            install(self._module, job.products)
         (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(self._module, self._weights)
         size_bytes, count = self._dataset.test_x.numel() * self._dtype.itemsize, len(self._dataset.test_y)
         self._at_once = BATCH if self._dataset.stored else max(1, min(BATCH, KEPT_BYTES * count // size_bytes))

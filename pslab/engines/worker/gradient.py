@@ -65,7 +65,7 @@ class Computing:
         self._sums, self.summed = sums, set[int]()
         self._dense = not (job.sparse or self._device.separate)  # nothing else reads the gradient here
         self._views: list[list[tuple[nn.Parameter, torch.Tensor, torch.Tensor | None]]] = []
-        self._straight = [] if job.keyed or self._layered else install(module)
+        self._straight = [] if job.keyed or self._layered else install(module, job.products)
         self._use(buffers)
 
     @property

@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from pslab.config import products
 from pslab.engines.processes.free_memory import free_memory_bytes
 from pslab.errors import ConfigError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
@@ -183,7 +184,8 @@ def cores() -> Finding:
     count, (gradient_s, apply_s) = machine.usable_cores(), machine.measure()
     shortest = {workers: machine.shortest_compute_s(workers, count, gradient_s, apply_s) for workers in WORKERS}
     each = ", ".join(f"{workers}: {1000 * s:.1f} ms" for workers, s in shortest.items())
-    found = (f"{count:g} cores, a gradient of the MLP takes {1000 * gradient_s:.1f} ms on one; "
+    found = (f"{count:g} cores; {products.here()} multiplies matrices of runs; "
+             f"a gradient of the MLP takes {1000 * gradient_s:.1f} ms on one by torch itself; "
              f"the shortest compute_s that can be emulated, by workers: {each}")  # fmt: skip
     usual_s = PRESETS["lab"]["compute_s"]
     if shortest[4] <= usual_s:

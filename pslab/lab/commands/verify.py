@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pslab.config.cluster import resolve_cluster
+from pslab.config.products import MKL
 from pslab.config.run import NAMED, Run
 from pslab.errors import ProtocolError, PslabError, RecordError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding, line
@@ -83,9 +84,10 @@ def sums(result: Result) -> Finding:
     if manifest.get("evaluation_sha256", now := evaluation_sum(result.path, manifest["weights_sha256"])) != now:
         raise RecordError(f"the evaluations of {result.path} are not those that were made of its weights")
     # a user's object is in a manifest by the digest of its content alone
-    gpu = str(manifest.get("environment", {}).get("gpu", ""))
-    if not result.run.unknown and "source" not in manifest and (now := result.run.digest_on(gpu)) != result.digest:
-        problem = f"the digest of its run is {now}, not {result.digest}: its parameters were changed"
+    made = manifest.get("environment", {})
+    named = result.run.digest_on(str(made.get("gpu", "")), str(made.get("products", MKL)))
+    if not result.run.unknown and "source" not in manifest and named != result.digest:
+        problem = f"the digest of its run is {named}, not {result.digest}: its parameters were changed"
         raise RecordError(f"{result.path}: {problem}, or it is of another version of pslab")
     if not result.path.name.startswith(result.digest):
         raise RecordError(f"{result.path} holds the record of {result.digest}")
@@ -237,7 +239,7 @@ def _elsewhere(manifest: Mapping[str, Any]) -> str:
     from pslab.lab.records.record import environment
 
     here, there = environment(str(manifest["run"].get("device"))), manifest.get("environment", {})
-    names = [name for name in ("torch", "machine", "capability", "gpu", "driver", "cuda")
-             if here.get(name) != there.get(name)]  # fmt: skip
+    names = [name for name in ("torch", "machine", "capability", "products", "gpu", "driver", "cuda")
+             if here.get(name) != there.get(name, MKL if name == "products" else None)]  # fmt: skip
     pairs = ", ".join(f"{name} {there.get(name)}, here {here.get(name)}" for name in names)
     return f"it was recorded with {pairs}: only there are bits the same" if pairs else "its machine was like this one"

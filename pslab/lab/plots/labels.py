@@ -242,7 +242,8 @@ class HasManifest(Protocol):
 
 
 #: What changes the last bits of a run, so that records made with several of them are not quite comparable.
-MADE_BY = {"capability": "instruction sets of the CPU", "torch": "versions of torch"}
+MADE_BY = {"capability": "instruction sets of the CPU", "torch": "versions of torch",
+           "products": "libraries of products"}  # fmt: skip
 
 
 def marks(results: Iterable[HasManifest]) -> str:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pslab.config import gpus
+from pslab.config import gpus, products
 from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import Run
@@ -222,12 +222,13 @@ def evaluation_sum(place: Path, weights_sha256: str) -> str:
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`; on a
-    GPU, by its kind, its driver and the libraries that torch brings. What has no deterministic form there has other
-    last bits each time (see pslab.tensors.device)."""
+    """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`,
+    and `products` names the library that multiplies matrices; on a GPU they hang on its kind, its driver and the
+    libraries that torch brings. What has no deterministic form there has other last bits each time (see
+    pslab.tensors.device)."""
     torch: Any = sys.modules.get("torch")
     found = {"pslab": __version__, "torch": version("torch"), "python": platform.python_version(),
-             "machine": platform.machine(), "cores": os.cpu_count(),
+             "machine": platform.machine(), "cores": os.cpu_count(), "products": products.here(),
              "capability": None if torch is None else torch.backends.cpu.get_cpu_capability()}  # fmt: skip
     if device != "cpu":
         found |= {"gpu": gpus.kinds(), "driver": gpus.version(), "deterministic": "where torch has such operations",

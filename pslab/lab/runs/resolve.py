@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pslab.config import sources, spec
+from pslab.config import products, sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.fleet import Fleet
 from pslab.config.run import Run
@@ -28,6 +28,7 @@ from pslab.tensors.device import DEVICES, no_cuda
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
+from pslab.tensors.products import check_products
 from pslab.tensors.sparse import SparseInputs, on_keys
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
@@ -60,6 +61,7 @@ def resolve(run: Run) -> Experiment:
     cluster = resolve_cluster(run.cluster)
     optimizer = resolve_optimizer(run.optimizer)
     _check_device(run)
+    check_products(library := run.products_of(products.here()))
     _check_sent(run)
     check_together(run, policies, cluster)
     dataset = _dataset(run)
@@ -91,7 +93,7 @@ def resolve(run: Run) -> Experiment:
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
         keyspace=keyspace, weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
-        running=running, device=DEVICES[run.device], assignment=assignment,
+        running=running, device=DEVICES[run.device], products=library, assignment=assignment,
         trains=run.engine != "timing", **policies,
     )  # fmt: skip
 

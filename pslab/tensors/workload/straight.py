@@ -18,6 +18,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from pslab.config.products import MKL
+from pslab.tensors.products import linear, product
+
 ALIGNMENT = 64  # bytes, of all that torch allocates
 SMALL = 1 << 12  # of fewer entries a pass costs nothing
 
@@ -37,8 +40,8 @@ class Straight:
 
     finite = False  #: whether the last gradient that was written is finite for sure, if that was asked
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self.layer, self.ordinary = layer, False
+    def __init__(self, layer: nn.Linear, library: str = MKL) -> None:
+        self.layer, self.library, self.ordinary = layer, library, False
         self._products: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __deepcopy__(self, memo: Any) -> Straight:
@@ -46,8 +49,10 @@ class Straight:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
-        if self.ordinary or x.dim() != 2 or not torch.is_grad_enabled():
+        if self.ordinary or x.dim() != 2:
             return functional.linear(x, weight, bias)
+        if not torch.is_grad_enabled():
+            return linear(x, weight, bias, self.library)
         found: torch.Tensor = _Linear.apply(x, weight, bias, self)  # type: ignore[no-untyped-call]
         return found
 
@@ -67,18 +72,23 @@ class Straight:
         products, self._products = self._products, []
         parameters = [(own.weight, self.layer.weight), *([] if own.bias is None else [(own.bias, self.layer.bias)])]
         alone = len(products) == 1 and all(parameter.grad is None for _, parameter in parameters)
-        if sums is not None and alone and _usual(*products[0]) and sums_alike(len(products[0][0]), sums):
-            _add(sums, *products[0])
+        if sums is not None and alone and self.may_add(*products[0], sums):
+            _add(sums, *products[0], self.library)
             return True
         self.finite = asked and alone and _is_bounded(*products[0])
-        for number, product in enumerate(products):
-            _write(own, *product, again=number > 0)
+        for number, factors in enumerate(products):
+            _write(own, *factors, self.library, again=number > 0)
         for place, parameter in parameters:
             if not products:
                 place.zero_()
             if parameter.grad is not None:  # what autograd has found
                 place.add_(parameter.grad)
         return False
+
+
+    def may_add(self, gradient: torch.Tensor, x: torch.Tensor, sums: Place) -> bool:
+        """Whether the product that is added to the sums has the bits of one that is added to them afterwards."""
+        return self.library != MKL or (_usual(gradient, x) and sums_alike(len(gradient), sums))
 
 
 def _is_bounded(gradient: torch.Tensor, x: torch.Tensor) -> bool:
@@ -88,17 +98,20 @@ def _is_bounded(gradient: torch.Tensor, x: torch.Tensor) -> bool:
     return norm * max(inputs, math.sqrt(len(x))) < torch.finfo(x.dtype).max / 4  # the norms are rounded
 
 
-def _add(place: Place, gradient: torch.Tensor, x: torch.Tensor) -> None:
-    place.weight.addmm_(gradient.t(), x, beta=place.factor)
+def _add(place: Place, gradient: torch.Tensor, x: torch.Tensor, library: str) -> None:
+    if library == MKL:
+        place.weight.addmm_(gradient.t(), x, beta=place.factor)
+    else:
+        place.weight.mul_(place.factor).add_(product(gradient.t(), x, library))
     if place.bias is not None:
         place.bias.mul_(place.factor).add_(gradient.sum(0))
 
 
-def _write(place: Place, gradient: torch.Tensor, x: torch.Tensor, *, again: bool) -> None:
+def _write(place: Place, gradient: torch.Tensor, x: torch.Tensor, library: str, *, again: bool) -> None:
     if again:  # the layer was used before
-        place.weight.add_(gradient.t().mm(x))
-    elif place.weight.data_ptr() % ALIGNMENT:  # where a product lies changes the last bits of some
-        place.weight.copy_(gradient.t().mm(x))
+        place.weight.add_(product(gradient.t(), x, library))
+    elif library != MKL or place.weight.data_ptr() % ALIGNMENT:  # where a product lies changes the last bits of some
+        place.weight.copy_(product(gradient.t(), x, library))
     else:
         torch.mm(gradient.t(), x, out=place.weight)
     if place.bias is None:
@@ -147,7 +160,7 @@ class _Linear(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.straight = straight
         ctx.save_for_backward(x, weight)
-        return functional.linear(x, weight, bias)
+        return linear(x, weight, bias, straight.library)
 
     @staticmethod
     @once_differentiable
@@ -158,11 +171,12 @@ class _Linear(torch.autograd.Function):
             return None, None, None, None
         if x.stride() == (1, len(x)):  # autograd's order for inputs in columns
             return weight.t().mm(gradient.t()).t(), None, None, None
-        return gradient.mm(weight), None, None, None
+        return product(gradient, weight, ctx.straight.library), None, None, None
 
 
-def install(module: nn.Module) -> list[Straight]:
-    """The layers of a module that write their gradients straight, which they do from now on."""
+def install(module: nn.Module, library: str = MKL) -> list[Straight]:
+    """The layers of a module that write their gradients straight, which they do from now on, with this library's
+    products."""
     shared = [id(parameter) for each in module.modules() for parameter in each.parameters(recurse=False)]
     found = list[Straight]()
     for layer in module.modules():
@@ -170,7 +184,7 @@ def install(module: nn.Module) -> list[Straight]:
         if isinstance(forward := vars(layer).get("forward"), Straight):  # of another worker of this process
             found += [] if forward.ordinary else [forward]
         elif isinstance(layer, nn.Linear) and _plain(layer, own) and all(shared.count(id(each)) == 1 for each in own):
-            found.append(Straight(layer))
+            found.append(Straight(layer, library))
             vars(layer)["forward"] = found[-1]
     return found
 

@@ -14,6 +14,7 @@ from ownpolicies import Largest
 from tiny import tiny
 from torch import nn
 
+from pslab.config.products import CHOICE, MKL, ONEDNN
 from pslab.config.run import Run
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
@@ -105,16 +106,20 @@ RULES = ("static:5%", "static:5%,mode=frozen", "static:1%,warm_up=1", "std:1", "
 @given(model=st.sampled_from([Plain, Changing, Mixed]), hidden=st.integers(64, 200), bias=st.booleans(),
        rule=st.sampled_from(RULES), batch_size=st.sampled_from([2, 7, 16, 64, 130, 256]),
        more=st.sampled_from([{}, {"dtype": "float64"}, {"on_nonfinite": "skip"}, {"sync": "local:2"},
-                             {"rate": "adagrad"}, {"on_death": "restart", "engine": "local"}]))  # fmt: skip
-@example(model=Plain, hidden=WIDE, bias=True, rule="static:5%", batch_size=16, more={})
-@example(model=Changing, hidden=WIDE, bias=True, rule="dgc:5%,warm_up=0", batch_size=16, more={})
+                             {"rate": "adagrad"}, {"on_death": "restart", "engine": "local"}]),
+       library=st.sampled_from([MKL, ONEDNN]))  # fmt: skip
+@example(model=Plain, hidden=WIDE, bias=True, rule="static:5%", batch_size=16, more={}, library=MKL)
+@example(model=Changing, hidden=WIDE, bias=True, rule="dgc:5%,warm_up=0", batch_size=16, more={}, library=MKL)
+@example(model=Changing, hidden=WIDE, bias=True, rule="dgc:5%,warm_up=0", batch_size=16, more={}, library=ONEDNN)
 def test_what_is_pushed_and_kept_has_the_bits_of_gradients_that_are_added_later(
-    model: Callable[..., nn.Module], hidden: int, bias: bool, rule: object, batch_size: int, more: dict[str, object]
+    model: Callable[..., nn.Module], hidden: int, bias: bool, rule: object, batch_size: int, more: dict[str, object],
+    library: str,
 ) -> None:
     fields = {"engine": "virtual", "cluster": "lab", "workers": 1, **more}
     pull = {"pull": "range"} if rule == "range:40" else {}
     run = tiny(model=partial(model, hidden, bias), batch_size=batch_size, prune=rule, **fields, **pull)
-    with one_thread():
+    with one_thread(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CHOICE, library)
         try:
             ours, other = iterations(run, 7), iterations(run, 7, ordinary=True)
         except ConfigError:  # rules and rates that exclude each other
@@ -136,6 +141,12 @@ def test_what_linear_layers_add_is_not_read_from_their_gradients(rule: str) -> N
         alike = {number for number, inputs in enumerate((INPUTS, WIDE))
                  if sums_alike(16, Place(torch.zeros(WIDE, inputs), None, factor))}  # fmt: skip
         assert all(summed == alike for *_, summed in iterations(wide(prune=rule), 3))
+
+
+def test_what_onednn_multiplies_is_added_whatever_the_layer(monkeypatch) -> None:
+    monkeypatch.setenv(CHOICE, ONEDNN)
+    with one_thread():
+        assert all(summed == {0, 1, 2} for *_, summed in iterations(wide(), 3))
 
 
 @pytest.mark.parametrize("fields", [
