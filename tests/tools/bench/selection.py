@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle
+from itertools import count, cycle
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from pslab.config.run import Run
 from pslab.config.spec import build
+from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.worker.gradient import Computing, module_of
+from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import Pruner
 from pslab.tensors.pruning.rules import Deviation, PruningRule, Static
@@ -23,6 +29,7 @@ THRESHOLDS = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3
 SIZES = (1_000_000, 25_000_000)  # within the cache and beyond it
 BARS = {0.015: (4.0, 1.5), 0.12: (30.0, 8.0)}  # density, at most -> passes, within the cache and beyond it
 SHARE_BAR, BATCH_SIZE = 0.06, 128  # of an iteration, pruning with all that belongs to it
+TRAINED_BARS = {"static": 0.03, "std": 0.03, "dynamic": 0.1, "dgc": 0.1}  # the same where products go into the residual
 CACHE_ENTRIES = 1 << 22
 
 
@@ -34,6 +41,7 @@ def rows(quick: bool) -> Iterator[Row]:
             for kind in DRAWS:
                 yield from selections(n, kind, seconds)
         yield from shares(seconds / 4)
+        yield from as_trained(seconds)
 
 
 def selections(n: int, kind: str, seconds: float) -> Iterator[Row]:
@@ -84,6 +92,37 @@ def shares(seconds: float, batch_size: int = BATCH_SIZE) -> Iterator[Row]:
             limit = SHARE_BAR if density <= min(BARS) and what == "pruning" else None
             yield Row(f"{text}: {words}", spent[what], spent["iteration"], f"an iteration of {against}", limit,
                       note=f"batch {batch_size}")  # fmt: skip
+
+
+def as_trained(seconds: float) -> Iterator[Row]:
+    """What pruning adds to an iteration of a worker, whose linear layers add their products into the residual."""
+    dense, usual = _iteration("none")
+    for text in THRESHOLDS:
+        pruned, _ = _iteration(text)
+        spent = interleaved({"dense": dense, "pruned": pruned}, seconds)
+        yield Row(f"{text}: pruning in training", spent["pruned"] - spent["dense"], spent["dense"],
+                  f"a dense iteration of {spent['dense'] * 1e3:.3g} ms", TRAINED_BARS[text.partition(":")[0]],
+                  note=f"batch {BATCH_SIZE}; {usual} weights")  # fmt: skip
+
+
+def _iteration(prune: str) -> tuple[Callable[[], object], int]:
+    """A worker's gradients of the thesis's MLP, one for each call, with what this rule does to them; its weights."""
+    run = Run(engine="virtual", cluster="lab", workers=1, batch_size=BATCH_SIZE, prune=prune, data="mnist:4096,256")
+    experiment, data = resolve(run), Arena()
+    layout = Layout.of(experiment)
+    job = Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset))
+    pruner = Pruner.of(job.prune, job.keyspace, layout.dtype)
+    buffer, steps = torch.zeros(layout.size), count()
+    computing = Computing(job, 0, job.shelf.dataset(data), experiment.weights.clone(), [buffer],
+                          module_of(job, experiment.device), pruner.kept, None, pruner.sums)  # fmt: skip
+    computing.warm_up()
+
+    def call() -> object:
+        step = next(steps)
+        computing.iteration(step, 0)
+        return pruner.prune(buffer, step, computing.summed) if job.sparse else computing.finite(0)
+
+    return call, layout.size
 
 
 def bar(density: float, n: int) -> float | None:
