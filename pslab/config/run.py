@@ -31,7 +31,7 @@ SEMANTICS = 5  # raise it when the same Run gives other results than before: old
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
          "cluster")  # fmt: skip
 # younger than some records: at their defaults nothing names them
-LATER = ("loss", "metric", "on_nonfinite", "partition", "servers", "placement", "fleet")
+LATER = ("inner", "outer_learning_rate", "loss", "metric", "on_nonfinite", "partition", "servers", "placement", "fleet")
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 # of the policies whose steps are rounds those with records in which rounds ended torn; an object says so by `rounds`
 ROUNDS = ("bsp", "local", "average", "admm")
@@ -83,7 +83,13 @@ class Run:
     ] = "whole"
     codec: Annotated[str, OneOf(*ROWS["codec"]), "how sparse payloads are written"] = "auto"
     optimizer: Annotated[Named, "at the server: an elementwise torch.optim class, as sgd:momentum=0.9"] = "sgd"
+    inner: Annotated[
+        str, "at each worker, where it trains by itself (diloco): as the optimizer, and perhaps clip=1; '': its paper's"
+    ] = ""
     learning_rate: Annotated[float, Bounds(above=0, at_most=1e6), "before rate and schedule"] = 0.1
+    outer_learning_rate: Annotated[
+        float | None, Bounds(above=0, at_most=1e6), "of the server's optimizer there; None: the paper's"
+    ] = None
     schedule: Annotated[Named, "what the learning rate is multiplied by as the budget is used up"] = "constant"
     push_weight: Annotated[
         float | None, Bounds(above=0, at_most=1e6), "the factor of a push that is applied alone; None: 1 / workers"

@@ -33,6 +33,7 @@ class Sync(Protocol):
     method             what its workers make of several gradients, and its server of their pushes: see
                        pslab.tensors.update.methods
     changes            True: a push is a change of the weights, which no learning rate scales
+    averages           a method: whether the step of an iteration's changes is their plain mean, and no optimizer's
     repeats            True: a worker has the examples of its first pass over the data in every pass
     sized              a method: for some `Lengths`, the policy with those in numbers that it was given in passes
     variants           a method of a policy that plans by instants (it says so by Searched): for so many workers, the
@@ -68,6 +69,11 @@ def one_each(iteration: int) -> int:
     return iteration
 
 
+def never(iteration: int) -> bool:
+    """Every step is one of the run's optimizer."""
+    return False
+
+
 def always(iteration: int) -> bool:
     """Every push holds something, and all weights are fetched."""
     return True
@@ -90,6 +96,7 @@ class Traits:
     gradients_before: Callable[[int], int] = one_each  #: gradients that a worker has computed before an iteration
     pushes: Callable[[int], bool] = always  #: whether the push of an iteration holds anything
     fetches: Callable[[int], bool] = always  #: whether the weights of an iteration are fetched
+    averages: Callable[[int], bool] = never  #: whether the step of an iteration is the plain mean of its changes
 
     @property
     def accumulates(self) -> bool:
@@ -120,4 +127,5 @@ def traits_of(sync: Sync) -> Traits:
         gradients_before=getattr(sync, "gradients_before", one_each),
         pushes=getattr(sync, "pushes", always),
         fetches=getattr(sync, "fetches", always),
+        averages=getattr(sync, "averages", never),
     )

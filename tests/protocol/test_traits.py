@@ -9,7 +9,7 @@ from ownpolicies import NeverWaits
 
 from pslab.config.spec import build
 from pslab.config.table import ROWS
-from pslab.protocol.traits import Traits, always, one_each, traits_of
+from pslab.protocol.traits import Traits, always, never, one_each, traits_of
 
 EXPECTED = {
     "bsp": Traits(1, barrier=True, rounds=True),
@@ -20,6 +20,7 @@ EXPECTED = {
     "elastic": Traits(whole=True, plans=True),
     "eager": Traits(eager=True, reads_own=True),
     "local": Traits(1, rounds=True, method="average"),  # and it accumulates gradients
+    "diloco": Traits(1, rounds=True, method="inner", changes=True),
     "average": Traits(1, rounds=True),  # until it is sized
     "downpour": Traits(method="replica"),
     "admm": Traits(1, rounds=True, method="consensus", changes=True, repeats=True),
@@ -29,8 +30,8 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_traits_of_the_policies(name):
     found = traits_of(build("sync", ROWS["sync"][name].example or name))
-    assert replace(found, gradients_before=one_each, pushes=always, fetches=always) == EXPECTED[name]
-    assert found.accumulates is (name in ("local", "downpour", "admm"))
+    assert replace(found, gradients_before=one_each, pushes=always, fetches=always, averages=never) == EXPECTED[name]
+    assert found.accumulates is (name in ("local", "diloco", "downpour", "admm"))
 
 
 def test_defaults_and_options():

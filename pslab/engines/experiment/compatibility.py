@@ -192,7 +192,9 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.method not in ("", *methods.METHODS):
         problem = f"has the method {traits.method!r}, which nothing computes; {nearest(traits.method, methods.METHODS)}"
         raise ConfigError("sync", run.sync, problem)
-    if traits.changes:
+    if traits.method == methods.INNER:
+        _check_inner(run, policies)
+    elif traits.changes:
         what = "pushes changes of the weights, not gradients"
         if not isinstance(policies["prune"], Dense):
             raise ConfigError("prune", run.prune, f"the policy {what}, none of which is to be left out: use none")
@@ -211,6 +213,17 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
             field = "on_nonfinite" if run.on_nonfinite == "skip" else "on_death"
             problem = "a worker goes on with weights that it fetched earlier, which would be lost: use stop"
             raise ConfigError(field, getattr(run, field), problem)
+
+
+def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
+    """Changes of workers that train by themselves are steps for the outer optimizer, whatever is pruned of them."""
+    rule, what = policies["prune"], "the policy pushes changes of the weights, not gradients"
+    if isinstance(rule, Ranges) or rule_traits(rule).momentum:
+        raise ConfigError("prune", run.prune, f"{what}, whose momentum is the server's: use none, static, std, dynamic")
+    if find("rate", policies["rate"]) is not ROWS["rate"]["constant"]:
+        raise ConfigError("rate", run.rate, f"{what}, which outer_learning_rate scales: use constant")
+    if run.pull == "keys":
+        raise ConfigError("pull", run.pull, "a worker's own optimizer has a state of all weights: use whole or changed")
 
 
 def _goes_on(sync: Any) -> bool:

@@ -25,6 +25,7 @@ from pslab.tensors.pruning.pruner import KeptVector, memories
 from pslab.tensors.pruning.rules import Dense
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.update import methods, rate_state
+from pslab.tensors.update.inner import InnerOptimizer
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -48,6 +49,8 @@ class Setup:
     prune: Any  #: a rule of pslab.tensors.pruning.pruner, or one of the user's
     optimizer: OptimizerSpec
     cluster: Cluster
+    inner: InnerOptimizer | None  #: of each worker, if the policy's method has one
+    outer_learning_rate: float  #: of pushes that are changes of the weights
     shell: nn.Module  #: the model without its weights
     keyspace: Keyspace
     parts: tuple[Part, ...]
@@ -115,6 +118,13 @@ class Setup:
         """What a push takes at the server, in the cluster's `apply_s`."""
         return apply_factor(self.cluster, self.optimizer, self.rate, self.sparse)
 
+    @cached_property
+    def inner_s(self) -> float:
+        """What a step of the workers' own optimizer takes in virtual time: what a dense push takes at the server."""
+        if self.inner is None:
+            return 0.0
+        return self.cluster.apply_s * apply_factor(self.cluster, self.inner.spec, None, False)
+
     @property
     def memories(self) -> dict[str, KeptVector]:
         """What each worker keeps from one gradient to the next."""
@@ -122,7 +132,7 @@ class Setup:
         pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
         squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
         own = {SQUARES: KeptVector(size, dtype)} if squares else {}
-        return {**pruned, **own, **methods.memories(self.sync, size, dtype)}
+        return {**pruned, **own, **methods.memories(self.sync, size, dtype, self.inner)}
 
 
 @dataclass(frozen=True, kw_only=True)

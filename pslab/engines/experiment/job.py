@@ -16,6 +16,7 @@ from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena, aligned
 from pslab.engines.experiment.wire import WHOLE
 from pslab.policies.partition import servers_of
+from pslab.protocol.server import Step
 from pslab.tensors.codec import frame_bytes
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.workload.data import Dataset
@@ -188,6 +189,10 @@ class Job(Setup):
     def payload_bytes(self, index: int, size_bytes: int) -> int:
         """What a payload of a range takes on a link: its size, or that of a frame of all entries if it is WHOLE."""
         return self._whole_bytes[index] if size_bytes == WHOLE else size_bytes
+
+    def averages(self, step: Step) -> bool:
+        """Whether a step is the plain mean of its changes."""
+        return any(self.traits.averages(push.iteration) for push in step.pushes)
 
     def learning_rate(self, applied: int) -> float:
         """The scheduled learning rate once so many gradients have been applied."""

@@ -41,7 +41,7 @@ class PushAccounts:
         if computing and job.layout.in_place:
             raise ProtocolError(f"{run.sync} has a barrier, but applies {len(pushes)} pushes while others compute")
         if job.traits.changes:
-            return 1.0
+            return 1.0 if job.averages(step) else job.outer_learning_rate
         applied = Applied(run.workers, len(pushes), step.aggregate, run.push_weight, stale, stalest, seen)
         return job.learning_rate(self.applied) * job.rate.scale(applied)
 

@@ -76,7 +76,7 @@ class TensorShard:
             gradients = methods.over_users(self._job.sync, self._job.parts[step.range], gradients)
         if self._rate_states and gradients:
             gradients = self._rate_states[step.range].adjust(step, gradients, computing)
-        self._store.step(step.range, gradients, rate)
+        self._store.step(step.range, gradients, rate, plain=self._job.averages(step))
 
     def lay(self, reply: Reply) -> int:
         """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such.

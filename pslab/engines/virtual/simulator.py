@@ -132,6 +132,7 @@ class Simulator:
             "emulation_ok": True,  # virtual time is what the cluster says, whatever the machine does
             "disturbed": False,
             **({"sweeps": sweeps} if sweeps else {}),
+            **({"inner_s": self._job.inner_s} if self._job.inner else {}),
             **driver.facts(),
             **fault_facts(self._job.cluster, faults.rows + (frames.rows if frames is not faults else [])),
             **skipped(self._job.run.on_nonfinite, (node.driver.skipped() for node in self.workers)),

@@ -139,12 +139,16 @@ class WorkerNode:
             driver.missing(layer) is not None for layer in range(len(job.ranges_of))
         )):  # fmt: skip
             self._start_gradient(iteration, now)
-        spent_s = driver.modelled_s(iteration)
+        spent_s = self._spent_s(iteration)
         if job.layered:
             self._pass = Pass(job, iteration, spent_s)
             self._forward(self._pass, now)
         else:
             self._until(now, spent_s, 1.0, self._computed, iteration)
+
+    def _spent_s(self, iteration: int) -> float:
+        """What the gradients of an iteration take, and the steps between them."""
+        return self.driver.modelled_s(iteration) + self._job.traits.gradients(iteration) * self._job.inner_s
 
     def _until(self, now: float, spent_s: float, share: float, act: Any, content: Any) -> None:
         """Computing ends; of this share of the model, gradients are then rated and chosen, and encoded if sparse."""
@@ -160,7 +164,7 @@ class WorkerNode:
         if body["payloads"] is None and (basis := self.driver.skip(iteration, self._basis)):
             self._basis, self._started = basis, True
             self._gradients.start(self.worker, iteration, [], now, basis)
-            self._until(now, self.driver.modelled_s(iteration), 1.0, self._computed, iteration)
+            self._until(now, self._spent_s(iteration), 1.0, self._computed, iteration)
             return
         self._ready(body, iteration, range(len(self._job.parts)), ends_s, selected_s, now)
 

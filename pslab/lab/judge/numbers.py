@@ -187,7 +187,8 @@ def computing(r: Reading) -> list[str]:
         times = ComputeTimes(r.cluster, r.run.seed, worker)
         for iteration in range(done[worker]):
             draws = r.traits.gradients(iteration) * (1 + skips.get((worker, iteration), 0))
-            due_s[worker, iteration] = drawn_s = sum(times.draw() for _ in range(draws))
+            drawn_s = sum(times.draw() for _ in range(draws)) + draws * float(r.facts.get("inner_s", 0.0))
+            due_s[worker, iteration] = drawn_s
             if r.cluster.faults and not r.layered:  # of whose passes a fault may meet any
                 at_s = float(began[worker, iteration])
                 due_s[worker, iteration] += faults.pause_s(worker, iteration, at_s, at_s + drawn_s)

@@ -17,20 +17,22 @@ from torch import nn
 from pslab.config import products, sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.fleet import Fleet
-from pslab.config.run import Run
+from pslab.config.run import FIELDS, Run
 from pslab.engines.experiment.compatibility import check_credit, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
 from pslab.policies.partition import evenly, in_parts
-from pslab.protocol.traits import sized
+from pslab.protocol.traits import sized, traits_of
 from pslab.tensors.device import DEVICES, no_cuda
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
 from pslab.tensors.products import check_products
 from pslab.tensors.sparse import SparseInputs, on_keys
-from pslab.tensors.update.optimizers import resolve_optimizer
+from pslab.tensors.update.inner import InnerOptimizer, resolve_inner
+from pslab.tensors.update.methods import INNER
+from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data, rounds
@@ -59,7 +61,7 @@ def resolve(run: Run) -> Experiment:
     """
     policies: dict[str, Any] = {kind: spec.resolve(kind, getattr(run, kind)) for kind in POLICIES}
     cluster = resolve_cluster(run.cluster)
-    optimizer = resolve_optimizer(run.optimizer)
+    optimizer, inner, outer_learning_rate = _optimizers(run, policies["sync"])
     _check_device(run)
     check_products(library := run.products_of(products.here()))
     _check_sent(run)
@@ -90,12 +92,26 @@ def resolve(run: Run) -> Experiment:
     if run.pull != "keys":  # what these take follows from the keys of a batch
         cluster = resolve_cluster(run.cluster, keyspace.size)
     return Experiment(
-        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
-        keyspace=keyspace, weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
+        run=run, optimizer=optimizer, inner=inner, outer_learning_rate=outer_learning_rate, cluster=cluster,
+        dataset=dataset, loss=loss, metric=metric, shell=shell, keyspace=keyspace,
+        weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         running=running, device=DEVICES[run.device], products=library, assignment=assignment,
         trains=run.engine != "timing", **policies,
     )  # fmt: skip
+
+
+def _optimizers(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | None, float]:
+    """The server's optimizer; if workers train by themselves, their own, and the server's learning rate of changes."""
+    if traits_of(sync).method != INNER:
+        for name in ("inner", "outer_learning_rate"):
+            if (value := getattr(run, name)) != FIELDS[name].default:
+                problem = "is for workers that train by themselves between two exchanges: set sync='diloco:20', say"
+                raise ConfigError(name, value, problem)
+        return resolve_optimizer(run.optimizer), None, 1.0
+    outer = sync.outer if run.optimizer == FIELDS["optimizer"].default else run.optimizer
+    rate = sync.outer_learning_rate if run.outer_learning_rate is None else run.outer_learning_rate
+    return resolve_optimizer(outer), resolve_inner(run.inner or sync.inner, sync.fresh), rate
 
 
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:

@@ -6,6 +6,7 @@
     replica      the same; what is not yet pushed is    each push by itself
                  kept where fetches and pushes differ
     consensus    x and u of ADMM                        the proximal step, residuals, rho
+    inner        steps of an optimizer of its own       a step of the outer optimizer by the mean
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ import torch
 from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.pruner import KeptVector
 from pslab.tensors.update.consensus import Consensus, Solving
+from pslab.tensors.update.inner import InnerOptimizer, InnerSteps
 from pslab.tensors.update.steps import Local, LocalSteps
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean_over_users, outside
 
-AVERAGE, REPLICA, CONSENSUS = METHODS = "average", "replica", "consensus"
+AVERAGE, REPLICA, CONSENSUS, INNER = METHODS = "average", "replica", "consensus", "inner"
 STATED = "stated"  # the memory of scalars that the server reads
 
 
-def memories(sync: Any, size: int, dtype: torch.dtype) -> dict[str, KeptVector]:
+def memories(
+    sync: Any, size: int, dtype: torch.dtype, inner: InnerOptimizer | None = None
+) -> dict[str, KeptVector]:
     """The vectors that each worker keeps for a policy from one push to the next."""
     traits = traits_of(sync)
     if traits.method == CONSENSUS:
@@ -34,7 +38,7 @@ def memories(sync: Any, size: int, dtype: torch.dtype) -> dict[str, KeptVector]:
         return {"x": own, "u": own, STATED: KeptVector(4, torch.float64, scalars=True)}
     if traits.method == REPLICA and sync.n_fetch != sync.n_push:
         return {"accrued": KeptVector(size, dtype), "moved": KeptVector(size, dtype)}
-    return {}
+    return {} if inner is None else inner.memories(size, dtype)
 
 
 def has_rho(sync: Any) -> bool:
@@ -42,20 +46,25 @@ def has_rho(sync: Any) -> bool:
     return traits_of(sync).method == CONSENSUS
 
 
-def at_worker(sync: Any, kept: Mapping[str, torch.Tensor], scale: float, rho: torch.Tensor | None) -> Local:
+def at_worker(
+    sync: Any, kept: Mapping[str, torch.Tensor], scale: float, rho: torch.Tensor | None,
+    inner: InnerOptimizer | None, dtype: torch.dtype,
+) -> Local:  # fmt: skip
     """A worker's half.
 
     Args:
         kept: the memories.
         scale: the rate of a push that is applied alone, in learning rates.
         rho: where the server states it, if the method has one.
+        inner: the optimizer of a method that has one.
+        dtype: of the weights.
     """
     method = traits_of(sync).method
     if method == CONSENSUS and rho is not None:
         return Solving(sync, kept["x"], kept["u"], kept[STATED], rho)
     if method == REPLICA:
         return LocalSteps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
-    return LocalSteps()
+    return LocalSteps() if inner is None else InnerSteps(inner, kept, dtype)
 
 
 def at_server(

@@ -1,4 +1,4 @@
-"""Optimizers of the server: elementwise classes of torch.optim, because a range's step must change only its slice."""
+"""Optimizers: elementwise classes of torch.optim, because a range's step must change only its slice."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ class OptimizerSpec:
         return self.cls(parameters, lr=learning_rate, **self.options)  # type: ignore[call-arg]
 
 
-def resolve_optimizer(value: object) -> OptimizerSpec:
+def resolve_optimizer(value: object, field: str = "optimizer") -> OptimizerSpec:
     """The optimizer that a Run names: "sgd", "sgd:momentum=0.9,nesterov=True", "adam:betas=(0.9;0.99)", or a class.
+    An error names the `field`.
 
     Raises:
         ConfigError: an unknown name, an optimizer that is not elementwise, an option that its class refuses.
@@ -59,29 +60,29 @@ def resolve_optimizer(value: object) -> OptimizerSpec:
     if isinstance(value, type) and value in ELEMENTWISE.values():
         return OptimizerSpec(value)
     if not isinstance(value, str):
-        raise ConfigError("optimizer", value, f"must be a name or class of torch.optim; {nearest('', ELEMENTWISE)}")
+        raise ConfigError(field, value, f"must be a name or class of torch.optim; {nearest('', ELEMENTWISE)}")
     name, positional, named = split(value)
     if name in WHOLE_TENSOR:
-        raise ConfigError("optimizer", value, f"{name} is not elementwise: {WHOLE_TENSOR[name]}")
+        raise ConfigError(field, value, f"{name} is not elementwise: {WHOLE_TENSOR[name]}")
     if name not in ELEMENTWISE:
-        raise ConfigError("optimizer", value, f"unknown name {name!r}; {nearest(name, ELEMENTWISE)}")
+        raise ConfigError(field, value, f"unknown name {name!r}; {nearest(name, ELEMENTWISE)}")
     if positional:
-        raise ConfigError("optimizer", value, f"options are given by name, as in '{name}:weight_decay=0.0001'")
+        raise ConfigError(field, value, f"options are given by name, as in '{name}:weight_decay=0.0001'")
     cls = ELEMENTWISE[name]
     known = [p for p in inspect.signature(cls).parameters if p not in ("params", "lr")]
     options = {}
     for key, text in named.items():
         if key not in known:
             problem = OPTIONS_OF_RUN.get(key) or f"no option {key!r}; {nearest(key, known)}"
-            raise ConfigError("optimizer", value, problem)
+            raise ConfigError(field, value, problem)
         try:
             options[key] = ast.literal_eval(text.replace(";", ","))
         except (ValueError, SyntaxError):
-            raise ConfigError("optimizer", value, f"{key}={text!r} is not a number, True, False or tuple") from None
-    return _tried(value, OptimizerSpec(cls, options))
+            raise ConfigError(field, value, f"{key}={text!r} is not a number, True, False or tuple") from None
+    return _tried(value, OptimizerSpec(cls, options), field)
 
 
-def _tried(value: str, spec: OptimizerSpec) -> OptimizerSpec:
+def _tried(value: str, spec: OptimizerSpec, field: str) -> OptimizerSpec:
     if spec.plain_sgd:
         return spec
     try:
@@ -89,5 +90,5 @@ def _tried(value: str, spec: OptimizerSpec) -> OptimizerSpec:
         weight.grad = torch.ones(2)
         spec.make([weight], 0.1).step()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError("optimizer", value, f"torch.optim.{spec.cls.__name__} refuses it: {error}") from None
+        raise ConfigError(field, value, f"torch.optim.{spec.cls.__name__} refuses it: {error}") from None
     return spec

@@ -175,18 +175,21 @@ class WeightStore:
         room = CHUNK if self._plain else max(part.size for part in parts)
         self._sum = torch.empty(min(room, len(weights)), dtype=weights.dtype)
 
-    def step(self, index: int, gradients: Sequence[Gradient], learning_rate: float) -> None:
-        """Apply the mean of some gradients to range `index` as one step of its optimizer; of none, nothing."""
-        state = self._ranges[index]
+    def step(
+        self, index: int, gradients: Sequence[Gradient], learning_rate: float, *, plain: bool = False
+    ) -> None:
+        """Apply the mean of some gradients to range `index` as one step of its optimizer, or a plain one, which the
+        optimizer does not see; of none, nothing."""
+        state, plain = self._ranges[index], plain or self._plain
         state.version += 1
         if not gradients:
             return
-        if self._plain and all(isinstance(g, Entries) and g.indices is not None for g in gradients):
+        if plain and all(isinstance(g, Entries) and g.indices is not None for g in gradients):
             self._sparse_step(state, [g for g in gradients if isinstance(g, Entries)], learning_rate)
             return
         dense = any(map(_is_dense, gradients))
         before = [p.clone() for p in state.parameters] if state.changed_at is not None and not dense else None
-        self._dense_step(state, gradients, learning_rate)
+        self._dense_step(state, gradients, learning_rate, None if plain else state.optimizer)
         if state.changed_at is not None:
             state.mark(before)
 
@@ -222,14 +225,16 @@ class WeightStore:
             if state.changed_at is not None and entries.indices is not None:
                 state.mark_entries(entries.indices)
 
-    def _dense_step(self, state: _Range, gradients: Sequence[Gradient], learning_rate: float) -> None:
-        if state.optimizer is None and len(gradients) == 1 and _is_dense(gradients[0]):
+    def _dense_step(
+        self, state: _Range, gradients: Sequence[Gradient], learning_rate: float, optimizer: Any
+    ) -> None:
+        if optimizer is None and len(gradients) == 1 and _is_dense(gradients[0]):
             offset = 0
             for parameter, s in zip(state.parameters, state.part.slices, strict=True):
                 parameter.add_(_piece(gradients[0], offset, s), alpha=-learning_rate)
                 offset += parameter.numel()
             return
-        if state.optimizer is None:
+        if optimizer is None:
             for offset, piece in state.part.pieces(CHUNK):
                 total = self._sum[: piece.stop - piece.start]
                 _sum(total, offset, piece, gradients)
@@ -242,9 +247,9 @@ class WeightStore:
             if len(gradients) > 1:
                 parameter.grad.div_(len(gradients))
             offset += parameter.numel()
-        for group in state.optimizer.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = learning_rate
-        state.optimizer.step()
+        optimizer.step()
         for parameter in state.parameters:
             parameter.grad = None  # the gradient of the next range takes its memory
 

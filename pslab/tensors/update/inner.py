@@ -1,0 +1,112 @@
+"""Steps of an optimizer of each worker's own between two exchanges: a worker's half of DiLoCo and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pslab.config.spec import split
+from pslab.errors import ConfigError
+from pslab.tensors.pruning.pruner import KeptVector, clipped
+from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
+from pslab.tensors.update.steps import Course
+
+NUMBERS = "inner numbers"  # the memory of what is no vector: whether there is a state yet, then each number of it
+
+
+@dataclass(frozen=True)
+class InnerOptimizer:
+    """An elementwise class of torch.optim over a worker's flat weights."""
+
+    spec: OptimizerSpec
+    clip: float | None = None  #: the largest norm of a gradient
+    fresh: bool = False  #: it begins anew after each exchange
+
+    def state(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """What it keeps of two weights, by name, after one step: [2] of a vector; a number has one element. The first
+        step of a process also imports torch's compiler."""
+        weights = torch.ones(2, dtype=dtype)
+        weights.grad = torch.ones(2, dtype=dtype)
+        optimizer = self.spec.make([weights], 0.1)
+        optimizer.step()
+        return {name: value for name, value in optimizer.state[weights].items() if isinstance(value, torch.Tensor)}
+
+    def memories(self, size: int, dtype: torch.dtype) -> dict[str, KeptVector]:
+        """The vectors that a worker keeps for it."""
+        if self.fresh or not (state := self.state(dtype)):
+            return {}
+        vectors = [name for name, value in state.items() if value.numel() > 1]
+        numbers = KeptVector(1 + len(state) - len(vectors), torch.float64, scalars=True)
+        return {f"inner {name}": KeptVector(size, dtype) for name in vectors} | {NUMBERS: numbers}
+
+
+def resolve_inner(value: str, fresh: bool) -> InnerOptimizer:
+    """The optimizer that a Run's `inner` names: as a server's (see `resolve_optimizer`), and perhaps `clip=1`.
+
+    Raises:
+        ConfigError: as `resolve_optimizer`; a clip that is no number above 0.
+    """
+    name, positional, named = split(value)
+    text = named.pop("clip", "")
+    try:
+        clip = float(text) if text else None
+    except ValueError:
+        clip = 0.0
+    if clip is not None and not clip > 0:
+        raise ConfigError("inner", value, f"clip={text} must be a number above 0, the largest norm of a gradient")
+    options = [*positional, *(f"{key}={option}" for key, option in named.items())]
+    spec = resolve_optimizer(f"{name}:{','.join(options)}" if options else name, "inner")
+    return InnerOptimizer(spec, clip, fresh)
+
+
+class InnerSteps:
+    """A worker's steps. What is pushed is by how much its weights have moved, old minus new.
+
+    Args:
+        kept: its `memories`.
+    """
+
+    keeps = True  # an iteration of one step is one of its own optimizer, too
+
+    def __init__(self, inner: InnerOptimizer, kept: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
+        self._inner, self._kept, self._numbers = inner, kept, kept.get(NUMBERS)
+        self._names = inner.state(dtype)  # here, and not while a run is timed
+        self._next: dict[str, Any] = {}  # the state after the course that was run
+
+    def run(self, course: Course) -> float:
+        weights, held, losses = course.weights, course.weights.clone(), []
+        optimizer = self._inner.spec.make([weights], course.rates[0])
+        if self._numbers is not None and self._numbers[0]:
+            optimizer.state[weights].update(self._state())
+        for batch, rate in zip(course.batches, course.rates, strict=True):
+            losses.append(course.at(batch))
+            gradient, clip = course.gradient, self._inner.clip
+            weights.grad = gradient if clip is None else clipped(gradient, clip)
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+        weights.grad = None
+        torch.sub(held, weights, out=course.gradient)
+        weights.copy_(held)
+        self._next = optimizer.state[weights]
+        return sum(losses) / len(losses)
+
+    def commit(self, course: Course) -> None:
+        if self._numbers is None:
+            return
+        numbers = [1.0]
+        for name, example in self._names.items():
+            if example.numel() > 1:
+                self._kept[f"inner {name}"].copy_(self._next[name])
+            else:
+                numbers.append(float(self._next[name]))
+        self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        """A copy of what is kept, which steps change."""
+        assert self._numbers is not None
+        numbers = iter(self._numbers[1:].tolist())
+        return {name: self._kept[f"inner {name}"].clone() if example.numel() > 1
+                else torch.full_like(example, next(numbers)) for name, example in self._names.items()}  # fmt: skip
