@@ -290,13 +290,15 @@ def _sources(field: str, value: object) -> dict[str, str]:
     """Digests of what a name stands for outside of pslab; {} for any other value.
 
     These are the user's files behind package.module:name, the images of a folder, a file of rows, or the interpreter
-    whose functions are the data.
+    whose functions or language reference are the data.
     """
     if not isinstance(value, str):
         return {}
     name = split(value)[0] if field == "data" else ""
     if name == "functions":
         return {"python": sys.version}
+    if name == "text":
+        return {"text": hashlib.sha256(sources.language_reference()).hexdigest()}
     if name in ("libsvm", "folder") and (place := _path(value)):
         if name == "libsvm":
             return {"rows": sources.file(place)}

@@ -189,6 +189,8 @@ ROWS = _table(
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
     Row("data", "folder", "pslab.tensors.datasets.image_folder:ImageFolder", example="folder:pictures,side=32",
         label="images of {path}, side {side}"),
+    Row("data", "text", "pslab.tensors.datasets.text:Text", example="text:2000,200",
+        label="language reference of Python, {train} windows to train, {test} to test"),
     Row("data", "functions", "pslab.tensors.datasets.functions:Functions", label="functions of Python"),
     Row("data", "libsvm", "pslab.tensors.datasets.libsvm:Libsvm", source="Chang and Lin (ACM TIST 2011)",
         example="libsvm:rows.txt", label="rows of {path}"),

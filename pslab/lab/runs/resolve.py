@@ -109,7 +109,7 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     if sized is None:
         check_memory(run, _size(module))
     x = dataset.train_x[:2]
-    return module, x if x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+    return module, x.long() if dataset.tokens or x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
 
 
 def _on_keys(module: nn.Module, keyspace: Keyspace, sample: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
