@@ -33,6 +33,7 @@ from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data, rounds
+from pslab.tensors.workload.gpt import GPT
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import (
     WeightsOnMeta,
@@ -70,6 +71,7 @@ def resolve(run: Run) -> Experiment:
     module, sample = _model(run, dataset)
     keyspace = Keyspace.of(module)
     _check_keys(run, dataset, keyspace)
+    _check_layers(run, policies["ranges"], module)
     shell, running = keyspace.shell(module), Running()
     if run.engine != "timing":
         _once(run, "sent", lambda: check_sent(shell))
@@ -197,6 +199,14 @@ def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
     if keyspace.size != inputs.key_count or [shape[:1] for shape in shapes] != [(inputs.key_count,)]:
         problem = f"must have one weight for each of the data's {inputs.key_count} keys, and no others, as 'linear' has"
         raise ConfigError("model", run.model, f"{problem}; it has {list(map(list, shapes))}: use pull='whole'")
+
+
+def _check_layers(run: Run, ranges: Any, module: nn.Module) -> None:
+    """Requests layer by layer are about layers that have one place in the model."""
+    if ranges.layered and isinstance(module, GPT):
+        problem = ("its table of bytes is the first layer and the last one, so that its gradient, due first on the way "
+                   "back, is complete last: layer by layer nothing would be gained; use ranges='whole'")  # fmt: skip
+        raise ConfigError("model", run.model, problem)
 
 
 def _assigned(run: Run, dataset: Dataset) -> Any:
