@@ -170,6 +170,8 @@ ROWS = _table(
     Row("schedule", "linear", "pslab.policies.schedules:Linear", label="linear schedule"),
     Row("schedule", "steps", "pslab.policies.schedules:Steps", example="steps:0.1,at=0.5/0.75",
         label="schedule in steps, ×{factor_each}, at {at}"),
+    Row("schedule", "cosine", "pslab.policies.schedules:Cosine", source="Loshchilov and Hutter (ICLR 2017)",
+        example="cosine:warm=20", label="cosine schedule, warm-up of {warm} steps, to {end:%}"),
     Row("schedule", "warmup", "pslab.policies.schedules:WarmUp", example="warmup:4,then=linear",
         label="warm-up of {epochs} epochs, then {then}"),
 

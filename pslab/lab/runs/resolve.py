@@ -65,7 +65,8 @@ def resolve(run: Run) -> Experiment:
     check_together(run, policies, cluster)
     dataset = _dataset(run)
     _check_batches(run, dataset)
-    policies["sync"] = sized(policies["sync"], lengths(run, rounds(len(dataset.train_y), run.workers, run.batch_size)))
+    how_long = lengths(run, rounds(len(dataset.train_y), run.workers, run.batch_size))
+    policies |= {kind: sized(policies[kind], how_long) for kind in ("sync", "schedule")}
     dtype = getattr(torch, run.dtype)
     loss, metric = resolve_loss(run.loss, dtype), resolve_metric(run.metric, dtype)
     module, sample = _model(run, dataset)
