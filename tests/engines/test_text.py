@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,16 @@ def test_workers_that_go_layer_by_layer_refuse_a_model_whose_first_and_last_laye
 def test_a_language_model_and_other_data_and_text_and_other_models_are_refused(fields: dict[str, str], words: str):
     with pytest.raises(ConfigError, match=words):
         resolve(wanted(**fields))
+
+
+
+@pytest.mark.slow
+def test_four_workers_under_bsp_learn_the_text_to_a_loss_of_2_3(tmp_path: Path):
+    run = Run(model="gpt:64", data="text", metric="loss", workers=4, batch_size=8, pushes=1600, learning_rate=3e-3,
+              optimizer="adamw:betas=(0.9;0.95),weight_decay=0.1", schedule="cosine:warm=20", engine="virtual",
+              cluster="lab", eval_every=100, target_accuracy=2.3)  # fmt: skip
+    result = quiet(run, tmp_path)
+    assert result.manifest["verdict"] == "valid"
+    assert (result.manifest["outcome"], result.manifest["pushes"] <= 1600) == ("target", True)
+    assert result.final <= 2.3 < result.accuracy.accuracy.iloc[-2]
+    assert result.accuracy.accuracy.iloc[0] == pytest.approx(math.log(256), abs=0.1)  # nothing is known at first
