@@ -29,7 +29,7 @@ SIZE = Bounds(at_least=1, at_most=10**9)
 
 @dataclass(frozen=True)
 class Text:
-    """The language reference of Python in windows of 64 bytes, after each of which the next one is to be foretold.
+    """The language reference of Python in windows of 64 bytes, of which a model predicts each next byte.
 
     Every tenth block of 2 KiB is for testing, and no byte is in both parts. With CPython 3.11.7: 6,581 windows to train
     and 703 to test, 107 distinct bytes. The name has the text's hash, since releases of Python differ in it.

@@ -1,4 +1,4 @@
-"""A small language model of GPT-2's shape: it foretells each byte of a text from the bytes before it."""
+"""A small language model of GPT-2's shape: it predicts each byte of a text from the bytes before it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT-2 (Radford et al., 2019) for bytes, without biases and dropout: [B, T] int64 -> scores [B, 256, T].
 
-    The scores at a place foretell the next byte. The output layer is the table of the bytes, which is tied to it.
+    The scores at a place predict the next byte. The output layer is the table of bytes itself: its weights are tied.
 
     Raises:
         ValueError: from the forward pass: inputs that are not so many bytes.
