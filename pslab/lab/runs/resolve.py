@@ -205,8 +205,8 @@ def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
 def _check_layers(run: Run, ranges: Any, module: nn.Module) -> None:
     """Requests layer by layer are about layers that have one place in the model."""
     if ranges.layered and isinstance(module, GPT):
-        problem = ("its table of bytes is the first layer and the last one, so that its gradient, due first on the way "
-                   "back, is complete last: layer by layer nothing would be gained; use ranges='whole'")  # fmt: skip
+        problem = ("its table of bytes is the first layer and the last one: it is used at both ends of a pass, and has "
+                   "no one place in the order of the layers; use ranges='whole'")  # fmt: skip
         raise ConfigError("model", run.model, problem)
 
 
