@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pslab.config.table import find
 from pslab.errors import ConfigError
 
 LOWER = ":lower"  # behind the name of a user's metric, where lower is better: records are read without its module
@@ -18,6 +19,10 @@ class Measured(Protocol):
 
     @property
     def metric(self) -> object: ...
+    @property
+    def loss(self) -> object: ...
+    @property
+    def data(self) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,12 @@ class Metric:
     name: str = "accuracy"
     lower: bool = False  #: whether lower is better
     share: bool = True
+    unit: str = ""  #: ``"nats per byte"``, where it has a name
+
+    @property
+    def in_unit(self) -> str:
+        """The unit behind a title: ``" (nats per byte)"``."""
+        return f" ({self.unit})" if self.unit else ""
 
     @property
     def worst(self) -> float:
@@ -69,7 +80,13 @@ def metric_of(run: Measured) -> Metric:
     _, colon, path = given.removesuffix(LOWER).partition(":")
     if colon:
         return Metric(_words(path.rpartition(".")[2]), given.endswith(LOWER), share=False)
-    return ACCURACY if name.strip().lower() == ACCURACY.name else Metric("loss", lower=True, share=False)
+    return ACCURACY if name.strip().lower() == ACCURACY.name else loss_of(run)
+
+
+def loss_of(run: Measured) -> Metric:
+    """The mean loss of a run on the test set, in nats per byte where it is the cross-entropy of bytes."""
+    units = [row.unit if (row := find(kind, value)) else "" for kind, value in (("loss", run.loss), ("data", run.data))]
+    return Metric("loss", lower=True, share=False, unit=" per ".join(units) if all(units) else "")
 
 
 def one_metric(runs: Iterable[Measured]) -> Metric:
@@ -78,11 +95,12 @@ def one_metric(runs: Iterable[Measured]) -> Metric:
     Raises:
         ConfigError: they have several.
     """
-    found = {repr(run.metric): metric_of(run) for run in runs}
-    if len({*found.values()}) > 1:
-        names = " and ".join(metric.name for metric in found.values())
-        raise ConfigError("metric", names, "these runs cannot be compared: keep one with results.where(metric=...)")
-    return next(iter(found.values()), ACCURACY)
+    found = [*dict.fromkeys(map(metric_of, runs))]
+    if len(found) > 1:
+        names = " and ".join(metric.name + metric.in_unit for metric in found)
+        field = "metric" if len({metric.name for metric in found}) > 1 else "data"  # or the loss
+        raise ConfigError("metric", names, f"these runs cannot be compared: keep one with results.where({field}=...)")
+    return found[0] if found else ACCURACY
 
 
 def _words(name: str) -> str:

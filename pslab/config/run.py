@@ -103,7 +103,9 @@ class Run:
     batch_size: Annotated[int, Bounds(at_least=1, at_most=1_000_000), "examples per worker and iteration"] = 64
     pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many, of all workers"] = 937
     seconds: Annotated[float | None, Bounds(at_least=1e-3, at_most=1e9), "stop after so long"] = None
-    target_accuracy: Annotated[float | None, "stop once the metric is as good: an accuracy from 0 to 1"] = None
+    target_accuracy: Annotated[
+        float | None, "stop once the metric is as good: an accuracy from 0 to 1, or a value of another metric"
+    ] = None
     cluster: Annotated[
         str | Mapping[str, Any],
         "a preset's name (in virtual time, lab instead of free), or a mapping of Cluster's fields; or a file of real "
@@ -303,13 +305,15 @@ def _sources(field: str, value: object) -> dict[str, str]:
     """Digests of what a name stands for outside of pslab; {} for any other value.
 
     These are the user's files behind package.module:name, the images of a folder, a file of rows, or the interpreter
-    whose functions are the data.
+    whose functions or language reference are the data.
     """
     if not isinstance(value, str):
         return {}
     name = split(value)[0] if field == "data" else ""
     if name == "functions":
         return {"python": sys.version}
+    if name == "text":
+        return {"text": hashlib.sha256(sources.language_reference()).hexdigest()}
     if name in ("libsvm", "folder") and (place := _path(value)):
         if name == "libsvm":
             return {"rows": sources.file(place)}

@@ -1,9 +1,11 @@
-"""The files of the user's modules and data: digests of their content; whether a module was edited after its import."""
+"""The files of the user's modules and data, and the interpreter's own text: digests of their content; whether a module
+was edited after its import."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import importlib.util
 import os
 import sys
@@ -82,6 +84,22 @@ def folder(path: Path, *, content: bool = True) -> str:
 def file(path: Path) -> str:
     """A digest of a file's content; "" if there is no such file."""
     return _content(path) if path.is_file() else ""
+
+
+@lru_cache(maxsize=1)
+def language_reference() -> bytes:
+    """The language reference that the interpreter carries for its help(): its topics in the order of their names, each
+    with an empty line behind it, in UTF-8. Releases of Python differ in it. Licence: PSF 2.
+
+    Raises:
+        ConfigError: an interpreter without it, as of some distributions.
+    """
+    try:
+        topics = importlib.import_module("pydoc_data.topics").topics
+    except ImportError as error:
+        problem = f"this interpreter carries no language reference ({error}): use a Python with pydoc_data.topics"
+        raise ConfigError("data", "text", problem) from None
+    return "".join(f"{topics[name]}\n\n" for name in sorted(topics)).encode()
 
 
 def _content(file: Path) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 class Row:
     """One name. A path is "module:attribute", or "module" where the module itself is meant.
 
-    Figures read the last five fields. A label is a template: "DSSP, s = {low}, up to {extra} more". Its first
+    Figures read the last six fields. A label is a template: "DSSP, s = {low}, up to {extra} more". Its first
     placeholders are the first fields of the class, in their order; a part between commas whose parameter is not given
     is left out; "{fraction:%}" is in per cent; the parameters that it does not mention follow it.
     """
@@ -39,6 +39,7 @@ class Row:
     marker: str = ""  #: reserved, where markers distinguish curves by this kind
     ramp: Mapping[float, str] = field(default_factory=dict)  #: the colour by the first parameter, mildest first
     averages: bool = False  #: of a synchronization policy: a step is the mean of several pushes
+    unit: str = ""  #: of a loss: what it is counted in; of data: what one target is
 
     def load(self) -> Any:
         """The class, factory or module that the path names."""
@@ -173,6 +174,8 @@ ROWS = _table(
     Row("schedule", "linear", "pslab.policies.schedules:Linear", label="linear schedule"),
     Row("schedule", "steps", "pslab.policies.schedules:Steps", example="steps:0.1,at=0.5/0.75",
         label="schedule in steps, ×{factor_each}, at {at}"),
+    Row("schedule", "cosine", "pslab.policies.schedules:Cosine", source="Loshchilov and Hutter (ICLR 2017)",
+        example="cosine:warm=20", label="cosine schedule, warm-up of {warm} steps, to {end:%}"),
     Row("schedule", "warmup", "pslab.policies.schedules:WarmUp", example="warmup:4,then=linear",
         label="warm-up of {epochs} epochs, then {then}"),
 
@@ -187,18 +190,22 @@ ROWS = _table(
         label="MLP, width {hidden}"),
     Row("model", "cnn", "pslab.tensors.workload.models:CNN", label="CNN"),
     Row("model", "linear", "pslab.tensors.workload.models:Regression", label="logistic regression, {keys} keys"),
+    Row("model", "gpt", "pslab.tensors.workload.gpt:Transformer", source="Radford et al. (OpenAI report 2019)",
+        example="gpt:64,layers=2", label="GPT, width {width}, {layers} layers"),
 
     Row("data", "mnist", "pslab.tensors.datasets.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
     Row("data", "folder", "pslab.tensors.datasets.image_folder:ImageFolder", example="folder:pictures,side=32",
         label="images of {path}, side {side}"),
+    Row("data", "text", "pslab.tensors.datasets.text:Text", example="text:2000,200",
+        label="language reference of Python, {train} windows to train, {test} to test", unit="byte"),
     Row("data", "functions", "pslab.tensors.datasets.functions:Functions", label="functions of Python"),
     Row("data", "libsvm", "pslab.tensors.datasets.libsvm:Libsvm", source="Chang and Lin (ACM TIST 2011)",
         example="libsvm:rows.txt", label="rows of {path}"),
     Row("data", "planted", "pslab.tensors.datasets.planted:Planted", example="planted:noise=0.2",
         label="planted rows, {rows} of {keys} keys, {per_row} in a row, {communities} communities, noise {noise:%}"),
 
-    Row("loss", "cross_entropy", "pslab.tensors.workload.objective:cross_entropy", label="cross-entropy"),
+    Row("loss", "cross_entropy", "pslab.tensors.workload.objective:cross_entropy", label="cross-entropy", unit="nats"),
     Row("loss", "mse", "pslab.tensors.workload.objective:mse", label="squared error"),
     Row("loss", "l1", "pslab.tensors.workload.objective:l1", label="absolute error"),
 

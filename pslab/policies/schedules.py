@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Protocol
 
 from pslab.config.parameters import Bounds, check
 from pslab.config.spec import resolve
+from pslab.errors import ConfigError
+from pslab.protocol.traits import Lengths
 
 
 class Schedule(Protocol):
-    """A learning-rate schedule."""
+    """A learning-rate schedule. It may have a method `sized`: for some `Lengths`, the schedule of such a run."""
 
     @property
     def needs_budget(self) -> bool:
@@ -71,6 +74,43 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Cosine:
+    """Linear growth to 1 in the first steps, then half a wave of the cosine down to a share of the rate.
+
+    A step is a gradient of each worker: `warm` steps are so many times `workers` pushes. Step t of the growth, from 0,
+    has the factor (t + 1) / warm.
+
+    Source: Loshchilov and Hutter (ICLR 2017)
+    """
+
+    warm: Annotated[int, Bounds(at_least=0, at_most=10**12), "steps of growth, fewer than the budget has"] = 0
+    end: Annotated[float, Bounds(at_least=0, at_most=1), "the factor at the end of the budget"] = 0.1
+    steps: Annotated[int, Bounds(at_least=0, at_most=10**12), "of each worker in the budget; 0: as the run has"] = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+        if 0 < self.steps <= self.warm:
+            problem = f"must be fewer than the {self.steps} steps that each worker's share of the budget has"
+            raise ConfigError("schedule", f"cosine:warm={self.warm}", f"{problem}: use a shorter one, or more pushes")
+
+    @property
+    def needs_budget(self) -> bool:
+        return True
+
+    def sized(self, lengths: Lengths) -> Cosine:
+        """The schedule with the steps of a run of these lengths."""
+        return self if self.steps else replace(self, steps=lengths.budget or 0)
+
+    def factor(self, progress: float, epoch: float) -> float:
+        step = progress * self.steps
+        if step < self.warm:
+            return min(1.0, (step + 1) / self.warm)
+        warm = self.warm / self.steps if self.warm else 0.0
+        angle = math.pi * (progress - warm) / (1.0 - warm)
+        return self.end + (1.0 - self.end) * (1.0 + math.cos(angle)) / 2
+
+
+@dataclass(frozen=True)
 class WarmUp:
     """Linear growth from `start` to 1 over the first epochs, times another schedule, which sees the whole budget.
 
@@ -86,8 +126,8 @@ class WarmUp:
 
     def __post_init__(self) -> None:
         check(self)
-        if isinstance(self.after, WarmUp):
-            raise ValueError("then must be another schedule")
+        if isinstance(self.after, WarmUp) or (isinstance(self.after, Cosine) and self.after.warm > 0):
+            raise ValueError("then must be another schedule, which does not warm up itself")
 
     @cached_property
     def after(self) -> Schedule:

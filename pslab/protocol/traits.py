@@ -58,10 +58,10 @@ class Lengths(NamedTuple):
     budget: int | None  #: the worker's share of the run's budget, if it has one
 
 
-def sized(sync: Any, lengths: Lengths) -> Any:
-    """The policy for a run of these lengths; a ConfigError if they lack what it needs."""
-    found = getattr(sync, "sized", None)
-    return sync if found is None else found(lengths)
+def sized(policy: Any, lengths: Lengths) -> Any:
+    """The policy, or the schedule, for a run of these lengths; a ConfigError if they lack what it needs."""
+    found = getattr(policy, "sized", None)
+    return policy if found is None else found(lengths)
 
 
 def one_each(iteration: int) -> int:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
+from pslab.config.metric import ACCURACY, Metric, loss_of, metric_of, one_metric
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 
@@ -81,3 +81,14 @@ def test_runs_of_two_metrics_cannot_be_compared():
     assert one_metric([Run(metric="loss"), Run(metric="loss", seed=1)]) == LOSS
     with pytest.raises(ConfigError, match="accuracy and loss"):
         one_metric([Run(), Run(metric="loss")])
+
+
+def test_the_cross_entropy_of_bytes_is_in_nats_per_byte_and_is_compared_with_no_other_loss():
+    text, recorded = (Run(data="text:100", metric="loss"), Run.of(Run(data="text:100", metric="loss").plain()))
+    assert {metric_of(run).unit for run in (text, recorded)} == {"nats per byte"}
+    assert (metric_of(text).name, metric_of(text).in_unit) == ("loss", " (nats per byte)")
+    assert metric_of(text) == loss_of(Run(data=" Text"))
+    others = Run(), Run(data="text", loss="mse"), Run(data="mine.text:text"), Run(data="text", loss=mean_error)
+    assert {loss_of(run).unit for run in others} == {""}
+    with pytest.raises(ConfigError, match=r"'loss \(nats per byte\) and loss': these .*where\(data=...\)"):
+        one_metric([text, Run(metric="loss")])

@@ -92,6 +92,8 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({**LAYERED, "sync": "eager"}, "asks for the whole model", "sync"),
         ({**LAYERED, "sync": "local:4"}, "pushes after several gradients", "sync"),
         ({**LAYERED, "ranges": "layer"}, "did you mean 'layers'", "ranges"),
+        ({"schedule": "cosine:warm=10"}, "must be fewer than the 10 steps", "schedule"),
+        ({"schedule": "cosine", "pushes": None, "seconds": 1.0}, "needs a budget: set pushes", "schedule"),
         (layer_shares((1, 1)), "of the model's 2 layers", "cluster.layer_shares"),
         (layer_shares((1, -1), (1, 1)), "a pair for each", "cluster.layer_shares"),
         ({"engine": "virtual", "cluster": {"overhead_s": 1.0}}, "needs a bandwidth_bit_s", "cluster.overhead_s"),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pslab.config.spec import build
+from pslab.errors import ConfigError
+from pslab.policies.schedules import Cosine
+from pslab.protocol.traits import Lengths, sized
 
 
 @pytest.mark.parametrize(("text", "factors"), [
@@ -12,6 +17,9 @@ from pslab.config.spec import build
     ("steps:0.1,at=0.5/0.75", pytest.approx([1, 1, 0.1, 0.01, 0.01])),
     ("warmup:4,then=linear", [0.25, 0.625 * 0.75, 0.5, 0.25, 0]),
     ("warmup:8,start=0,then=steps:0.1;at=0.5/0.75", pytest.approx([0, 0.25, 0.05, 0.0075, 0.01])),
+    ("cosine", pytest.approx([1, 0.1 + 0.45 * (1 + math.sqrt(0.5)), 0.55, 0.1 + 0.45 * (1 - math.sqrt(0.5)), 0.1])),
+    ("cosine:end=0", pytest.approx([1, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125), 0])),
+    ("warmup:4,then=cosine:end=1", [0.25, 0.625, 1, 1, 1]),
 ])  # fmt: skip
 def test_factors_over_the_budget(text, factors):
     schedule = build("schedule", text)
@@ -22,3 +30,18 @@ def test_factors_over_the_budget(text, factors):
 def test_a_warm_up_needs_what_comes_after_it():
     assert build("schedule", "warmup:2,then=linear").needs_budget
     assert not build("schedule", "warmup:2").needs_budget
+
+
+def test_the_cosine_begins_where_the_warm_up_of_so_many_steps_ends():
+    schedule = sized(build("schedule", "cosine:warm=20"), Lengths(passed=7, budget=100))
+    assert schedule == Cosine(warm=20, steps=100)
+    factors = [schedule.factor(step / 100, 0.0) for step in (0, 9, 19, 20, 60, 100)]
+    assert factors == pytest.approx([0.05, 0.5, 1, 1, 0.55, 0.1])
+    assert schedule.factor(19.75 / 100, 0.0) == 1  # where workers push one by one
+
+
+def test_a_warm_up_must_be_shorter_than_each_workers_share_of_the_budget():
+    schedule = build("schedule", "cosine:warm=20")
+    assert sized(schedule, Lengths(passed=7, budget=21)).factor(1.0, 0.0) == pytest.approx(0.1)
+    with pytest.raises(ConfigError, match="fewer than the 20 steps that each worker's share of the budget has"):
+        sized(schedule, Lengths(passed=7, budget=20))

@@ -52,7 +52,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "sgd:momentum=-1"}, "optimizer"),
     ({"optimizer": "sgd:nesterov=True"}, "optimizer"),
     ({"optimizer": "adam:0.9"}, "optimizer"),
-    ({"schedule": "cosine"}, "schedule"),
+    ({"schedule": "cosine:warm=-1"}, "schedule"),
     ({"schedule": "steps:2"}, "schedule"),
     ({"schedule": "steps:0.1,at=1.5"}, "schedule"),
     ({"schedule": "linear", "pushes": None, "seconds": 1.0}, "schedule"),

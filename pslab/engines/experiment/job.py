@@ -50,7 +50,7 @@ class SharedDataset:
     """Where a dataset's tensors lie in the data arena, or how they are read."""
 
     name: str
-    mean: float
+    mean: float | None
     std: float
     classes: int
     places: tuple[TensorLocation | SparseLocation | Column, ...]

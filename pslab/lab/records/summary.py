@@ -393,7 +393,7 @@ def facts_of(table: pd.DataFrame) -> list[dict[Any, Any]]:
 def unit_of(column: str, metric: Metric) -> Unit:
     """How the values of a column are drawn and written, where runs have this metric."""
     if column in METRICS:
-        return UNITS["accuracy" if metric.share else ""]
+        return UNITS["accuracy"] if metric.share else UNITS[""]._replace(title=metric.in_unit)
     return UNITS.get(MEASURES[column].unit if column in MEASURES else "", UNITS[""])
 
 

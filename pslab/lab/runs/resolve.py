@@ -36,6 +36,7 @@ from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data, rounds
+from pslab.tensors.workload.gpt import GPT
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import (
     WeightsOnMeta,
@@ -68,12 +69,14 @@ def resolve(run: Run) -> Experiment:
     check_together(run, policies, cluster)
     dataset = _dataset(run)
     _check_batches(run, dataset)
-    policies["sync"] = sized(policies["sync"], lengths(run, rounds(len(dataset.train_y), run.workers, run.batch_size)))
+    how_long = lengths(run, rounds(len(dataset.train_y), run.workers, run.batch_size))
+    policies |= {kind: sized(policies[kind], how_long) for kind in ("sync", "schedule")}
     dtype = getattr(torch, run.dtype)
     loss, metric = resolve_loss(run.loss, dtype), resolve_metric(run.metric, dtype)
     module, sample = _model(run, dataset)
     keyspace = Keyspace.of(module)
     _check_keys(run, dataset, keyspace)
+    _check_layers(run, policies["ranges"], module)
     shell, running = keyspace.shell(module), Running()
     if run.engine != "timing":
         _once(run, "sent", lambda: check_sent(shell))
@@ -127,7 +130,7 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     if sized is None:
         check_memory(run, _size(module))
     x = dataset.train_x[:2]
-    return module, x if x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+    return module, x.long() if dataset.tokens or x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
 
 
 def _on_keys(module: nn.Module, keyspace: Keyspace, sample: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
@@ -215,6 +218,14 @@ def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
     if keyspace.size != inputs.key_count or [shape[:1] for shape in shapes] != [(inputs.key_count,)]:
         problem = f"must have one weight for each of the data's {inputs.key_count} keys, and no others, as 'linear' has"
         raise ConfigError("model", run.model, f"{problem}; it has {list(map(list, shapes))}: use pull='whole'")
+
+
+def _check_layers(run: Run, ranges: Any, module: nn.Module) -> None:
+    """Requests layer by layer are about layers that have one place in the model."""
+    if ranges.layered and isinstance(module, GPT):
+        problem = ("its table of bytes is the first layer and the last one: it is used at both ends of a pass, and has "
+                   "no one place in the order of the layers; use ranges='whole'")  # fmt: skip
+        raise ConfigError("model", run.model, problem)
 
 
 def _assigned(run: Run, dataset: Dataset) -> Any:

@@ -43,7 +43,8 @@ class Dataset:
     train_y: Rows = field(repr=False)  #: [N, ...] int64: labels, 0 to classes - 1; or floating point: numbers
     test_x: Rows = field(repr=False)  #: [M, ...]
     test_y: Rows = field(repr=False)  #: [M, ...]
-    mean: float  #: of the inputs; of uint8 inputs after division by 255
+    #: of the inputs; of uint8 inputs after division by 255; None: uint8 inputs are tokens, indices as int64 ones are
+    mean: float | None
     std: float  #: the standard deviation, likewise
     classes: int  #: 0 without labels
 
@@ -67,8 +68,15 @@ class Dataset:
             if test.shape[1:] != train.shape[1:] or test.dtype != train.dtype:
                 sides = f"test_{name} is {described(test)}, train_{name} is {described(train)}"
                 raise self._error(f"{sides}: one example must have the same shape and dtype in both")
-        if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
+        if self.tokens and self.train_x.dtype != torch.uint8:
+            raise self._error(f"without a mean inputs are tokens, uint8, not {described(self.train_x)}")
+        if not (math.isfinite(self.mean or 0.0) and math.isfinite(self.std) and self.std > 0):
             raise self._error(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
+
+    @property
+    def tokens(self) -> bool:
+        """Whether inputs are bytes that a model looks up, as int64 inputs are, and not levels, which are normalized."""
+        return self.mean is None
 
     @property
     def stored(self) -> bool:
@@ -79,19 +87,19 @@ class Dataset:
         return ConfigError("data", self.name, problem)
 
 
-def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | None = None) -> Tensor:
-    """Normalized inputs: divided by 255 if uint8, then (x - mean) / std, in `dtype`; indices (int64) and the zeros of
-    sparse ones as they are.
+def batch(x: Tensor, dtype: torch.dtype, mean: float | None, std: float, out: Tensor | None = None) -> Tensor:
+    """Normalized inputs: divided by 255 if uint8, then (x - mean) / std, in `dtype`; indices (int64, and uint8 without
+    a mean) as int64, and the zeros of sparse ones as they are.
 
     Args:
         x: [B, ...] uint8, floating point or int64.
-        out: the tensor to write to, of x's shape and of `dtype`; a new one if None.
+        out: the tensor to write what is normalized to, of x's shape and of `dtype`; a new one if None.
 
     Raises:
         ValueError: `out` has another shape or dtype.
     """
-    if x.dtype == torch.int64 and out is None:
-        return x
+    if mean is None or (x.dtype == torch.int64 and out is None):
+        return x.long()
     if x.layout == torch.sparse_csr:
         return x.to(dtype)
     if out is None:

@@ -186,6 +186,17 @@ def test_batch_normalizes_like_torchvision(dtype: torch.dtype) -> None:
     assert floats.tolist() == [[1.0, 3.0]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tokens_are_indices_and_not_normalized(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0, 7], [255, 1]], dtype=torch.uint8)
+    data = Dataset("tokens", x, x.long(), x, x.long(), mean=None, std=1.0, classes=256)
+    found = batch(data.train_x, dtype, data.mean, data.std)
+    assert data.tokens
+    assert (found.dtype, found.tolist()) == (torch.int64, x.tolist())
+    with pytest.raises(ConfigError, match=r"without a mean inputs are tokens, uint8, not \[2, 2\] of torch.int64"):
+        dataclasses.replace(data, train_x=x.long(), test_x=x.long())
+
+
 def test_batch_writes_to_out() -> None:
     x, out = torch.full((2, 3), 255, dtype=torch.uint8), torch.empty(2, 3)
     assert batch(x, torch.float32, 0.0, 0.5, out) is out

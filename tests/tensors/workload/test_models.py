@@ -117,7 +117,7 @@ def test_models_of_torchvision_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [("mpl", "did you mean 'mlp'"), ("", "unknown name ''; allowed: cnn, linear, mlp"),
+    [("mpl", "did you mean 'mlp'"), ("", "unknown name ''; allowed: cnn, gpt, linear, mlp"),
      ("cnn:16", "cnn takes no parameters"), ("mlp:wide", "hidden='wide' cannot be read"),
      ("mlp:0", "a whole number of at least 1"),
      ("mlp:64,3", "mlp takes hidden=512; got 2 values"), ("mlp:width=64", "has no parameter 'width'"),

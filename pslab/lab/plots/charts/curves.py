@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
+from pslab.config.metric import ACCURACY, Metric, loss_of, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.charts.panels import Curve, compose, grey
 from pslab.lab.plots.charts.prelude import Group, Names, Shown, as_results, grouped, listed
@@ -52,7 +52,7 @@ def quantity(name: str, metric: Metric) -> Quantity:
     """What an evaluation has under a name: "accuracy" is its run's metric, whatever that is."""
     if name != "accuracy" or metric.share:
         return QUANTITIES[name]
-    return Quantity(f"test {metric.name}", words=f"test {metric.name}")
+    return Quantity(f"test {metric.name}{metric.in_unit}", words=f"test {metric.name}")
 
 
 FAR = 3.0  # times the median curve's length: then time and bytes are logarithmic
@@ -96,6 +96,8 @@ def curves(
     same = grouped(twins, by, shown.across.column, shown.down.column).groups if len(twins) else []
     metric = one_metric(result.run for result in shown.results) if "accuracy" in {*xs, *ys} else ACCURACY
     known = {name: quantity(name, metric) for name in (*xs, *ys)}
+    if "loss" in known and len(losses := {loss_of(result.run) for result in shown.results}) == 1:
+        known["loss"] = quantity("accuracy", *losses)
     drawn = _drawn(shown, same, [(x_, y_) for x_ in xs for y_ in ys], known, behind)
     y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, each), frame in curve.frames.items()
                                           if each == y_], log, zoom) for y_ in ys}  # fmt: skip
