@@ -183,32 +183,43 @@ def single(x: Any) -> Array:
 
 def packed(symbols: Array, width: int) -> Array:
     """Symbols as `width` bits each, lowest first, filled up to a byte with zeros: uint8."""
-    if width in (8, 16):
-        return symbols.astype(f"<u{width // 8}").view(np.uint8)
-    return np.packbits(bits_of(symbols, width), bitorder="little")
-
-
-def bits_of(numbers: Array, width: int) -> Array:
-    """The lowest bits of whole numbers below 2^32: uint8 [numbers, width], lowest first."""
-    octets = numbers.astype("<u4" if width > 8 else np.uint8).view(np.uint8).reshape(len(numbers), -1)
-    return np.unpackbits(octets, axis=1, count=width, bitorder="little")
-
-
-def numbers_of(bits: Array) -> Array:
-    """The whole numbers (int64) below 2^32 of such bits."""
-    octets = np.packbits(bits, axis=1, bitorder="little").astype(np.int64)
-    found: Array = octets @ (1 << 8 * np.arange(octets.shape[1]))
+    if width == 16:
+        return symbols.astype("<u2").view(np.uint8)
+    if 8 % width:
+        return np.packbits(bits_of(symbols, width), bitorder="little")
+    lanes = np.zeros((-(-len(symbols) * width // 8), 8 // width), np.uint8)
+    lanes.ravel()[: len(symbols)] = symbols
+    found: Array = np.bitwise_or.reduce(lanes << SHIFTS[::width], axis=1)
     return found
 
 
 def unpacked(code: Array, count: int, width: int) -> Array:
     """The symbols (int64) of a code of the right length; FrameError if it is not filled with zeros."""
-    if width in (8, 16):
-        return np.frombuffer(code.tobytes(), f"<u{width // 8}").astype(np.int64)
-    bits = np.unpackbits(code, bitorder="little")
-    if bits[count * width :].any():
+    if width == 16:
+        return np.frombuffer(code.tobytes(), "<u2").astype(np.int64)
+    if 8 % width:
+        bits = np.unpackbits(code, bitorder="little")
+        found, rest = numbers_of(bits[: count * width].reshape(count, width)), bits[count * width :]
+    else:
+        lanes = ((code[:, None] >> SHIFTS[::width]) & ((1 << width) - 1)).ravel()
+        found, rest = lanes[:count].astype(np.int64), lanes[count:]
+    if rest.any():
         raise FrameError("bits behind the last symbol that are not 0")
-    return numbers_of(bits[: count * width].reshape(count, width))
+    return found
+
+
+SHIFTS = np.arange(8, dtype=np.uint8)
+
+
+def bits_of(numbers: Array, width: int) -> Array:
+    """The lowest bits of whole numbers: uint8 [numbers, width], lowest first."""
+    return ((numbers[:, None] >> np.arange(width)) & 1).astype(np.uint8)
+
+
+def numbers_of(bits: Array) -> Array:
+    """The whole numbers (int64) of such bits."""
+    found: Array = bits @ (1 << np.arange(bits.shape[1]))
+    return found
 
 
 def signed(magnitudes: Array, negative: Array, width: int) -> Array:
