@@ -130,10 +130,9 @@ class Coded(ABC):
         if len(code) != self.bounds(n)[0]:
             raise FrameError(f"a code of {n} values takes {self.bounds(n)[0]} bytes, not {len(code)}")
         split = 4 * self.scales(n)
-        with np.errstate(invalid="ignore"):  # of what was forged
-            scales = np.frombuffer(code[:split].tobytes(), "<f4").astype(np.float64)
-        if not np.isfinite(scales).all() or (not self.signed and np.signbit(scales).any()):
-            raise FrameError("scales that are negative or not finite")
+        scales = finite(np.frombuffer(code[:split].tobytes(), "<f4"))
+        if not self.signed and np.signbit(scales).any():
+            raise FrameError("scales that are negative")
         symbols = unpacked(code[split:], self.symbols(n), self.width)
         if symbols.max(initial=0) >= self.levels:
             raise FrameError(f"a symbol of {symbols.max()}, of {self.levels} that there are")
@@ -179,6 +178,13 @@ def single(x: Any) -> Array:
     if not np.isfinite(found).all():
         raise NonFinite("a scale of the quantized values is too large for float32: nothing was sent")
     return found.astype(np.float64)
+
+
+def finite(numbers: Array) -> Array:
+    """Numbers as float64, all of them finite; else FrameError."""
+    if not np.isfinite(numbers).all():
+        raise FrameError("a scale or a symbol that is no finite number")
+    return numbers.astype(np.float64)
 
 
 def packed(symbols: Array, width: int) -> Array:
@@ -266,7 +272,7 @@ class Half(Coded):
         return v[:0], np.clip(v, -65504, 65504).astype("<f2").view("<u2").astype(np.int64)
 
     def values(self, scales: Array, symbols: Array) -> Array:
-        return finite(symbols.astype("<u2").view("<f2").astype(np.float64))
+        return finite(symbols.astype("<u2").view("<f2"))
 
 
 @dataclass(frozen=True)
@@ -287,14 +293,7 @@ class Brain(Coded):
         return v[:0], np.minimum(magnitude, self.LARGEST) | (whole >> 31 << 15)
 
     def values(self, scales: Array, symbols: Array) -> Array:
-        return finite((symbols << 16).astype("<u4").view("<f4").astype(np.float64))
-
-
-def finite(values: Array) -> Array:
-    """The values, all of them finite; else FrameError."""
-    if not np.isfinite(values).all():
-        raise FrameError("a symbol that stands for no number")
-    return values
+        return finite((symbols << 16).astype("<u4").view("<f4"))
 
 
 EIGHTHS = np.arange(127)
@@ -319,7 +318,7 @@ class Float8(Blockwise):
     def values(self, scales: Array, symbols: Array) -> Array:
         magnitudes, signs = unsigned(symbols, 8)
         if magnitudes.max(initial=0) >= len(E4M3):
-            raise FrameError("a symbol that stands for no number")
+            raise FrameError("a scale or a symbol that is no finite number")
         return E4M3[magnitudes] * signs * self.each(scales, len(symbols))
 
 
@@ -637,7 +636,7 @@ class Inceptionn:
         for tag, at in self._places(tags):
             symbols = numbers_of(bits[at])
             if tag == 3:
-                found[tags == tag] = finite(symbols.astype("<u4").view("<f4").astype(np.float64))
+                found[tags == tag] = finite(symbols.astype("<u4").view("<f4"))
             else:
                 magnitudes, signs = unsigned(symbols, at.shape[1])
                 found[tags == tag] = magnitudes * signs * self._units()[tag - 1]
