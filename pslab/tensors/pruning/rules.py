@@ -340,7 +340,9 @@ class BothSigns:
     def select(self, v: torch.Tensor) -> torch.Tensor:
         """The sorted indices; of equal entries those with lower indices."""
         found = []
-        for own in ((v > 0).nonzero().flatten(), (v < 0).nonzero().flatten()):
-            count = select.share(self.fraction, len(own)) if len(own) else 0
-            found.append(own[select.top(v[own], count)])
+        for own in (v.clamp(min=0), v.clamp(max=0)):
+            if count := int(own.count_nonzero()):
+                found.append(select.top(own, select.share(self.fraction, count)))
+        if not found:
+            return torch.empty(0, dtype=torch.int64, device=v.device)
         return torch.cat(found).sort().values

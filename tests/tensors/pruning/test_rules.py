@@ -70,7 +70,7 @@ def test_rules_by_name(text: str, rule: PruningRule) -> None:
      ("static:1%,warm_up=0.5", "cannot be read"), ("dgc:0", "above 0 and at"), ("dgc:0.1%,momentum=1", "below 1"),
      ("dgc:0.1%,sample=0", "above 0 and at"), ("dgc:0.1%,clip=0", "above 0, or None"), ("dgc:0.1%,clip=inf", "or None"),
      ("dgc:0.1%,momentum=0,nesterov=on", "needs a momentum"), ("dgc:0.1%,residual=off", "no parameter 'residual'"),
-     ("threshold:0", "above 0"), ("randomk:0", "above 0 and at"), ("adaq:2", "above 0 and at"),
+     ("threshold:0", "above 0"), ("randomk:0", "above 0 and at"), ("adaq:0", "above 0 and at"),
      ("none:1", "none takes no parameters"), ("statik:1%", "did you mean 'static'")],
 )  # fmt: skip
 def test_impossible_parameters_are_refused_by_name(text: str, words: str) -> None:
