@@ -275,5 +275,5 @@ class _Cut:
 
     def _dropped_bytes(self) -> dict[str, int]:
         """What the dropped pushes took, if all take the same."""
-        known = self.run.prune == "none" or not self.dropped
+        known = self.run.prune == self.run.quantize == "none" or not self.dropped
         return {"dropped_bytes": self.dropped * int(self.whole.pushes.bytes_up.iloc[0])} if known else {}
