@@ -205,13 +205,13 @@ def unpacked(code: Array, count: int, width: int) -> Array:
         return np.frombuffer(code.tobytes(), "<u2").astype(np.int64)
     if 8 % width:
         bits = np.unpackbits(code, bitorder="little")
-        found, rest = numbers_of(bits[: count * width].reshape(count, width)), bits[count * width :]
+        symbols, rest = numbers_of(bits[: count * width].reshape(count, width)), bits[count * width :]
     else:
-        lanes = ((code[:, None] >> SHIFTS[::width]) & ((1 << width) - 1)).ravel()
-        found, rest = lanes[:count].astype(np.int64), lanes[count:]
+        lanes: Array = ((code[:, None] >> SHIFTS[::width]) & ((1 << width) - 1)).ravel()
+        symbols, rest = lanes[:count], lanes[count:]
     if rest.any():
         raise FrameError("bits behind the last symbol that are not 0")
-    return found
+    return symbols.astype(np.int64)
 
 
 SHIFTS = np.arange(8, dtype=np.uint8)
