@@ -37,6 +37,7 @@ from pslab.lab.studies.parameters import of_notebook
 from pslab.policies.rates import Applied
 from pslab.protocol.requests import View
 from pslab.tensors.pruning.rules import RuleTraits
+from pslab.tensors.quantize.rules import QuantizationTraits
 from pslab.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -281,7 +282,8 @@ def in_this_process(cells: Sequence[str], place: Path) -> str:
 
 
 @pytest.mark.parametrize(("executed", "page", "own"), [
-    (in_this_process, "pruner", "prune"), *(pytest.param(in_a_kernel, *each, marks=pytest.mark.slow) for each in (
+    (in_this_process, "pruner", "prune"), (in_this_process, "compress", "quantize"),
+    *(pytest.param(in_a_kernel, *each, marks=pytest.mark.slow) for each in (
         ("pruner", "prune"), ("policy", "sync"), ("rate", "rate"), ("order", "order")))])  # fmt: skip
 def test_the_code_of_a_how_to_runs_in_a_notebook_in_virtual_time_and_on_real_processes(
     executed: Callable[[Sequence[str], Path], str], page: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -310,7 +312,8 @@ def test_what_an_own_object_must_have_stands_in_its_how_to():
         if each.guide:
             text = (ROOT / "docs" / each.guide).read_text()
             assert all(re.search(rf"`{name}\b|\bdef {name}\b|    {name} = ", text) for name in each.methods), kind
-    for page, fields in {"pruner": [f.name for f in dataclasses.fields(RuleTraits)], "rate": Applied._fields,
+    for page, fields in {"pruner": [f.name for f in dataclasses.fields(RuleTraits)],
+                         "compress": [f.name for f in dataclasses.fields(QuantizationTraits)], "rate": Applied._fields,
                          "order": View._fields}.items():  # fmt: skip
         text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
         assert [name for name in fields if not re.search(rf"\| `{name}\b", text)] == []

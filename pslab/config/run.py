@@ -28,10 +28,11 @@ from pslab.errors import ConfigError
 
 SEMANTICS = 5  # raise it when the same Run gives other results than before: old records are then not reused
 
-NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
-         "cluster")  # fmt: skip
+NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
+         "schedule", "cluster")  # fmt: skip
 # younger than some records: at their defaults nothing names them
-LATER = ("inner", "outer_learning_rate", "loss", "metric", "on_nonfinite", "partition", "servers", "placement", "fleet")
+LATER = ("inner", "outer_learning_rate", "quantize", "loss", "metric", "on_nonfinite", "partition", "servers", "placement",
+         "fleet")  # fmt: skip
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 # of the policies whose steps are rounds those with records in which rounds ended torn; an object says so by `rounds`
 ROUNDS = ("bsp", "local", "average", "admm")
@@ -73,6 +74,7 @@ class Run:
     servers: Annotated[int, Bounds(at_least=1, at_most=1024), "that hold the weights, each its part of them"] = 1
     sync: Annotated[Named, "when a worker may start its next iteration, and when a push is applied"] = "bsp"
     prune: Annotated[Named, "which entries of a gradient are pushed"] = "none"
+    quantize: Annotated[Named, "what is sent of a pushed value: all its bits, or a short code"] = "none"
     rate: Annotated[Named, "how far one applied push moves the weights"] = "constant"
     ranges: Annotated[Named, "what a request is about: the whole model, or each layer, or slices of layers"] = "whole"
     order: Annotated[Named, "which request goes next on a worker's link, where there are several"] = "fifo"

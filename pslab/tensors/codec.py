@@ -3,18 +3,14 @@
     frame  = header body
     header = length (u64) codec (u8) dtype (u8) zero (u16) n (u32) k (u32) CRC-32 (u32), little endian
 
-The CRC covers every byte of the frame except its own four. A codec writes the body. The codecs of this page lose
-nothing: their body is the k values, unchanged, and then the positions of these entries, which each codec writes in its
-own way. A dense frame, of all n entries, has no positions. A request for entries has positions and no values.
+The CRC covers every byte of the frame except its own four. The body is the k values, and then the positions of these
+entries, which each codec writes in its own way. A dense frame, of all n entries, has no positions. A request for
+entries has positions and no values.
 
-To add a codec, write a class with the methods of `PositionCodec`, or of `Codec` if it writes values in its own way, and
-give it a row in the table (`pslab.config.table`).
-A lossy compressor (quantized values, signs, low-rank factors) touches three files:
+Values travel unchanged, as float32 or float64, or as what a quantization rule has made of them (`Coding`): then the
+positions come first, since only they say how many of the values lie in which tensor, and so how long the codes are.
 
-    codec            its `write` gives a shorter body, its `read` a dense or sparse vector near the one that was
-                     written; with `exact = False` the worker adds what was lost to its residual
-    pruning rule     which entries are compressed; `Static(1.0)` takes all of them and has a residual
-    table of names   a row for each
+To add a codec, write a class with the methods of `PositionCodec`, and give it a row in `pslab.config.table`.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +40,8 @@ DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
 INDICES = (np.dtype(np.int64), np.dtype(np.int32))
 NO_VALUES = len(DTYPES)  # in the place of a dtype
 NAMES = tuple(name for name in ROWS["codec"] if name != "auto")  #: in the order of their numbers in the header
+#: In the order of their numbers in the header, behind NO_VALUES; one more is a rule of the user's.
+QUANTIZED = tuple(name for name in ROWS["quantize"] if name != "none")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +62,24 @@ class Positions(NamedTuple):
     written: Array
 
 
+class Coding(Protocol):
+    """How the values of a frame become bytes, where they are not sent as they are."""
+
+    @property
+    def number(self) -> int:
+        """In the header, in the place of a dtype."""
+
+    def write(self, entries: Entries) -> Array:
+        """The values as bytes (uint8)."""
+
+    def read(self, code: Array, indices: Array | None, k: int) -> Array:
+        """The k values of the entries at these indices (int64; None: all of them) from bytes (uint8).
+
+        Raises:
+            FrameError: bytes that `write` does not produce.
+        """
+
+
 class Counts(NamedTuple):
     """What decides how many bytes the positions of k entries of a vector of length n take."""
 
@@ -76,48 +92,9 @@ class Counts(NamedTuple):
 # --- codecs -----------------------------------------------------------------------------------------------------------
 
 
-class Codec(ABC):
-    """How entries become the body of a frame."""
-
-    exact: ClassVar[bool] = True  #: whether `read` gives the very entries that were written
-
-    @abstractmethod
-    def write(self, entries: Entries) -> tuple[Array, ...]:
-        """The body: arrays that follow each other."""
-
-    @abstractmethod
-    def read(self, body: Array, n: int, k: int, dtype: np.dtype[Any]) -> Entries:
-        """The entries from a body (uint8); their values may be a view of it.
-
-        Raises:
-            FrameError: a body that `write` does not produce.
-        """
-
-    @abstractmethod
-    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
-        """The least and the most bytes of a body with k of n entries (arrays of one shape)."""
-
-    def body_bytes(self, counts: Counts, itemsize: int) -> int:
-        """The length in bytes of a body; where only its bounds are known, the most that it may have."""
-        return int(self.bounds(np.array(counts.k), np.array(counts.n), itemsize)[1])
-
-
-class PositionCodec(Codec):
-    """The values of entries as they are, then their positions: increasing indices [k] (int32 or int64) of a vector of
+class PositionCodec(ABC):
+    """How the positions of a frame's entries are written: increasing indices [k] (int32 or int64) of a vector of
     length n."""
-
-    def write(self, entries: Entries) -> tuple[Array, ...]:
-        at = np.arange(entries.n) if entries.indices is None else entries.indices
-        return entries.values, self.positions(at, entries.n)
-
-    def read(self, body: Array, n: int, k: int, dtype: np.dtype[Any]) -> Entries:
-        split = k * dtype.itemsize
-        if k > n or split > len(body):
-            raise FrameError(f"a frame of {START + len(body)} bytes cannot hold {k} of {n} entries")
-        return Entries(n, self.indices(body[split:], n, k), np.frombuffer(body[:split], dtype))
-
-    def body_bytes(self, counts: Counts, itemsize: int) -> int:
-        return counts.k * itemsize + self.size_bytes(counts)
 
     @abstractmethod
     def positions(self, indices: Array, n: int) -> Array:
@@ -132,21 +109,29 @@ class PositionCodec(Codec):
         """
 
     @abstractmethod
+    def extent(self, body: Array, n: int, k: int) -> int:
+        """How many bytes the positions of k entries take that begin a body (uint8); perhaps more than it has."""
+
+    @abstractmethod
     def size_bytes(self, counts: Counts) -> int:
         """The length in bytes of `positions`."""
+
+    @abstractmethod
+    def bounds(self, k: Array, n: Array) -> tuple[Array, Array]:
+        """The least and the most bytes of `positions` of k of n entries (arrays of one shape)."""
 
 
 class AllEntries(PositionCodec):
     """Every entry of the vector, without positions."""
 
-    def write(self, entries: Entries) -> tuple[Array, ...]:
-        return (entries.values,)
-
-    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
-        return k * itemsize, k * itemsize
-
     def size_bytes(self, counts: Counts) -> int:
         return 0
+
+    def extent(self, body: Array, n: int, k: int) -> int:
+        return 0
+
+    def bounds(self, k: Array, n: Array) -> tuple[Array, Array]:
+        return 0 * k, 0 * k
 
     def positions(self, indices: Array, n: int) -> Array:
         return np.empty(0, np.uint8)
@@ -162,8 +147,11 @@ class Coordinates(PositionCodec):
     def size_bytes(self, counts: Counts) -> int:
         return 4 * counts.k
 
-    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
-        return k * (itemsize + 4), k * (itemsize + 4)
+    def extent(self, body: Array, n: int, k: int) -> int:
+        return 4 * k
+
+    def bounds(self, k: Array, n: Array) -> tuple[Array, Array]:
+        return 4 * k, 4 * k
 
     def positions(self, indices: Array, n: int) -> Array:
         return indices.astype("<i4")
@@ -183,9 +171,11 @@ class Bitmap(PositionCodec):
     def size_bytes(self, counts: Counts) -> int:
         return -(-counts.n // 8)
 
-    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
-        size = k * itemsize + np.ceil(n / 8)
-        return size, size
+    def extent(self, body: Array, n: int, k: int) -> int:
+        return -(-n // 8)
+
+    def bounds(self, k: Array, n: Array) -> tuple[Array, Array]:
+        return np.ceil(n / 8), np.ceil(n / 8)
 
     def positions(self, indices: Array, n: int) -> Array:
         written = np.zeros(-(-n // 8), np.uint8)
@@ -212,9 +202,12 @@ class Varint(PositionCodec):
     def size_bytes(self, counts: Counts) -> int:
         return counts.varint_bytes
 
-    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
-        least = k * (itemsize + 1)
-        return least, least + sum(np.minimum(k, (n - k) // 2**bits) for bits in self.LIMITS)
+    def extent(self, body: Array, n: int, k: int) -> int:
+        last = np.flatnonzero(body < 128)[:k]  # the last byte of each
+        return int(last[-1]) + 1 if 0 < k == len(last) else k
+
+    def bounds(self, k: Array, n: Array) -> tuple[Array, Array]:
+        return k, k + sum(np.minimum(k, (n - k) // 2**bits) for bits in self.LIMITS)
 
     def positions(self, indices: Array, n: int) -> Array:
         room = np.empty(loops().VARINT_BYTES * len(indices), np.uint8)
@@ -233,26 +226,30 @@ class Varint(PositionCodec):
 
 
 class RunLengths(PositionCodec):
-    """Positions of consecutive entries: the starts of all runs as u32, then their lengths."""
+    """Positions of consecutive entries: the lengths of all runs as u32, then their starts."""
 
     RUN_BYTES = 8
 
     def size_bytes(self, counts: Counts) -> int:
         return self.RUN_BYTES * counts.runs
 
-    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
+    def extent(self, body: Array, n: int, k: int) -> int:
+        lengths = np.frombuffer(body[: len(body) // 4 * 4], "<u4").astype(np.int64)
+        return self.RUN_BYTES * (int(np.cumsum(lengths).searchsorted(k)) + 1) if k else 0  # they add up to k
+
+    def bounds(self, k: Array, n: Array) -> tuple[Array, Array]:
         fewest, most = np.minimum(1, k), np.minimum(k, n - k + 1)
-        return k * itemsize + self.RUN_BYTES * fewest, k * itemsize + self.RUN_BYTES * most
+        return self.RUN_BYTES * fewest, self.RUN_BYTES * most
 
     def positions(self, indices: Array, n: int) -> Array:
-        room = np.empty((2, len(indices)), "<u4")
-        runs = loops().write_runs(_int64(indices), *room)
+        lengths, starts = room = np.empty((2, len(indices)), "<u4")
+        runs = loops().write_runs(_int64(indices), starts, lengths)
         return room[:, :runs].ravel()
 
     def indices(self, positions: Array, n: int, k: int) -> Array:
         if len(positions) % self.RUN_BYTES:
             raise FrameError(f"{len(positions)} bytes are not a whole number of runs of {self.RUN_BYTES}")
-        starts, lengths = np.frombuffer(positions, "<u4").reshape(2, -1).astype(np.int64)
+        lengths, starts = np.frombuffer(positions, "<u4").reshape(2, -1).astype(np.int64)
         if int(lengths.sum()) != k:  # so that the memory needed is bounded by k
             raise FrameError(f"runs of {lengths.sum()} entries for {k} values")
         indices = np.empty(k, np.int64)
@@ -276,23 +273,10 @@ def prepare() -> None:
 
 
 @cache
-def codec_of(name: str) -> Codec:
+def codec_of(name: str) -> PositionCodec:
     """The codec of a name of the table, but for "auto"."""
-    found: Codec = ROWS["codec"][name].load()()
+    found: PositionCodec = ROWS["codec"][name].load()()
     return found
-
-
-def _positional(name: str) -> PositionCodec:
-    """The codec of a name, for a frame of positions alone; FrameError if it writes none."""
-    found = codec_of(name)
-    if not isinstance(found, PositionCodec):
-        raise FrameError(f"a frame of codec {name} has no positions")
-    return found
-
-
-def is_exact(name: str) -> bool:
-    """Whether frames hold the very entries that were written, with this codec or "auto"."""
-    return name == "auto" or codec_of(name).exact
 
 
 AUTO = ("coordinates", "bitmap", "varint", "runs")  #: of these `auto` takes the shortest
@@ -319,8 +303,7 @@ def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "a
         return frame_bytes(n, itemsize)
     skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
     more = sum(map(_more_bytes, skipped))  # each entry has a byte, and a gap's has these
-    counts = Counts(n, k, k + more, len(slices))
-    return START + codec_of(_shortest(counts)[1] if codec == "auto" else codec).body_bytes(counts, itemsize)
+    return START + k * itemsize + _position_bytes(Counts(n, k, k + more, len(slices)), codec)
 
 
 def spread_bytes(n: int, k: int, itemsize: int, codec: str = "auto") -> int:
@@ -331,7 +314,11 @@ def spread_bytes(n: int, k: int, itemsize: int, codec: str = "auto") -> int:
     longer = gaps * n // max(k, 1) - gap * gaps  # of the gaps between entries: those that are one longer
     more = (gaps - longer) * _more_bytes(gap - 1) + longer * _more_bytes(gap)
     counts = Counts(n, k, k + more, min(k, 1 + (longer if gap == 1 else gaps)))
-    return START + codec_of(_shortest(counts)[1] if codec == "auto" else codec).body_bytes(counts, itemsize)
+    return START + k * itemsize + _position_bytes(counts, codec)
+
+
+def _position_bytes(counts: Counts, codec: str) -> int:
+    return _shortest(counts)[0] if codec == "auto" else codec_of(codec).size_bytes(counts)
 
 
 def _more_bytes(skipped: int) -> int:
@@ -348,40 +335,38 @@ def position_bytes(indices: Array, n: int) -> int:
     return _shortest(counts)[0]
 
 
-def body_bounds(k: Array, n: Array, itemsize: int, codec: str) -> tuple[Array, Array]:
-    """The least and the most bytes that a frame of k of n entries (arrays of one shape) has after its header."""
+def position_bounds(k: Array, n: Array, codec: str) -> tuple[Array, Array]:
+    """The least and the most bytes that the positions of k of n entries (arrays of one shape) take in a frame."""
     if codec != "auto":
-        return codec_of(codec).bounds(k, n, itemsize)
-    low, high = zip(*(codec_of(name).bounds(k, n, itemsize) for name in AUTO), strict=True)
-    return (np.where(k == n, n * itemsize, np.minimum.reduce(low)),
-            np.where(k == n, n * itemsize, np.minimum.reduce(high)))  # fmt: skip
+        return codec_of(codec).bounds(k, n)
+    low, high = zip(*(codec_of(name).bounds(k, n) for name in AUTO), strict=True)
+    return np.where(k == n, 0, np.minimum.reduce(low)), np.where(k == n, 0, np.minimum.reduce(high))
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
-def encode(entries: Entries, codec: str = "auto") -> bytes:
+def encode(entries: Entries, codec: str = "auto", coding: Coding | None = None) -> bytes:
     """One frame, as `encode_into` writes it.
 
     Raises:
         ValueError: invalid entries or an unknown codec.
     """
-    name = _chosen(entries, codec)
-    body = codec_of(name).write(entries)
-    frame = bytearray(START + sum(part.nbytes for part in body))
-    _lay(memoryview(frame), name, entries.n, len(entries.values), entries.values.dtype, body)
+    content = _content(entries, codec, coding)
+    frame = bytearray(START + sum(part.nbytes for part in content.body))
+    _lay(memoryview(frame), content)
     return bytes(frame)
 
 
-def encode_into(buffer: memoryview, entries: Entries, codec: str = "auto") -> int:
+def encode_into(
+    buffer: memoryview, entries: Entries, codec: str = "auto", coding: Coding | None = None
+) -> int:
     """Write one frame to the start of `buffer` and return its length in bytes; `auto` takes the shortest codec.
 
     Raises:
         ValueError: invalid entries (indices that do not increase, for example), an unknown codec, a buffer too small.
     """
-    name = _chosen(entries, codec)
-    body = codec_of(name).write(entries)
-    return _lay(buffer, name, entries.n, len(entries.values), entries.values.dtype, body)
+    return _lay(buffer, _content(entries, codec, coding))
 
 
 def positions_of(indices: Array, n: int, codec: str = "auto") -> Positions:
@@ -391,7 +376,7 @@ def positions_of(indices: Array, n: int, codec: str = "auto") -> Positions:
         ValueError: as `encode_into`.
     """
     name = _chosen(Entries(n, indices, np.empty(len(indices), DTYPES[0])), codec)
-    written = _positional(name).positions(indices, n).copy()  # without the room beside them
+    written = codec_of(name).positions(indices, n).copy()  # without the room beside them
     return Positions(n, len(indices), name, written)
 
 
@@ -402,8 +387,9 @@ def write_into(buffer: memoryview, positions: Positions, values: Array | None = 
         ValueError: a buffer too small.
     """
     n, k, codec, written = positions
-    body = (written,) if values is None else (values, written)
-    return _lay(buffer, codec, n, k, None if values is None else values.dtype, body)
+    if values is None:
+        return _lay(buffer, Content(codec, NO_VALUES, n, k, (written,)))
+    return _lay(buffer, Content(codec, DTYPES.index(values.dtype), n, k, (values, written)))
 
 
 def requested(frame: memoryview | bytes, n: int) -> Array:
@@ -413,15 +399,16 @@ def requested(frame: memoryview | bytes, n: int) -> Array:
         FrameError: as `decode`, or a frame that has values.
     """
     view = memoryview(frame).cast("B")
-    codec, dtype, length, k = _header(view)
-    if dtype is not None or length != n or k > n:
+    codec, number, length, k = _header(view)
+    if number != NO_VALUES or length != n or k > n:
         raise FrameError(f"a frame of {k} of {length} entries is not one that asks for some of {n}")
-    found = _positional(codec).indices(np.frombuffer(view[START:], np.uint8), n, k)
+    found = codec_of(codec).indices(np.frombuffer(view[START:], np.uint8), n, k)
     return np.arange(n) if found is None else found
 
 
-def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
-    """The entries of a complete, unchanged frame. With `n`, only a vector of that length is accepted.
+def decode(frame: memoryview | bytes, n: int | None = None, coding: Coding | None = None) -> Entries:
+    """The entries of a complete, unchanged frame. With `n`, only a vector of that length is accepted, with a `coding`
+    only values that are written so.
 
     The values may be a view of `frame`: copy what has to outlive it. The frame's length bounds the memory needed.
 
@@ -429,12 +416,23 @@ def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
         FrameError: truncated, trailing or changed bytes, or contents that do not describe a vector.
     """
     view = memoryview(frame).cast("B")
-    codec, dtype, length, k = _header(view)
+    codec, number, length, k = _header(view)
     if n is not None and n != length:
         raise FrameError(f"frame of a vector of {length} entries where one of {n} is expected")
-    if dtype is None:
+    if number == NO_VALUES:
         raise FrameError(f"a frame that asks for {k} entries has no values")
-    return codec_of(codec).read(np.frombuffer(view[START:], np.uint8), length, k, dtype)
+    if number != coding.number if coding else number > NO_VALUES:
+        wanted = f"of {coding.number}" if coding else "that is a dtype"
+        raise FrameError(f"a frame of values of code {number}, where one {wanted} is expected")
+    body, itemsize = np.frombuffer(view[START:], np.uint8), 0 if coding else DTYPES[number].itemsize
+    # without a coding the values come first, and the positions take what is left
+    split = codec_of(codec).extent(body, length, k) if coding else k * itemsize
+    if k > length or split > len(body):
+        raise FrameError(f"a frame of {len(view)} bytes cannot hold {k} of {length} entries")
+    first, rest = body[:split], body[split:]
+    indices = codec_of(codec).indices(first if coding else rest, length, k)
+    values = coding.read(rest, indices, k) if coding else np.frombuffer(first, DTYPES[number])
+    return Entries(length, indices, values)
 
 
 def frame_length(frame: memoryview) -> int:
@@ -442,15 +440,34 @@ def frame_length(frame: memoryview) -> int:
     return int(HEADER.unpack_from(frame)[0])
 
 
-def _lay(
-    buffer: memoryview, codec: str, n: int, k: int, dtype: np.dtype[Any] | None, body: tuple[Array, ...]
-) -> int:
+class Content(NamedTuple):
+    """What a frame holds: the codec of its positions, the number of its kind of values, n, k, and its body."""
+
+    codec: str
+    number: int
+    n: int
+    k: int
+    body: tuple[Array, ...]
+
+
+def _content(entries: Entries, codec: str, coding: Coding | None) -> Content:
+    """The content of a frame of these entries, once they are checked."""
+    name, n, k = _chosen(entries, codec), entries.n, len(entries.values)
+    at = np.arange(n) if entries.indices is None and name != "dense" else entries.indices
+    positions = () if at is None or name == "dense" else (codec_of(name).positions(at, n),)
+    if coding is not None:
+        return Content(name, coding.number, n, k, (*positions, coding.write(entries)))
+    return Content(name, DTYPES.index(entries.values.dtype), n, k, (entries.values, *positions))
+
+
+def _lay(buffer: memoryview, content: Content) -> int:
     """Write header and body to the start of a buffer; the frame's length."""
+    codec, number, n, k, body = content
     length = START + sum(part.nbytes for part in body)
     view = memoryview(buffer).cast("B")
     if len(view) < length:
         raise ValueError(f"a buffer of {len(view)} bytes cannot hold a frame of {length}; see largest_frame_bytes")
-    header = HEADER.pack(length, NAMES.index(codec), NO_VALUES if dtype is None else DTYPES.index(dtype), 0, n, k)
+    header = HEADER.pack(length, NAMES.index(codec), number, 0, n, k)
     view[: HEADER.size] = header
     at = START
     for part in body:
@@ -483,18 +500,18 @@ def _chosen(entries: Entries, codec: str) -> str:
     return codec
 
 
-def _header(view: memoryview) -> tuple[str, np.dtype[Any] | None, int, int]:
-    """The codec, dtype (None: no values), n and k of a frame whose length and CRC are right."""
+def _header(view: memoryview) -> tuple[str, int, int, int]:
+    """The codec, the number of the kind of values, n and k of a frame whose length and CRC are right."""
     if len(view) < START:
         raise FrameError(f"{len(view)} bytes are too few for a frame: its header alone takes {START}")
-    length, codec, dtype, zero, n, k = HEADER.unpack_from(view)
+    length, codec, number, zero, n, k = HEADER.unpack_from(view)
     if length != len(view):
         raise FrameError(f"a frame of {length} bytes arrived with {len(view)}")
     if CRC.unpack_from(view, HEADER.size)[0] != zlib.crc32(view[START:], zlib.crc32(view[: HEADER.size])):
         raise FrameError(f"a frame of {length} bytes was changed on its way: its CRC-32 does not match")
-    if codec >= len(NAMES) or dtype > NO_VALUES or zero or n > MAX_N:
-        raise FrameError(f"a frame with codec {codec}, dtype {dtype}, n {n} is not one that this version writes")
-    return NAMES[codec], None if dtype == NO_VALUES else DTYPES[dtype], n, k
+    if codec >= len(NAMES) or number > NO_VALUES + 1 + len(QUANTIZED) or zero or n > MAX_N:
+        raise FrameError(f"a frame with codec {codec}, dtype {number}, n {n} is not one that this version writes")
+    return NAMES[codec], number, n, k
 
 
 def _counted(indices: Array, n: int) -> Counts | None:
@@ -510,4 +527,4 @@ def _int64(indices: Array) -> Array:
 
 def _shortest(counts: Counts) -> tuple[int, str]:
     """The bytes of the shortest positions of these entries, and the codec that writes them."""
-    return min((_positional(name).size_bytes(counts), name) for name in AUTO)
+    return min((codec_of(name).size_bytes(counts), name) for name in AUTO)

@@ -34,6 +34,7 @@ def drawn(seed: int) -> dict[str, Any]:
         "prune": "static:5%" if sparse else "none", "pull": draw.choice(["whole", "changed"]) if sparse else "whole",
         "optimizer": draw.choice(["sgd", "sgd:momentum=0.5"]) if sync == "bsp" else "sgd", "learning_rate": 0.05,
         "eval_every": 10**6,
+        "quantize": "none" if sync.startswith("admm") else draw.choice(["none", "none", "int8", "qsgd:4", "efsign"]),
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from pslab.tensors.codec import (
     NAMES,
     START,
     Entries,
+    codec_of,
     decode,
     encode,
     encode_into,
@@ -101,7 +102,7 @@ def test_decode_inverts_encode(given_entries: Entries, codec: str) -> None:
     ("codec", "n", "indices", "positions"),
     [("coordinates", 9, [0, 8], u4(0, 8)), ("bitmap", 9, [0, 8], bytes([1, 1])),
      ("varint", 30_000, [3, 4, 200, 20_000], bytes([3, 0, 0x80 | 67, 1, 0x80 | 0x57, 0x80 | 0x1A, 1])),
-     ("runs", 9, [1, 2, 6], u4(1, 6, 2, 1))],
+     ("runs", 9, [1, 2, 6], u4(2, 1, 1, 6))],
 )  # fmt: skip
 def test_positions_are_written_as_the_codec_says(codec: str, n: int, indices: list[int], positions: bytes) -> None:
     frame = encode(sparse(n, indices), codec)
@@ -260,9 +261,9 @@ def test_forged_content_is_refused_or_is_a_valid_vector(data: st.DataObject, cod
      ("varint", 9, 2, b"\x08\x00"), ("varint", 999, 1, b"\x81\x00"), ("varint", 999, 1, b"\x80\x80\x01"),
      ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x80\x01"), ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x7f"),
      ("varint", MAX_N, 2, b"\xff\xff\xff\xff\x07\x00"), ("varint", 9, 0, b"\x00"), ("varint", 9, 0, b"\x80"),
-     ("runs", 9, 2, u4(3)), ("runs", 9, 2, u4(3, 3)), ("runs", 9, 2, u4(8, 2)), ("runs", 9, 0, u4(1, 0)),
-     ("runs", 9, 2, u4(3, 4, 1, 1)), ("runs", 9, 2, u4(5, 3, 1, 1)), ("runs", 9, 2, u4(3, 5, 2, 0)),
-     ("runs", 9, 2, u4(2**32 - 1, 2)), ("runs", 9, 2**31, u4(3, 2**31)), ("runs", 9, 1, bytes(7)),
+     ("runs", 9, 2, u4(3)), ("runs", 9, 2, u4(3, 3)), ("runs", 9, 2, u4(2, 8)), ("runs", 9, 0, u4(0, 1)),
+     ("runs", 9, 2, u4(1, 1, 3, 4)), ("runs", 9, 2, u4(1, 1, 5, 3)), ("runs", 9, 2, u4(2, 0, 3, 5)),
+     ("runs", 9, 2, u4(2, 2**32 - 1)), ("runs", 9, 2**31, u4(2**31, 3)), ("runs", 9, 1, bytes(7)),
      ("varint", 9, 1, b"\x01\x80"), ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01")],
 )  # fmt: skip
 def test_decode_refuses_invalid_positions(codec: str, n: int, k: int, places: bytes) -> None:
@@ -282,7 +283,7 @@ def test_a_forged_header_allocates_no_memory(codec: str) -> None:
     assert peak < 100_000
 
 
-@pytest.mark.parametrize(("place", "value"), [(8, 5), (9, 3), (10, 1), (11, 1), (15, 0x80)])
+@pytest.mark.parametrize(("place", "value"), [(8, 5), (9, 255), (10, 1), (11, 1), (15, 0x80)])
 def test_decode_refuses_unknown_header_fields_and_a_vector_of_another_length(place: int, value: int) -> None:
     frame = bytearray(encode(drawn(100, 10)))
     assert decode(frame, n=100).n == 100
@@ -291,6 +292,13 @@ def test_decode_refuses_unknown_header_fields_and_a_vector_of_another_length(pla
     frame[place] = value
     with pytest.raises(FrameError, match="not one that this version writes"):
         decode(resealed(frame))
+
+
+@given(st.integers(0, 3000), st.integers(0, 99), st.binary(max_size=20), st.sampled_from(NAMES))
+def test_positions_that_begin_a_body_say_where_they_end(k: int, seed: int, behind: bytes, codec: str) -> None:
+    n = k if codec == "dense" else 3000 + 40_000 * (seed % 2)
+    written = bytes(codec_of(codec).positions(drawn(n, k, seed).indices, n))
+    assert codec_of(codec).extent(np.frombuffer(written + behind, np.uint8), n, k) == len(written)
 
 
 @pytest.mark.parametrize("codec", ["auto", *SPARSE])

@@ -15,6 +15,7 @@ from pslab.protocol.traits import Lengths, traits_of
 from pslab.tensors.codec import frame_bytes
 from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
+from pslab.tensors.quantize.rules import Unquantized, quantization_traits
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
@@ -30,7 +31,8 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
         raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
     _check_rate(run, policies["rate"])
     _check_codec(run, policies["prune"])
-    _check_virtual(run, policies["prune"], cluster)
+    _check_quantize(run, policies["prune"], policies["quantize"])
+    _check_virtual(run, policies, cluster)
     _check_dilation(run, cluster)
     _check_fleet(run)
     _check_key_ranges(run, policies)
@@ -67,6 +69,8 @@ def _check_rate(run: Run, rate: Any) -> None:
 
 
 def _check_codec(run: Run, rule: Any) -> None:
+    if rule_traits(rule).shared and run.codec != "auto":
+        raise ConfigError("codec", run.codec, f"prune={run.prune!r} sends no positions: use codec='auto'")
     if isinstance(rule, Dense) and run.codec not in ("auto", "dense"):
         raise ConfigError("codec", run.codec, "without pruning, gradients are dense: use codec='auto' or 'dense'")
     if not isinstance(rule, Dense) and run.codec == "dense":
@@ -74,7 +78,20 @@ def _check_codec(run: Run, rule: Any) -> None:
         raise ConfigError("codec", run.codec, f"pruned gradients are sparse: use {sparse}")
 
 
-def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
+def _check_quantize(run: Run, prune: Any, quantize: Any) -> None:
+    """One residual holds what is not sent and what codes lose."""
+    if isinstance(prune, Dense):
+        return
+    if quantization_traits(quantize).every:
+        problem = "moves each entry that is sent by the same, however small: use prune='none', or efsign instead"
+        raise ConfigError("quantize", run.quantize, problem)
+    if quantize.residual and not prune.residual:
+        problem = f"keeps what its code loses, and prune={run.prune!r} drops what it does not send"
+        raise ConfigError("quantize", run.quantize, f"{problem}: use residual=off in both, or residual=on in both")
+
+
+def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
+    rule, quantize = policies["prune"], policies["quantize"]
     if run.engine != "local" and not cluster.modelled(run.workers):
         problem = "virtual time needs a modelled compute time: set compute_s, as every preset but 'free' does"
         raise ConfigError("cluster", run.cluster, problem)
@@ -85,6 +102,9 @@ def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
         problem = (f"without tensors it must be known how much is sent: use {able}, with pull='whole' or 'changed', "
                    "or a range; what other rules send depends on the gradient")  # fmt: skip
         raise ConfigError("prune", run.prune, problem)
+    if not isinstance(quantize, Unquantized) and len({*quantize.bounds(1)}) > 1:
+        problem = "without tensors it must be known how much is sent, and how long this code is depends on the gradient"
+        raise ConfigError("quantize", run.quantize, f"{problem}: use engine='virtual', or another rule such as int8")
     if run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors nothing is evaluated")
 
@@ -120,6 +140,8 @@ def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
     problems = {
         "prune": "the entries of the batch's keys are pushed, all of them: use none" * (
             not isinstance(policies["prune"], Dense)),
+        "quantize": "the values of the batch's keys are pushed as they are: use none" * (
+            not isinstance(policies["quantize"], Unquantized)),
         "ranges": "a model with a weight for each key has one layer: use whole" * policies["ranges"].layered,
         "sync": "a worker reads its own pushes, of which it has kept none: use rmw=off" * traits.reads_own
                 or "a worker goes on with weights of other keys: push after each fetch, and fetch after each push"
@@ -198,6 +220,8 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
         what = "pushes changes of the weights, not gradients"
         if not isinstance(policies["prune"], Dense):
             raise ConfigError("prune", run.prune, f"the policy {what}, none of which is to be left out: use none")
+        if not isinstance(policies["quantize"], Unquantized):
+            raise ConfigError("quantize", run.quantize, f"the policy {what}, which are to be exact: use none")
         if not resolve_optimizer(run.optimizer).plain_sgd:
             raise ConfigError("optimizer", run.optimizer, f"the policy {what}: use sgd")
         if find("rate", policies["rate"]) is not ROWS["rate"]["constant"]:

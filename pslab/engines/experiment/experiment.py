@@ -23,6 +23,8 @@ from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import KeptVector, memories
 from pslab.tensors.pruning.rules import Dense
+from pslab.tensors.quantize.push_frames import PushFrames
+from pslab.tensors.quantize.rules import quantization_traits
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.inner import InnerOptimizer
@@ -34,6 +36,7 @@ from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entro
 from pslab.tensors.workload.running_statistics import Running, calibration
 
 SQUARES = "squares"  # the memory of a rate that needs its worker's own
+QUANTIZATION = "quantization"  # the memory of a quantization rule that keeps something
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,7 @@ class Setup:
     order: Order
     schedule: Schedule
     prune: Any  #: a rule of pslab.tensors.pruning.pruner, or one of the user's
+    quantize: Any  #: a rule of pslab.tensors.quantize.rules, or one of the user's
     optimizer: OptimizerSpec
     cluster: Cluster
     inner: InnerOptimizer | None  #: of each worker, if the policy's method has one
@@ -96,7 +100,17 @@ class Setup:
     @cached_property
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
+        return self._chosen or not self.push_frames.exact
+
+    @property
+    def _chosen(self) -> bool:
+        """Whether a push holds some entries of a gradient, and not all."""
         return self.keyed or not isinstance(self.prune, Dense)
+
+    @cached_property
+    def push_frames(self) -> PushFrames:
+        """How pushes become frames."""
+        return PushFrames(self.quantize, self.prune, self.parts, self.keyspace, self.run.codec, self.run.seed)
 
     @property
     def lists_positions(self) -> bool:
@@ -116,7 +130,7 @@ class Setup:
     @cached_property
     def apply_factor(self) -> float:
         """What a push takes at the server, in the cluster's `apply_s`."""
-        return apply_factor(self.cluster, self.optimizer, self.rate, self.sparse)
+        return apply_factor(self.cluster, self.optimizer, self.rate, self._chosen)
 
     @cached_property
     def inner_s(self) -> float:
@@ -129,7 +143,11 @@ class Setup:
     def memories(self) -> dict[str, KeptVector]:
         """What each worker keeps from one gradient to the next."""
         size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
-        pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
+        pruned = dict[str, KeptVector]()
+        if self.sparse:
+            pruned = memories(self.prune, len(self.keyspace.layers), size, dtype, self.quantize.residual)
+        if quantization_traits(self.quantize).keeps:  # NumPy reads it, so it does not lie on a GPU
+            pruned[QUANTIZATION] = KeptVector(size, dtype, scalars=True)
         squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
         own = {SQUARES: KeptVector(size, dtype)} if squares else {}
         return {**pruned, **own, **methods.memories(self.sync, size, dtype, self.inner)}
@@ -157,7 +175,8 @@ class Experiment(Setup):
         """
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
-        named = find("prune", self.prune) is not None and find("loss", self.run.loss) is not None
+        named = all(find(kind, rule) is not None for kind, rule in (
+            ("prune", self.prune), ("quantize", self.quantize), ("loss", self.run.loss)))  # fmt: skip
         return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.separate
 
     @cached_property

@@ -11,7 +11,6 @@ import torch
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena, aligned
 from pslab.protocol.worker import buffers_of
-from pslab.tensors.codec import largest_frame_bytes
 from pslab.tensors.pruning.pruner import KeptVector
 from pslab.tensors.update import methods
 
@@ -93,8 +92,8 @@ class Layout:
         workers, size, parts = experiment.run.workers, experiment.keyspace.size, experiment.parts
         dtype, in_place, eager = getattr(torch, experiment.run.dtype), experiment.in_place, experiment.traits.eager
         frames, room = [], 0
-        for part in parts:
-            largest = aligned(largest_frame_bytes(part.size, dtype.itemsize))
+        for index in range(len(parts)):
+            largest = aligned(experiment.push_frames.largest(index))
             frames.append((room, largest))
             room += largest
         at = 0

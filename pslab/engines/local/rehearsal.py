@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import torch
 
+from pslab.engines.experiment.experiment import QUANTIZATION
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.stream import Spin, ready
@@ -21,7 +22,6 @@ from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.tensors import Producer
-from pslab.tensors.codec import encode
 from pslab.tensors.finite import NonFinite
 from pslab.tensors.pruning.range_push import pruner_of
 
@@ -98,12 +98,14 @@ def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     computing = Computing(job, worker, job.shelf.dataset(data), weights, [buffer], module_of(job, device))
     rule = copy.deepcopy(job.prune)
     pruner = pruner_of(rule, job.keyspace, layout.dtype, device.place) if job.sparse else None
+    room = memoryview(bytearray(max(size for _, size in job.layout.frames)))
+    kept = np.zeros(layout.size, buffer.numpy().dtype) if QUANTIZATION in layout.memories else None
 
     def choose(step: int) -> None:
         if pruner is not None:
             indices, values = (found.numpy() for found in device.fetch(*pruner.prune(buffer, step)))
-            for part in job.parts:
-                encode(part.inside(indices, values), job.run.codec)
+            for index, part in enumerate(job.parts):
+                job.push_frames.write(room, index, part.inside(indices, values), worker, step, kept)
 
     return lambda step: computing.gradient(step, 0), choose
 

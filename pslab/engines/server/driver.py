@@ -149,11 +149,14 @@ class ServerDriver:
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the policy's method, of how many batches a worker's pass over the data has, and,
-        where it is not what the table of pushes adds up to, of what has crossed the network."""
+        where it is not what the table of pushes adds up to, of what has crossed the network; of quantized pushes, how
+        many entries each range has of each tensor, which decides how long the codes are."""
         job = self._job
         passed = rounds(job.examples, job.run.workers, job.run.batch_size)
         crossed = {} if self._listed else {"network_bytes": self._network_bytes}
-        return {"pass_iterations": passed, **crossed, **self._shard.facts()}
+        tensors = {} if job.push_frames.exact else {
+            "tensors": [[s.stop - s.start for s in job.push_frames.tensors(index)] for index in range(len(job.parts))]}
+        return {"pass_iterations": passed, **crossed, **tensors, **self._shard.facts()}
 
     def diverge(self, message: Diverged, now: float) -> None:
         """A gradient is not finite: the run ends."""

@@ -152,7 +152,10 @@ class TensorShard:
         offset, _ = layout.frames[push.range]
         frame = self._arena.bytes(in_turn(layout.up[push.worker], push.iteration) + offset, size_bytes)
         try:
-            return decode(frame, n=self._job.parts[push.range].size)
+            if self._job.keyed:
+                return decode(frame, n=self._job.parts[push.range].size)
+            step = self._job.traits.gradients_before(push.iteration)
+            return self._job.push_frames.read(frame, push.range, step)
         except FrameError as error:
             raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
 

@@ -76,13 +76,11 @@ def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgre
     return outcome
 
 
-def ranged(job: Job, index: int, keys: KeyRange, codec: str) -> tuple[int, int]:
-    """Of what a range has of some keys: the length of a frame, and the number of entries."""
+def ranged(job: Job, index: int, keys: KeyRange) -> list[slice]:
+    """What a range has of some keys, by its slices of the flat vector."""
     (own,) = job.parts[index].slices
     each = [(max(s.start, own.start), min(s.stop, own.stop)) for s in job.keyspace.slices(keys)]
-    found = [slice(start - own.start, stop - own.start) for start, stop in each if start < stop]
-    size_bytes = sliced_bytes(job.parts[index].size, found, job.layout.dtype.itemsize, codec)
-    return size_bytes, sum(s.stop - s.start for s in found)
+    return [slice(start, stop) for start, stop in each if start < stop]
 
 
 class Sizes:
@@ -113,8 +111,11 @@ class Sizes:
             return spread_bytes(part.size, changed, self._job.layout.dtype.itemsize)
         if self._job.run.pull != "range":
             return WHOLE
-        pull = reply.pull
-        return ranged(self._job, pull.range, KeyRange(pull.payload.start, pull.payload.stop), "auto")[0]
+        pull, part = reply.pull, self._job.parts[reply.pull.range]
+        held = ranged(self._job, pull.range, KeyRange(pull.payload.start, pull.payload.stop))
+        begin = part.slices[0].start
+        inside = [slice(s.start - begin, s.stop - begin) for s in held]
+        return sliced_bytes(part.size, inside, self._job.layout.dtype.itemsize)
 
     def leave(self, worker: int) -> None:
         """Nothing is kept of a worker."""
@@ -153,9 +154,9 @@ class NoGradients:
         if worker not in self._ranges:
             return self._body
         job, keys = self._job, self._ranges[worker].keys
-        payloads = [list(ranged(job, index, keys, job.run.codec)) for index in range(len(job.parts))]
+        payloads = [list(job.push_frames.sliced_bytes(index, ranged(job, index, keys)))
+                    for index in range(len(job.parts))]  # fmt: skip
         return {"payloads": payloads, "loss": math.nan}
-
 
     def _chosen(self, iteration: int) -> list[list[int]]:
         """Of each range what a rule that fixes that chooses: the length of the frame, and the number of entries."""
@@ -163,18 +164,8 @@ class NoGradients:
         each = max(1, rounds(job.examples, run.workers, run.batch_size))
         pieces = tuple(sent(job.prune, job.keyspace, job.traits.gradients_before(iteration) / each))
         if pieces not in self._sent:
-            counts = [sum(inside(own, piece) for own in part.slices for piece in pieces) for part in job.parts]
-            self._sent[pieces] = [[spread_bytes(part.size, k, job.layout.dtype.itemsize, run.codec), k]
-                                  for part, k in zip(job.parts, counts, strict=True)]  # fmt: skip
+            self._sent[pieces] = [list(job.push_frames.spread_bytes(index, pieces)) for index in range(len(job.parts))]
         return self._sent[pieces]
-
-
-def inside(own: slice, piece: tuple[int, int, int]) -> int:
-    """Of the k entries from `start` to `stop` of a flat vector, evenly spread, those in a slice of it."""
-    start, stop, k = piece
-    first, last = (max(own.start, start) - start, min(own.stop, stop) - start)
-    found: int = -(-last * k // (stop - start)) + (-first * k // (stop - start))
-    return max(0, found)
 
 
 # --- a recorded exchange on another cluster ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pslab.engines.experiment.experiment import SQUARES
+from pslab.engines.experiment.experiment import QUANTIZATION, SQUARES
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import in_turn
 from pslab.engines.experiment.shared_memory import Arena
@@ -21,7 +21,7 @@ from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
-from pslab.tensors.codec import Entries, decode, encode_into, frame_length, is_exact, prepare, write_into
+from pslab.tensors.codec import Entries, decode, encode_into, frame_length, prepare, write_into
 from pslab.tensors.finite import NonFinite, checked_finite, is_finite
 from pslab.tensors.pruning.pruner import Pruner, Setting, zeros
 from pslab.tensors.pruning.range_push import RangePruner, pruner_of
@@ -103,6 +103,8 @@ class Producer:
             for name, memory in layout.memories.items()}  # fmt: skip
         for memory in self._memories.values() if first else ():
             memory.zero_()
+        kept = self._memories.get(QUANTIZATION)
+        self._quantization = None if kept is None else kept.numpy()
         self._squares = rate_state.at_worker(job.rate, lambda: self._memories[SQUARES])
         self._pruner, sums = None, None
         if job.sparse and not job.keyed:
@@ -256,19 +258,23 @@ class Producer:
             chosen = pruner.prune(gradient, step, self._computing.summed if self._computing else ())
         indices, values = (found.numpy() for found in self._device.fetch(*chosen))
         selected_s, found = time.monotonic(), []
-        lost = None if is_exact(job.run.codec) else torch.zeros(job.layout.size, dtype=job.layout.dtype)
+        lost = torch.zeros(job.layout.size, dtype=job.layout.dtype) if job.quantize.residual else None
         for index in ranges:
             part, (offset, room) = job.parts[index], job.layout.frames[index]
-            entries = part.inside(indices, values)
-            size = encode_into(self._up[buffer][offset : offset + room], entries, job.run.codec)
+            entries, frame = part.inside(indices, values), self._up[buffer][offset : offset + room]
+            size = job.push_frames.write(frame, index, entries, self._worker, step, self._quantization)
             found.append(Gradient(size, len(entries.values), loss))
             if lost is not None:
                 part.add(lost, entries, 1.0)
-                part.add(lost, decode(self._up[buffer][offset : offset + size]), -1.0)
+            if lost is not None or (self._reads_own and not job.push_frames.exact):
+                entries = job.push_frames.read(frame[:size], index, step)
+            if lost is not None:
+                part.add(lost, entries, -1.0)
             if self._range is not None and self._reads_own:
                 # until weights of these keys come that have it
                 part.add(self._held, entries, -self._range.rate)
-        if lost is not None and pruner.residual is not None:
+        if lost is not None:
+            assert pruner.residual is not None
             pruner.residual.add_(self._device.to(lost))
         self._whole(iteration, len(ranges))
         return found, selected_s
@@ -339,7 +345,8 @@ class Producer:
     def _add_again(self, write: Write) -> None:
         """An own push, as far as weights have come since that overwrote it."""
         part, offset = self._job.parts[write.range], self._job.layout.frames[write.range][0]
-        pushed = decode(self._up[self._buffer(write.iteration)][offset : offset + write.size_bytes], n=part.size)
+        frame = self._up[self._buffer(write.iteration)][offset : offset + write.size_bytes]
+        pushed = self._job.push_frames.read(frame, write.range, self._job.traits.gradients_before(write.iteration))
         for index, came in self._came:
             if index == write.range:
                 part.add(self._held, common(pushed, came), -write.rate)
@@ -358,7 +365,8 @@ class Producer:
                 weights.add_(gradient, alpha=-rate)
             return
         offset, _ = self._job.layout.frames[index]
-        entries = decode(self._up[buffer][offset : offset + size_bytes], n=part.size)
+        step = self._job.traits.gradients_before(iteration)
+        entries = self._job.push_frames.read(self._up[buffer][offset : offset + size_bytes], index, step)
         part.add(self._shared_weights, entries, -rate)
 
     def _to_device(self, part: Part | None = None) -> None:

@@ -94,7 +94,8 @@ def _check(base: Run, run: Run) -> None:
 
 def words_of(run: Run) -> str:
     """A policy in words, as DEFAULT_SPACE has them: ``"ssp:3 static:1%"``."""
-    shown = [name for name in ("sync", "prune", "rate") if name == "sync" or getattr(run, name) != FIELDS[name].default]
+    shown = [name for name in ("sync", "prune", "quantize", "rate")
+             if name == "sync" or getattr(run, name) != FIELDS[name].default]  # fmt: skip
     return " ".join(str(plain(getattr(run, name))) for name in shown)
 
 

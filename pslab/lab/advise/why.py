@@ -20,7 +20,8 @@ from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held
 from pslab.lab.records.units import SPACE, seconds
 
-CHOSEN = ("prune", "sync", "rate", "ranges", "order")  # what a policy is made of, in the order in which it is changed
+#: What a policy is made of, in the order in which it is changed.
+CHOSEN = ("prune", "quantize", "sync", "rate", "ranges", "order")
 ITERATIONS, REST, SERVER = "iterations", "rest", "server"
 PIECES = ("compute", "select", "push", SERVER, "pull", "wait", REST, ITERATIONS)
 #: What "9.8 s less" is said of; a phase that is not here has its name.

@@ -138,7 +138,8 @@ def markdown(found: Iterable[Listing], page_of: Callable[[Listing], str] = lambd
         "`make docs` writes this page from the table of names in `pslab/config/table.py`; `pslab list NAME` shows one",
         "of them in full, with its parameters. What a pruning rule does not send is kept and added to the next",
         "gradient (error feedback; Seide et al., 2014); all but `dgc` take `residual=off`. `warm_up=4` starts with",
-        "four epochs of 25, 6.25, 1.5625 and 0.4 %.",
+        "four epochs of 25, 6.25, 1.5625 and 0.4 %. A quantization rule is applied to what pruning has left",
+        "([how they compose](how-to/compress.md)).",
     ]  # fmt: skip
     for kind in dict.fromkeys(entry.kind for entry in found):
         lines += ["", f"## {kind}", "", "| name | what it is | source | file |", "|---|---|---|---|"]

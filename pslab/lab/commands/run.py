@@ -18,7 +18,8 @@ from pslab.errors import ConfigError
 GROUPS: dict[str, tuple[str, ...]] = {
     "what is trained": ("model", "data", "loss", "metric", "batch_size", "optimizer", "learning_rate", "schedule",
                         "dtype", "seed"),
-    "policies": ("sync", "prune", "rate", "push_weight", "ranges", "order", "pull", "codec", "partition", "placement"),
+    "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "codec", "partition",
+                 "placement"),
     "where it runs": ("workers", "servers", "cluster", "engine", "fleet", "device", "dilation"),
     "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "eval_every", "evaluate", "keep_weights"),
     "faults": ("on_death", "on_nonfinite", "lease_s", "checkpoint_every"),

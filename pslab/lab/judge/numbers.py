@@ -13,7 +13,9 @@ from pslab.engines.emulation.faults import LISTED, Faults
 from pslab.engines.local.pace import KEPT_SHARE
 from pslab.lab.judge.reading import REPORTED, SLACK_S, Reading, columns, report, report_cells
 from pslab.policies.partition import servers_of
-from pslab.tensors.codec import START, body_bounds, largest_frame_bytes
+from pslab.tensors.codec import START, largest_frame_bytes, position_bounds
+from pslab.tensors.pruning.rules import rule_traits
+from pslab.tensors.quantize.rules import Unquantized
 
 EXACT = 1e-9  # relative: what a sum of two instants loses
 LEAST = 8  # computations, from which on it is no chance that all are exact
@@ -83,8 +85,8 @@ def _due(r: Reading) -> Iterator[tuple[int, float]]:
 
 
 def bytes_up(r: Reading) -> list[str]:
-    """A dense frame has one length; a sparse one has bounds that follow from its number of entries."""
-    h, p, codec = r.pushes, r.numbers, r.run.codec
+    """A dense frame has one length; a sparse or quantized one has bounds that follow from its number of entries."""
+    h, p = r.pushes, r.numbers
     size = _sizes(r)
     if size is None:
         return ["the pushes of a range differ in bytes_up_raw, which is the size of the range"]
@@ -99,15 +101,38 @@ def bytes_up(r: Reading) -> list[str]:
     if not r.sparse:
         least = most = np.where(k == size, START + size * r.itemsize, np.nan)  # all of them, always
     else:
-        low, high = body_bounds(k, size, r.itemsize, codec)
+        if (values := _value_bounds(r, k, size)) is None:
+            return ["its tensors do not make up its ranges: how long quantized pushes may be is unknown"]
+        shared = not r.keyed and rule_traits(r.prune).shared
+        low, high = (0 * k, 0 * k) if shared else position_bounds(k, size, r.run.codec)
         start = np.where((k == 0) & r.keyed, 0, START)
-        least, most = start + low, start + high
+        least, most = start + values[0] + low, start + values[1] + high
     nothing = np.where(k == 0, 0, np.nan)  # what is pushed now and then
     least, most = np.where(held, least, nothing), np.where(held, most, nothing)
     wrong = ~((p["bytes_up"] >= least) & (p["bytes_up"] <= most))
     return report(np.flatnonzero(wrong), lambda i: (
         f"{h.name(i)} took {p['bytes_up'][i]:g} bytes with {k[i]:g} of {size[i]:g} entries; a frame of those takes "
         f"{least[i]:g} to {most[i]:g}"))  # fmt: skip
+
+
+def _value_bounds(r: Reading, k: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The least and the most bytes that the values of each push take, of k of the entries of its range; None if the
+    record does not say of which tensors these are, and needs to."""
+    if isinstance(rule := r.quantize, Unquantized):
+        return k * r.itemsize, k * r.itemsize
+    tensors = r.facts.get("tensors", [])
+    pairs, which = np.unique(np.stack([r.pushes.range, size, k]).astype(np.int64), axis=1, return_inverse=True)
+    found = list[tuple[int, int]]()
+    for index, whole, count in pairs.T.tolist():
+        own = [n for n in tensors[index] if n] if index < len(tensors) else []
+        if sum(own) != whole:
+            return None
+        each = [rule.bounds(n) for n in (own if count == whole else [count] if count else [])]
+        # each further tensor with some of the entries adds no more than one entry of its own takes
+        more = (min(len(own), count) - 1) * rule.bounds(1)[1] if 0 < count < whole else 0
+        found.append((sum(low for low, _ in each), sum(high for _, high in each) + more))
+    low, high = np.array(found, float).reshape(-1, 2)[which.ravel()].T
+    return low, high
 
 
 def bytes_down(r: Reading) -> list[str]:

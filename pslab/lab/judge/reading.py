@@ -20,6 +20,7 @@ from pslab.errors import ConfigError
 from pslab.protocol.traits import Traits, sized, traits_of
 from pslab.protocol.worker import EAGER_BUFFERS
 from pslab.tensors.pruning.rules import Dense
+from pslab.tensors.quantize.rules import Unquantized
 
 REPORTED = 3  # violations of one kind that are written out
 SLACK_S = 1e-6  # instants that are derived from others are not equal to the last bit
@@ -359,10 +360,29 @@ class Reading:
         return self.run.pull == "keys"
 
     @cached_property
+    def prune(self) -> Any:
+        """The pruning rule.
+
+        Raises:
+            ConfigError: the record does not determine it.
+        """
+        return resolve("prune", self.run.prune)
+
+    @cached_property
+    def quantize(self) -> Any:
+        """The quantization rule.
+
+        Raises:
+            ConfigError: the record does not determine it.
+        """
+        return resolve("quantize", self.run.quantize)
+
+    @cached_property
     def sparse(self) -> bool | None:
         """Whether gradients travel as frames of chosen entries; None if the record does not determine it."""
         try:
-            return self.keyed or not isinstance(resolve("prune", self.run.prune), Dense)
+            pruned, quantized = self.prune, self.quantize
+            return self.keyed or not isinstance(pruned, Dense) or not isinstance(quantized, Unquantized)
         except ConfigError:
             return None
 

@@ -192,8 +192,9 @@ FIELDS: dict[str, Callable[[Any], str]] = {
 
 # -- columns of runs -------------------------------------------------------------------------------
 
-COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "rate": "learning-rate policy",
-           "order": "request order", "learning_rate": "learning rate", "push_weight": "push weight"}  # fmt: skip
+COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "quantize": "quantization rule",
+           "rate": "learning-rate policy", "order": "request order", "learning_rate": "learning rate",
+           "push_weight": "push weight"}  # fmt: skip
 
 
 def column_title(column: str) -> str:
@@ -289,7 +290,7 @@ def _enumerated(words: Iterable[str]) -> str:
 
 #: Fields in every caption, and those in a caption where they are not Run's default.
 SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate")
-UNLESS_DEFAULT = ("servers", "loss", "metric", "schedule", "rate", "order", "ranges", "device", "dtype")
+UNLESS_DEFAULT = ("servers", "loss", "metric", "schedule", "quantize", "rate", "order", "ranges", "device", "dtype")
 #: Fields that play no part where no gradient is computed.
 WITHOUT_TENSORS = frozenset({"data", "loss", "metric", "learning_rate", "batch_size", "optimizer", "schedule", "rate",
                              "push_weight"})  # fmt: skip

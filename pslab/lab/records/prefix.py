@@ -31,7 +31,7 @@ from pslab.protocol.traits import traits_of
 STOPS = ("pushes", "seconds", "target_accuracy", "eval_every")
 SLACK_S = 1e-9  # instants that are no further apart are not told apart
 #: What is known of a cut run, beside how it ended; a record with other facts than these and LOST is not cut.
-KEPT = ("source", "refused", "deaths", "diverged", "emulation_ok", "disturbed", "pass_iterations", "verdict",
+KEPT = ("source", "refused", "deaths", "diverged", "emulation_ok", "disturbed", "pass_iterations", "tensors", "verdict",
         "environment", "sha256")  # fmt: skip
 ENDS = ("digest", "run", "outcome", "seconds", "pushes", "accepted", "dropped", "dropped_bytes")
 LOST = ("server_busy_s", "preparation_s", "turning_s", "wall_s", "events", "largest_weight", "weights_sha256",
@@ -275,5 +275,5 @@ class _Cut:
 
     def _dropped_bytes(self) -> dict[str, int]:
         """What the dropped pushes took, if all take the same."""
-        known = self.run.prune == "none" or not self.dropped
+        known = self.run.prune == self.run.quantize == "none" or not self.dropped
         return {"dropped_bytes": self.dropped * int(self.whole.pushes.bytes_up.iloc[0])} if known else {}

@@ -51,7 +51,7 @@ from pslab.tensors.workload.objective import resolve_loss, resolve_metric, targe
 from pslab.tensors.workload.running_statistics import Running, running_of
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
-POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
+POLICIES = ("sync", "prune", "quantize", "rate", "ranges", "order", "schedule")
 
 
 def resolve(run: Run) -> Experiment:

@@ -15,7 +15,7 @@ import torch
 
 from pslab.config.table import find
 from pslab.tensors.finite import NonFinite, checked_finite, is_finite
-from pslab.tensors.pruning.rules import Dense, PruningRule, rule_traits
+from pslab.tensors.pruning.rules import Dense, PruningRule, RuleTraits, rule_traits
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.selection import select
 from pslab.tensors.selection.scan import Sum
@@ -53,11 +53,16 @@ class Piece(NamedTuple):
     unpruned: bool
 
 
-def memories(rule: Any, layers: int, size: int, dtype: torch.dtype) -> dict[str, KeptVector]:
-    """The memories that a rule needs: the residual and the momentum ([size]), and a threshold for each layer."""
+def memories(
+    rule: Any, layers: int, size: int, dtype: torch.dtype, residual: bool = False
+) -> dict[str, KeptVector]:
+    """The memories that a rule needs: the residual and the momentum ([size]), and a threshold for each layer.
+
+    `residual`: what is sent is not quite what is selected, and the difference is added to the next gradient, too.
+    """
     traits = rule_traits(rule)
     wanted = {
-        "residual": (rule.residual, KeptVector(size, dtype)),
+        "residual": (rule.residual or residual, KeptVector(size, dtype)),
         "momentum": (traits.momentum > 0, KeptVector(size, dtype)),
         "thresholds": (traits.keeps, KeptVector(layers, torch.float64, scalars=True)),
     }
@@ -95,14 +100,14 @@ class Pruner:
         self._traits = rule_traits(rule)
         self.layers = [(layer.start or 0, layer.stop) for layer in layers]
         _check_contiguous(self.layers, size)
-        self._pieces = [_pieces(start, stop, tensors if self._traits.by_tensor else ()) for start, stop in self.layers]
+        self._pieces = [_pieces(start, stop, tensors, self._traits) for start, stop in self.layers]
         self.kept = allocated(memories(rule, len(layers), size, dtype), device, kept)
         self.residual, self._momentum = self.kept.get("residual"), self.kept.get("momentum")
         self._own = find("prune", rule) is not None  # a rule of this package: its indices need no check
         self._guesses: dict[int, tuple[Any, float] | None] = {}  # of each piece; they only save time
-        self._compiled = self._own and not isinstance(rule, Dense) and torch.device(device).type == "cpu"
+        self._compiled = self._own and self._traits.compiled and torch.device(device).type == "cpu"
         self._told = self._compiled and self.residual is not None and not self.setting.skips
-        if self._compiled:
+        if self._own and not isinstance(rule, Dense):
             select.prepare(dtype)  # here, and not while a run is timed
 
     @classmethod
@@ -206,6 +211,8 @@ class Pruner:
             self._guesses[place.start] = v.guess
             return torch.from_numpy(v.take(indices.numpy(), None if masked is None else masked.numpy()))
         values = v.index_select(0, indices)
+        if self._traits.scale is not None:
+            values.mul_(self._traits.scale(len(v)))
         if self.residual is not None:
             v.index_fill_(0, indices, 0.0)
         if masked is not None:
@@ -235,7 +242,8 @@ class Pruner:
         if traits.keeps:
             more.append(self.kept["thresholds"][layer : layer + 1])
         if traits.draws:
-            more.append(seed_of(self.setting.seed, "sample", self.setting.worker, iteration, start))
+            names = ("shared",) if traits.shared else ("sample", self.setting.worker)
+            more.append(seed_of(self.setting.seed, *names, iteration, start))
         found = rule.select(v, *more)
         if self._own:
             return cast(torch.Tensor, found)
@@ -254,9 +262,9 @@ def sent(rule: PruningRule, keyspace: Keyspace, epoch: float) -> list[tuple[int,
     traits, found = rule_traits(rule), []
     sends = (None if traits.at is None else rule_traits(traits.at(epoch)).sends) or traits.sends
     assert sends is not None
-    tensors = _tensors(keyspace) if traits.by_tensor else []
+    tensors = _tensors(keyspace)
     for start, stop in ((layer.flat.start, layer.flat.stop) for layer in keyspace.layers):
-        for piece in _pieces(start, stop, tensors):
+        for piece in _pieces(start, stop, tensors, traits):
             size = piece.stop - piece.start
             found.append((start + piece.start, start + piece.stop, size if piece.unpruned else sends(size)))
     return found
@@ -284,9 +292,9 @@ def _tensors(keyspace: Keyspace) -> list[tuple[slice, int]]:
     return [(slice(slot.offset, slot.offset + slot.size), len(slot.shape)) for slot in keyspace.parameters]
 
 
-def _pieces(start: int, stop: int, tensors: Sequence[tuple[slice, int]]) -> list[Piece]:
-    inside = [Piece(where.start - start, where.stop - start, dimensions <= 1) for where, dimensions in tensors
-              if start <= where.start < where.stop <= stop]  # fmt: skip
+def _pieces(start: int, stop: int, tensors: Sequence[tuple[slice, int]], traits: RuleTraits) -> list[Piece]:
+    inside = [Piece(where.start - start, where.stop - start, dimensions <= 1 and not traits.shared)
+              for where, dimensions in tensors if start <= where.start < where.stop <= stop and traits.by_tensor]
     found = inside or [Piece(0, stop - start, False)]
     _check_contiguous([(piece.start, piece.stop) for piece in found], stop - start)
     return [piece for piece in found if piece.stop > piece.start]

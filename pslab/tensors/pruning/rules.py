@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pslab.config.parameters import SHARE, Bounds, OneOf, check
 from pslab.tensors.selection import select
@@ -40,10 +42,14 @@ class RuleTraits:
     sends: Callable[[int], int] | None = None  #: sends(n): how many of n entries are sent, if that is always the same
     keeps: bool = False  #: the call is select(v, kept), with a float64 tensor [1] of the layer, 0 at first, to be set
     draws: bool = False  #: the call is select(v, draw), with a random integer, a new one for every gradient
-    by_tensor: bool = False  #: select is called for each tensor of a layer; those of one dimension are sent unpruned
+    by_tensor: bool = False  #: select is called for each tensor of a layer; those of one dimension are sent unpruned,
+    #: unless it is shared
+    compiled: bool = True  #: of a rule of this package: select reads v by `pslab.tensors.selection` alone
     momentum: float = 0.0  #: this, `nesterov` and `masking`: gradients are accumulated in a momentum first, as in `DGC`
     nesterov: bool = False
     masking: bool = False
+    shared: bool = False  #: it draws the same for all workers: places(n, draw) says where, and no frame does
+    scale: Callable[[int], float] | None = None  #: scale(n): the factor of the entries that are sent of n
     clip: float | None = None  #: the norm that gradients are scaled down to, times the root of the number of workers
 
 
@@ -68,6 +74,7 @@ class Dense:
     """No pruning: all entries are sent."""
 
     residual: ClassVar[bool] = False
+    compiled: ClassVar[bool] = False
 
     def sends(self, n: int) -> int:
         """All n entries."""
@@ -253,3 +260,89 @@ class DGC:
     def select(self, v: select.Vector, draw: int = 0) -> torch.Tensor:
         """The sorted indices of about `fraction` n of the largest |v|; `draw` says where the sample starts."""
         return select.sampled(v, self.fraction, self.sample, draw)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The entries with |v| of at least `theta`, which may be none.
+
+    With the residual, the hard threshold of Sahu et al. (NeurIPS 2021): the same one for all layers and gradients.
+
+    Source: Sahu et al. (NeurIPS 2021)
+    """
+
+    theta: Annotated[float, Bounds(above=0), "the threshold"]
+    residual: Annotated[bool, "whether what is not sent is added to the next gradient"] = True
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def select(self, v: select.Vector) -> torch.Tensor:
+        """The sorted indices with |v| >= theta."""
+        return select.reaching(v, self.theta)
+
+
+@dataclass(frozen=True)
+class RandomK:
+    """A random `fraction` of each tensor's entries, k = max(1, ceil(fraction * n)), the same for all workers.
+
+    Server and workers draw the places alike, so no frame has them. Without the residual, the entries that are sent are
+    multiplied by n / k, which makes their mean right.
+
+    Source: Stich et al. (NeurIPS 2018)
+    """
+
+    shared: ClassVar[bool] = True
+    draws: ClassVar[bool] = True
+    by_tensor: ClassVar[bool] = True
+    compiled: ClassVar[bool] = False
+
+    fraction: Annotated[float, SHARE, "of each tensor's entries that is sent"]
+    residual: Annotated[bool, "whether what is not sent is added to the next gradient"] = True
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def sends(self, n: int) -> int:
+        """The number of entries sent of n."""
+        return select.share(self.fraction, n)
+
+    def scale(self, n: int) -> float:
+        """n / k without the residual."""
+        return 1.0 if self.residual or not n else n / self.sends(n)
+
+    def places(self, n: int, draw: int) -> NDArray[np.int64]:
+        """The k places among n, sorted: int64."""
+        return np.sort(np.random.Generator(np.random.PCG64(draw)).permutation(n)[: self.sends(n)])
+
+    def select(self, v: torch.Tensor, draw: int = 0) -> torch.Tensor:
+        """The places for this draw."""
+        return torch.from_numpy(self.places(len(v), draw)).to(v.device)
+
+
+@dataclass(frozen=True)
+class BothSigns:
+    """The largest `fraction` of the positive entries and of the negative ones, ceil(fraction * count) of each.
+
+    With `quantize="onebit"`, which sends the mean of each sign, it is the adaptive quantization of Dryden et al.
+
+    Source: Dryden et al. (MLHPC 2016)
+    """
+
+    compiled: ClassVar[bool] = False
+
+    fraction: Annotated[float, SHARE, "of the entries of each sign that is sent"]
+    residual: Annotated[bool, "whether what is not sent is added to the next gradient"] = True
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def select(self, v: torch.Tensor) -> torch.Tensor:
+        """The sorted indices; of equal entries those with lower indices."""
+        found = []
+        for own in (v.clamp(min=0), v.clamp(max=0)):
+            if count := int(own.count_nonzero()):
+                found.append(select.top(own, select.share(self.fraction, count)))
+        if not found:
+            return torch.empty(0, dtype=torch.int64, device=v.device)
+        return torch.cat(found).sort().values

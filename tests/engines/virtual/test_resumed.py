@@ -42,6 +42,9 @@ FAST: list[dict[str, Any]] = [
     {"sync": "bsp", "model": Noisy},
     {"sync": "admm:3"},
     {"sync": "downpour:2,3"},
+    {"sync": "asp", "quantize": "signum"},
+    {"sync": "eager", "quantize": "efsign"},
+    {"sync": "asp", "prune": "randomk:5%", "quantize": "onebit", "pull": "changed"},
 ]  # fmt: skip
 SLOW: list[dict[str, Any]] = [
     *({"sync": row.small or row.example or row.name, **PRUNED} for row in ROWS["sync"].values() if row.name != "admm"),
@@ -54,6 +57,7 @@ SLOW: list[dict[str, Any]] = [
     *({"sync": "asp", "rate": row.example or row.name, **PRUNED} for row in ROWS["rate"].values()),
     *({"sync": "asp", "prune": row.example or row.name, "pull": "changed"} for row in ROWS["prune"].values()
       if row.name != "range"),
+    *({"sync": "asp", "quantize": row.example or row.name} for row in ROWS["quantize"].values()),
     {"sync": "asp", "on_nonfinite": "skip"},
     *PORTABLE,
 ]  # fmt: skip

@@ -37,6 +37,10 @@ LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_s
        for codec, sync in (("coordinates", "asp"), ("bitmap", "bsp"))),
      {"prune": "static:5%,warm_up=1", "codec": "coordinates", "ranges": "layers", "cluster": LAB},
      {"prune": "dgc:5%,sample=100%,warm_up=1", "codec": "coordinates", "cluster": LAB, "sync": "ssp:1"},
+     {"quantize": "qsgd:4", "sync": "asp", "cluster": THIN},
+     {"quantize": "efsign", "ranges": "layers", "cluster": LINK},
+     {"prune": "randomk:5%", "quantize": "int8", "cluster": THIN, "sync": "local:3"},
+     {"prune": "range:5", "pull": "range", "quantize": "e3m0", "cluster": THIN, "sync": "eager"},
      {"prune": "static:5%", "codec": "bitmap", "sync": "local:3", "cluster": LAB, "optimizer": "sgd:momentum=0.5"}],
     ids=str,
 )  # fmt: skip
@@ -80,7 +84,7 @@ def test_an_answer_has_what_the_pushes_since_the_last_one_change():
 @pytest.mark.parametrize("fields", [{"prune": "std:2"}, {"prune": "dynamic"}, {"prune": "static:1%,mode=frozen"},
                                     {"prune": "std:2,warm_up=1"}, {"pull": "keys"}], ids=str)  # fmt: skip
 def test_pushes_of_unknown_length_need_tensors(fields: dict[str, Any]):
-    with pytest.raises(ConfigError, match="how much is sent: use none, static, dgc, with pull='whole'"):
+    with pytest.raises(ConfigError, match="how much is sent: use none, static, dgc, randomk, with pull='whole'"):
         resolve(tiny(engine="timing", cluster=LAB, **fields))
 
 

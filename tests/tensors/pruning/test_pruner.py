@@ -14,13 +14,24 @@ from torch import nn
 from pslab.tensors.finite import NonFinite, is_finite
 from pslab.tensors.pruning.pruner import Pruner, Setting, memories, zeros
 from pslab.tensors.pruning.range_push import RangePruner, Ranges, keys_of
-from pslab.tensors.pruning.rules import DGC, Dense, Deviation, Dynamic, PruningRule, Static
+from pslab.tensors.pruning.rules import (
+    DGC,
+    BothSigns,
+    Dense,
+    Deviation,
+    Dynamic,
+    PruningRule,
+    RandomK,
+    Static,
+    Threshold,
+)
 from pslab.tensors.workload.keyspace import Keyspace
 
 RULES: list[PruningRule | Ranges] = [
     Dense(), Static(0.01), Static(0.3), Deviation(1), Deviation(3), Dynamic(1), Dynamic(5), Static(0.3, mode="frozen"),
     Dynamic(mode="ratchet"), Dynamic(mode="literal"), Dynamic(mode="decay"), Static(0.05, warm_up=3),
     DGC(0.05, momentum=0.0, warm_up=0), DGC(0.05, momentum=0.0, warm_up=9), Ranges(2), Ranges(10**6),
+    Threshold(2.0), RandomK(0.1), BothSigns(0.1),
 ]  # fmt: skip
 MOMENTA = [DGC(0.05), DGC(0.05, nesterov=True)]
 BY_LAYER = [rule for rule in RULES if not isinstance(rule, Ranges)]
@@ -249,6 +260,22 @@ def test_tensors_of_one_dimension_are_sent_unpruned() -> None:
     assert not pruner.kept["residual"][60:67].any()
     by_layer = Pruner(Static(0.1), in_layers(66, 61), 127, tensors=tensors)
     assert by_layer.prune(gradient, 0)[0].tolist() == [*range(59, 66), *range(120, 127)]
+
+
+def test_random_entries_are_the_same_for_all_workers_and_drawn_of_each_tensor() -> None:
+    tensors, gradient = [(slice(0, 60), 2), (slice(60, 70), 1), (slice(70, 127), 2)], torch.arange(1.0, 128)
+
+    def sent(iteration: int, worker: int = 0, seed: int = 0, residual: bool = True) -> list[list[float]]:
+        setting = Setting(seed=seed, worker=worker)
+        pruner = Pruner(RandomK(0.1, residual), in_layers(70, 57), 127, tensors=tensors, setting=setting)
+        return [found.tolist() for found in pruner.prune(gradient, iteration)]
+
+    indices, values = sent(2)
+    assert values == [1.0 + index for index in indices]
+    assert [sum(s.start <= index < s.stop for index in indices) for s, _ in tensors] == [6, 1, 6]
+    assert sent(2, worker=1) == sent(2) != sent(3) != sent(3, seed=1)
+    scaled = [60 / 6] * 6 + [10.0] + [57 / 6] * 6  # so that the mean over all draws is the gradient
+    assert sent(2, residual=False)[1] == pytest.approx([v * factor for v, factor in zip(values, scaled, strict=True)])
 
 
 def test_gradients_are_clipped_before_the_momentum() -> None:

@@ -11,7 +11,20 @@ from hypothesis import strategies as st
 
 from pslab.config.spec import build
 from pslab.errors import ConfigError
-from pslab.tensors.pruning.rules import DGC, WARM_UP, Dense, Deviation, Dynamic, PruningRule, Static, warm
+from pslab.tensors.pruning.rules import (
+    DGC,
+    WARM_UP,
+    BothSigns,
+    Dense,
+    Deviation,
+    Dynamic,
+    PruningRule,
+    RandomK,
+    Static,
+    Threshold,
+    warm,
+)
+from pslab.tensors.random_streams import seed_of
 
 
 @given(st.integers(1, 1000), st.integers(1, 10**6))
@@ -25,6 +38,11 @@ def test_selections_by_hand() -> None:
     assert [Deviation(k).select(v).tolist() for k in (1, 2, 3)] == [[4, 5], [5], []]
     assert [Dynamic(k).select(torch.tensor([1.0, -2, 3, -4])).tolist() for k in (1, 2, 3)] == [[2, 3], [3], [3]]
     assert Dense().select(v).tolist() == list(range(8))
+    assert [Threshold(x).select(v).tolist() for x in (2, 2.5, 4)] == [[4, 5], [5], []]
+    assert BothSigns(0.5).select(torch.tensor([0.3, -0.4, 0, 1.2, -0.1, 0.8])).tolist() == [1, 3, 5]
+    assert BothSigns(0.5).select(torch.zeros(3)).tolist() == []
+    assert RandomK(0.3).select(torch.zeros(10), seed_of(0, "shared", 2, 0)).tolist() == [2, 4, 9]
+    assert (RandomK(0.5, False).scale(4), RandomK(0.5).scale(4), RandomK(0.01).sends(10)) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +70,7 @@ def test_rules_by_name(text: str, rule: PruningRule) -> None:
      ("static:1%,warm_up=0.5", "cannot be read"), ("dgc:0", "above 0 and at"), ("dgc:0.1%,momentum=1", "below 1"),
      ("dgc:0.1%,sample=0", "above 0 and at"), ("dgc:0.1%,clip=0", "above 0, or None"), ("dgc:0.1%,clip=inf", "or None"),
      ("dgc:0.1%,momentum=0,nesterov=on", "needs a momentum"), ("dgc:0.1%,residual=off", "no parameter 'residual'"),
+     ("threshold:0", "above 0"), ("randomk:0", "above 0 and at"), ("adaq:0", "above 0 and at"),
      ("none:1", "none takes no parameters"), ("statik:1%", "did you mean 'static'")],
 )  # fmt: skip
 def test_impossible_parameters_are_refused_by_name(text: str, words: str) -> None:

@@ -1,0 +1,786 @@
+"""The quantization rules: how the values of one piece of a push become a few bits each, and what these bits say.
+
+A *piece* is one parameter tensor as far as it lies in the range that is pushed; v are the n of its entries that pruning
+has left. Codes are computed in float64, with scales that are rounded to float32 already, so that both sides have the
+same numbers. A piece of zeros, and one whose scale rounds to 0, is read as zeros, except with `sign` and `signum`.
+
+A rule is a frozen value. `residual` says whether what its code loses is added to the next gradient.
+
+After the survey and the code of Xu et al., "GRACE" (ICDCS 2021), without its defects: signs and ternary values travel
+as bits, not as bytes; an empty bucket is no division by zero; the largest entry has a level of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.config.parameters import Bounds, OneOf, check
+from pslab.errors import FrameError
+from pslab.tensors.finite import NonFinite
+
+Array = NDArray[Any]
+
+Residual = Annotated[bool, "whether what the code loses is added to the next gradient"]
+Block = Annotated[int, Bounds(at_least=0), "entries that share a scale; 0: all of a tensor"]
+
+
+class QuantizationRule(Protocol):
+    """What the stage needs of a rule, which may also have the attributes of `QuantizationTraits`."""
+
+    @property
+    def residual(self) -> bool:
+        """Whether what the code loses is added to the next gradient."""
+
+    @property
+    def encode(self) -> Callable[..., Array]:
+        """encode(v): the code (uint8) of values v [n], float64, n > 0."""
+
+    def decode(self, code: Array, n: int) -> Array:
+        """The n values (float64) of a code (uint8) of the right length.
+
+        Raises:
+            FrameError: a code that `encode` does not write.
+        """
+
+    def bounds(self, n: int) -> tuple[int, int]:
+        """The least and the most bytes of a code of n > 0 values."""
+
+
+@dataclass(frozen=True)
+class QuantizationTraits:
+    """The attributes that a rule may have beside those of `QuantizationRule`, with their defaults."""
+
+    draws: bool = False  #: the call is encode(v, u), with chance u, float32 [n] in [0, 1)
+    keeps: bool = False  #: the call is encode(v, kept), with a vector [n] of the piece, zeros at first, to be changed
+    every: bool = False  #: it needs every entry of the gradient: none is pruned before
+    length: Callable[[Array, int], int] | None = None  #: length(code, n): of a code with more behind it, if it varies
+
+
+def quantization_traits(rule: object) -> QuantizationTraits:
+    """The traits of a rule, read from its attributes."""
+    default = QuantizationTraits()
+    return QuantizationTraits(**{name: getattr(rule, name, value) for name, value in vars(default).items()})
+
+
+@dataclass(frozen=True)
+class Unquantized:
+    """No quantization: values are sent as they are."""
+
+    residual: ClassVar[bool] = False
+
+
+# --- what rules are made of -------------------------------------------------------------------------------------------
+
+
+class Coded(ABC):
+    """A rule whose code is some float32 scales, and then symbols of `width` bits each, lowest bits first, filled up to
+    a byte with zeros. There is a symbol for each value, and symbols are below `levels`."""
+
+    residual: bool
+    signed: ClassVar[bool] = False  #: whether scales may be negative
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def width(self) -> int:
+        """The bits of a symbol."""
+        return 8
+
+    @property
+    def levels(self) -> int:
+        """The number of symbols."""
+        return 1 << self.width
+
+    def scales(self, n: int) -> int:
+        """The number of scales of n values."""
+        return 0
+
+    def symbols(self, n: int) -> int:
+        """The number of symbols of n values."""
+        return n
+
+    def bounds(self, n: int) -> tuple[int, int]:
+        """The bytes of a code of n values, twice: it is always as long."""
+        size = 4 * self.scales(n) + -(-self.symbols(n) * self.width // 8)
+        return size, size
+
+    @abstractmethod
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        """The scales and the symbols of v."""
+
+    @abstractmethod
+    def values(self, scales: Array, symbols: Array) -> Array:
+        """What they say."""
+
+    def encode(self, v: Array, *more: Array) -> Array:
+        """The code of v."""
+        scales, symbols = self.quantize(v, *more)
+        return np.concatenate([scales.astype("<f4").view(np.uint8), packed(symbols, self.width)])
+
+    def decode(self, code: Array, n: int) -> Array:
+        """The values of a code."""
+        if len(code) != self.bounds(n)[0]:
+            raise FrameError(f"a code of {n} values takes {self.bounds(n)[0]} bytes, not {len(code)}")
+        split = 4 * self.scales(n)
+        scales = finite(np.frombuffer(code[:split].tobytes(), "<f4"))
+        if not self.signed and np.signbit(scales).any():
+            raise FrameError("scales that are negative")
+        symbols = unpacked(code[split:], self.symbols(n), self.width)
+        if symbols.max(initial=0) >= self.levels:
+            raise FrameError(f"a symbol of {symbols.max()}, of {self.levels} that there are")
+        return self.values(scales, symbols)
+
+
+class Blockwise(Coded):
+    """A rule with a scale for each `block` of consecutive values."""
+
+    block: int
+
+    def scales(self, n: int) -> int:
+        """One for each block."""
+        return -(-n // (self.block or n))
+
+    def largest(self, v: Array) -> Array:
+        """The largest magnitude of each block."""
+        return self.of_blocks(np.maximum, np.abs(v))
+
+    def of_blocks(self, reduce: np.ufunc, v: Array) -> Array:
+        """A reduction of each block."""
+        found: Array = reduce.reduceat(v, np.arange(0, len(v), self.block or len(v)))
+        return found
+
+    def each(self, scales: Array, n: int) -> Array:
+        """The scale of each of n values."""
+        return np.repeat(scales, self.block or n)[:n]
+
+    def over(self, v: Array, scales: Array) -> Array:
+        """Values divided by their scale: 0 where that is 0."""
+        each = self.each(scales, len(v))
+        return np.divide(v, each, out=np.zeros(len(v)), where=each > 0)
+
+
+def single(x: Any) -> Array:
+    """Numbers rounded to float32, as float64.
+
+    Raises:
+        NonFinite: one of them is too large.
+    """
+    with np.errstate(over="ignore"):
+        found = np.atleast_1d(np.asarray(x, np.float64).astype(np.float32))
+    if not np.isfinite(found).all():
+        raise NonFinite("a scale of the quantized values is too large for float32: nothing was sent")
+    return found.astype(np.float64)
+
+
+def finite(numbers: Array) -> Array:
+    """Numbers as float64, all of them finite; else FrameError."""
+    if not np.isfinite(numbers).all():
+        raise FrameError("a scale or a symbol that is no finite number")
+    return numbers.astype(np.float64)
+
+
+def packed(symbols: Array, width: int) -> Array:
+    """Symbols as `width` bits each, lowest first, filled up to a byte with zeros: uint8."""
+    if width == 16:
+        return symbols.astype("<u2").view(np.uint8)
+    if 8 % width:
+        return np.packbits(bits_of(symbols, width), bitorder="little")
+    lanes = np.zeros((-(-len(symbols) * width // 8), 8 // width), np.uint8)
+    lanes.ravel()[: len(symbols)] = symbols
+    found: Array = np.bitwise_or.reduce(lanes << SHIFTS[::width], axis=1)
+    return found
+
+
+def unpacked(code: Array, count: int, width: int) -> Array:
+    """The symbols (int64) of a code of the right length; FrameError if it is not filled with zeros."""
+    if width == 16:
+        return np.frombuffer(code.tobytes(), "<u2").astype(np.int64)
+    if 8 % width:
+        bits = np.unpackbits(code, bitorder="little")
+        symbols, rest = numbers_of(bits[: count * width].reshape(count, width)), bits[count * width :]
+    else:
+        lanes: Array = ((code[:, None] >> SHIFTS[::width]) & ((1 << width) - 1)).ravel()
+        symbols, rest = lanes[:count], lanes[count:]
+    if rest.any():
+        raise FrameError("bits behind the last symbol that are not 0")
+    return symbols.astype(np.int64)
+
+
+SHIFTS = np.arange(8, dtype=np.uint8)
+
+
+def bits_of(numbers: Array, width: int) -> Array:
+    """The lowest bits of whole numbers: uint8 [numbers, width], lowest first."""
+    return ((numbers[:, None] >> np.arange(width)) & 1).astype(np.uint8)
+
+
+def numbers_of(bits: Array) -> Array:
+    """The whole numbers (int64) of such bits."""
+    found: Array = bits @ (1 << np.arange(bits.shape[1]))
+    return found
+
+
+def signed(magnitudes: Array, negative: Array, width: int) -> Array:
+    """Symbols of `width` bits whose highest bit is the sign: of 0 there is none."""
+    found: Array = magnitudes | ((negative & (magnitudes > 0)).astype(np.int64) << (width - 1))
+    return found
+
+
+def unsigned(symbols: Array, width: int) -> tuple[Array, Array]:
+    """The magnitudes of such symbols, and their signs: 1 or -1."""
+    return symbols & ((1 << (width - 1)) - 1), 1.0 - 2.0 * (symbols >> (width - 1))
+
+
+def nearest(x: Array, levels: Array, up: bool) -> Array:
+    """The index of the level (increasing) that is nearest to x; of two the upper one, or else the even one."""
+    middles = (levels[1:] + levels[:-1]) / 2
+    found = np.searchsorted(middles, x, side="right" if up else "left")
+    if not up:
+        tied = x == middles[np.minimum(found, len(middles) - 1)]
+        found += tied & (found % 2 == 1)
+    return found
+
+
+def up(fractions: Array, u: Array) -> Array:
+    """Whether chance rounds up: with the probability of the fraction."""
+    found: Array = u.astype(np.float64) < fractions
+    return found
+
+
+# --- short floating-point numbers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Half(Coded):
+    """The nearest float16, ties to even, within ±65504.
+
+    Source: Micikevicius et al. (ICLR 2018)
+    """
+
+    width: ClassVar[int] = 16
+    residual: Residual = False
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        return v[:0], np.clip(v, -65504, 65504).astype("<f2").view("<u2").astype(np.int64)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        return finite(symbols.astype("<u2").view("<f2"))
+
+
+@dataclass(frozen=True)
+class Brain(Coded):
+    """The nearest bfloat16, ties to even: float32 with 7 bits of fraction; never infinite.
+
+    Source: Kalamkar et al. (arXiv 2019)
+    """
+
+    LARGEST: ClassVar[int] = 0x7F7F
+    width: ClassVar[int] = 16
+    residual: Residual = False
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        limit = float(np.finfo(np.float32).max)
+        whole = np.clip(v, -limit, limit).astype("<f4").view("<u4").astype(np.int64)
+        magnitude = (whole & 0x7FFFFFFF) + 0x7FFF + (whole >> 16 & 1) >> 16
+        return v[:0], np.minimum(magnitude, self.LARGEST) | (whole >> 31 << 15)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        return finite((symbols << 16).astype("<u4").view("<f4"))
+
+
+EIGHTHS = np.arange(127)
+#: The magnitudes of E4M3, of which 448 is the largest: 4 bits of exponent, 3 of fraction.
+E4M3 = np.where(EIGHTHS < 8, EIGHTHS / 512.0, (1 + EIGHTHS % 8 / 8) * 2.0 ** (EIGHTHS // 8 - 7))
+
+
+@dataclass(frozen=True)
+class Float8(Blockwise):
+    """Float8 (E4M3) of v / s, ties to even, where s is the largest magnitude of the block / 448.
+
+    Source: Micikevicius et al. (arXiv 2022)
+    """
+
+    block: Block = 0
+    residual: Residual = False
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        scales = single(self.largest(v) / E4M3[-1])
+        return scales, signed(nearest(np.abs(self.over(v, scales)), E4M3, up=False), v < 0, 8)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        magnitudes, signs = unsigned(symbols, 8)
+        if magnitudes.max(initial=0) >= len(E4M3):
+            raise FrameError("a scale or a symbol that is no finite number")
+        return E4M3[magnitudes] * signs * self.each(scales, len(symbols))
+
+
+@dataclass(frozen=True)
+class PowersOfTwo(Blockwise):
+    """E3M0: a sign and one of 0, 1/64, 1/32, ..., 1 times the largest magnitude of the block: the nearest, ties up.
+
+    Source: Douillard et al. (arXiv 2025)
+    """
+
+    LEVELS: ClassVar[Array] = np.array([0.0, *(2.0**e for e in range(-6, 1))])
+    width: ClassVar[int] = 4
+    block: Block = 0
+    residual: Residual = False
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        scales = single(self.largest(v))
+        return scales, signed(nearest(np.abs(self.over(v, scales)), self.LEVELS, up=True), v < 0, 4)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        magnitudes, signs = unsigned(symbols, 4)
+        return self.LEVELS[magnitudes] * signs * self.each(scales, len(symbols))
+
+
+# --- levels at equal distances ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Int8(Blockwise):
+    """The nearest of 255 levels at equal distances, from minus to plus the largest magnitude of the block.
+
+    Source: Dettmers (ICLR 2016)
+    """
+
+    block: Block = 0
+    residual: Residual = False
+
+    @property
+    def levels(self) -> int:
+        """From -127 to 127."""
+        return 255
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        scales = single(self.largest(v) / 127)
+        return scales, np.clip(np.rint(self.over(v, scales)), -127, 127).astype(np.int64) + 127
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        return (symbols - 127) * self.each(scales, len(symbols))
+
+
+@dataclass(frozen=True)
+class UInt8(Blockwise):
+    """The nearest of 256 levels at equal distances, from the least to the largest value of the block; 0 is one of them.
+
+    Each block has, beside its scale, the level of 0. As PyTorch's quantization hooks.
+
+    Source: Li et al. (VLDB 2020)
+    """
+
+    LEAST: ClassVar[float] = 2.0**-23  # scale
+    block: Block = 0
+    residual: Residual = False
+
+    def symbols(self, n: int) -> int:
+        """One of each block, the level of 0, and then one of each value."""
+        return self.scales(n) + n
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        low, high = self.of_blocks(np.minimum, np.minimum(v, 0)), self.of_blocks(np.maximum, np.maximum(v, 0))
+        scales = single(np.maximum((high - low) / 255, self.LEAST))
+        zeros = np.clip(-np.rint(low / scales), 0, 255)
+        levels = np.clip(np.rint(self.over(v, scales)) + self.each(zeros, len(v)), 0, 255)
+        return scales, np.concatenate([zeros, levels]).astype(np.int64)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        zeros, levels = symbols[: len(scales)], symbols[len(scales) :]
+        return (levels - self.each(zeros, len(levels))) * self.each(scales, len(levels))
+
+
+@dataclass(frozen=True)
+class QSGD(Blockwise):
+    """Random rounding to 2^(bits - 1) - 1 levels of the bucket's norm, so that the mean is right.
+
+    With l = levels |v| / norm, an entry becomes the level below l, or with the probability of the fraction of l the one
+    above. With `residual`, the values that are read are divided by 1 + w, where w = min(B / s^2, sqrt(B) / s) bounds
+    the variance of a bucket of B entries and s levels: without that, the residual of a coarse code grows for ever.
+
+    Source: Alistarh et al. (NIPS 2017)
+    """
+
+    draws: ClassVar[bool] = True
+
+    bits: Annotated[int, Bounds(at_least=2, at_most=8), "of each entry, one of them its sign"]
+    bucket: Annotated[int, Bounds(at_least=1), "entries that share a norm"] = 128
+    norm: Annotated[str, OneOf("l2", "max"), "the Euclidean norm of the bucket, or its largest magnitude"] = "l2"
+    residual: Residual = False
+
+    @property
+    def width(self) -> int:
+        """The bits of an entry."""
+        return self.bits
+
+    @property
+    def block(self) -> int:  # type: ignore[override]
+        """The bucket."""
+        return self.bucket
+
+    @property
+    def variance(self) -> float:
+        """The bound w: the mean squared error is at most w times the squared norm."""
+        top = 2 ** (self.bits - 1) - 1
+        return float(min(self.bucket / top**2, math.sqrt(self.bucket) / top))
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        (u,), top = more, 2 ** (self.bits - 1) - 1
+        scales = single(self.largest(v) if self.norm == "max" else np.sqrt(self.of_blocks(np.add, v * v)))
+        exact = top * np.abs(self.over(v, scales))
+        below = np.floor(exact)
+        levels = np.minimum(below + up(exact - below, u), top).astype(np.int64)
+        return scales, signed(levels, v < 0, self.bits)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        levels, signs = unsigned(symbols, self.bits)
+        shrunk = (2 ** (self.bits - 1) - 1) * (1 + self.variance * self.residual)
+        found: Array = levels * signs * self.each(scales, len(symbols)) / shrunk
+        return found
+
+
+@dataclass(frozen=True)
+class Uniform8(Coded):
+    """The mean of the entry's bin, of 256 bins that cover six standard deviations around the mean.
+
+    The outer bins have all that lies beyond. As hivemind's.
+
+    Source: Ryabinin et al. (ICML 2023)
+    """
+
+    BINS: ClassVar[int] = 256
+    signed: ClassVar[bool] = True
+    residual: Residual = False
+
+    def scales(self, n: int) -> int:
+        """The mean, the standard deviation, and the mean of each bin."""
+        return 2 + self.BINS
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        mean, deviation = single([v.mean(), v.std(ddof=1) if len(v) > 1 else 0.0])
+        bins = np.full(len(v), self.BINS // 2)
+        if deviation > 0:
+            bins = np.clip(np.rint((v - mean) / (6 * deviation / self.BINS)) + bins, 0, self.BINS - 1).astype(np.int64)
+        return np.concatenate([[mean, deviation], single(means(v, bins, self.BINS))]), bins
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        found: Array = scales[2:][symbols]
+        return found
+
+
+@dataclass(frozen=True)
+class Quantile(Coded):
+    """The mean of the entry's run, where sorting cuts the entries into `runs` of nearly equally many.
+
+    Source: Jiang et al. (SIGMOD 2018)
+    """
+
+    signed: ClassVar[bool] = True
+
+    runs: Annotated[int, Bounds(at_least=2, at_most=256), "into which the sorted entries are cut"]
+    residual: Residual = False
+
+    @property
+    def width(self) -> int:
+        """The bits of a run's number."""
+        return (self.runs - 1).bit_length()
+
+    @property
+    def levels(self) -> int:
+        """The number of runs."""
+        return self.runs
+
+    def scales(self, n: int) -> int:
+        """The mean of each run."""
+        return self.runs
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        run = np.empty(len(v), np.int64)
+        run[np.argsort(v, kind="stable")] = np.arange(len(v)) * self.runs // len(v)
+        return single(means(v, run, self.runs)), run
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        found: Array = scales[symbols]
+        return found
+
+
+def means(v: Array, groups: Array, count: int) -> Array:
+    """The mean of each group of values; 0 of none."""
+    return np.bincount(groups, v, count) / np.maximum(np.bincount(groups, minlength=count), 1)
+
+
+# --- levels at unequal distances -------------------------------------------------------------------------------------
+
+
+def dynamic_levels() -> Array:
+    """The 256 levels from -1 to 1 of a dynamic exponent: 0, 1, and ± the middles of 2^i parts of [0.1, 1], times
+    10^(i - 6), for i from 0 to 6."""
+    edges = [np.linspace(0.1, 1, 2**i + 1) for i in range(7)]
+    magnitudes = np.concatenate([10.0 ** (i - 6) * (each[1:] + each[:-1]) / 2 for i, each in enumerate(edges)])
+    return np.sort(np.concatenate([[0.0, 1.0], magnitudes, -magnitudes]))
+
+
+@dataclass(frozen=True)
+class Dynamic8(Blockwise):
+    """The nearest of 256 levels, dense towards 0, times the largest magnitude of the block.
+
+    Source: Dettmers et al. (ICLR 2022)
+    """
+
+    LEVELS: ClassVar[Array] = dynamic_levels()
+    block: Block = 4096
+    residual: Residual = False
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        scales = single(self.largest(v))
+        return scales, nearest(self.over(v, scales), self.LEVELS, up=True)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        found: Array = self.LEVELS[symbols] * self.each(scales, len(symbols))
+        return found
+
+
+@dataclass(frozen=True)
+class Natural(Coded):
+    """The power of two below an entry, or with the probability of its fraction the one above: the mean is right.
+
+    A sign, and an exponent from -108 to 18; what is smaller becomes 0. With `residual`, the values that are read are
+    divided by 9/8, as for `qsgd`.
+
+    Source: Horváth et al. (MSML 2022)
+    """
+
+    LEAST: ClassVar[int] = -108
+    draws: ClassVar[bool] = True
+
+    residual: Residual = False
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        fractions, exponents = np.frexp(np.abs(v))  # |v| = fraction * 2^exponent, fraction in [0.5, 1)
+        exponents = exponents - 1 + up(2 * fractions - 1, more[0])
+        codes = np.where(v == 0, 0, np.clip(exponents - self.LEAST + 1, 0, 127))
+        return v[:0], signed(codes.astype(np.int64), v < 0, 8)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        codes, signs = unsigned(symbols, 8)
+        return np.where(codes > 0, np.ldexp(signs, codes + self.LEAST - 1), 0.0) / (1 + self.residual / 8)
+
+
+@dataclass(frozen=True)
+class Inceptionn:
+    """A tag, and as few bits as a truncation error below 2^-e allows: none, 8, 16, or all 32 of a float32.
+
+    None below 2^-e; a sign and 7 bits (the last one 2^-e) below 2^(7 - e); a sign and 15 bits (2^-15) below 1.
+
+    Source: Li et al. (MICRO 2018)
+    """
+
+    WIDTHS: ClassVar[Array] = np.array([0, 8, 16, 32])
+
+    e: Annotated[int, Bounds(at_least=7, at_most=15), "entries below 2^-e become 0"] = 10
+    residual: Residual = False
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def bounds(self, n: int) -> tuple[int, int]:
+        """From tags alone to all of a float32."""
+        return -(-2 * n // 8), -(-34 * n // 8)
+
+    def length(self, code: Array, n: int) -> int:
+        """The tags determine it."""
+        return int(-(-(2 * n + self.WIDTHS[self._tags(code, n)].sum()) // 8))
+
+    def _tags(self, code: Array, n: int) -> Array:
+        if len(code) < -(-2 * n // 8):
+            raise FrameError(f"{len(code)} bytes are too few for the tags of {n} values")
+        found: Array = np.unpackbits(code, bitorder="little", count=2 * n).reshape(n, 2) @ [1, 2]
+        return found
+
+    def _units(self) -> tuple[float, float]:
+        return 2.0**-self.e, 2.0**-15  # of 8 bits, and of 16
+
+    def encode(self, v: Array) -> Array:
+        """All tags, then the bits of each value."""
+        v = np.clip(v, *np.array([-1, 1]) * float(np.finfo(np.float32).max))
+        size = np.abs(v)
+        tags = np.searchsorted([2.0**-self.e, 2.0 ** (7 - self.e), 1.0], size, side="right")
+        bits = np.zeros(2 * len(v) + int(self.WIDTHS[tags].sum()), np.uint8)
+        bits[: 2 * len(v)] = bits_of(tags, 2).ravel()
+        for tag, at in self._places(tags):
+            own = tags == tag
+            if tag == 3:
+                symbols = truncated(v[own]).view("<u4").astype(np.int64)
+            else:
+                width = int(self.WIDTHS[tag])
+                magnitudes = np.floor(size[own] / self._units()[tag - 1]).astype(np.int64)
+                symbols = signed(magnitudes, v[own] < 0, width)
+            bits[at] = bits_of(symbols, at.shape[1])
+        return np.packbits(bits, bitorder="little")
+
+    def decode(self, code: Array, n: int) -> Array:
+        """The values of a code."""
+        if len(code) != self.length(code, n):
+            raise FrameError(f"a code with these tags takes {self.length(code, n)} bytes, not {len(code)}")
+        tags, bits, found = self._tags(code, n), np.unpackbits(code, bitorder="little"), np.zeros(n)
+        if bits[2 * n + int(self.WIDTHS[tags].sum()) :].any():
+            raise FrameError("bits behind the last value that are not 0")
+        for tag, at in self._places(tags):
+            symbols = numbers_of(bits[at])
+            if tag == 3:
+                found[tags == tag] = finite(symbols.astype("<u4").view("<f4"))
+            else:
+                magnitudes, signs = unsigned(symbols, at.shape[1])
+                found[tags == tag] = magnitudes * signs * self._units()[tag - 1]
+        return found
+
+    def _places(self, tags: Array) -> list[tuple[int, Array]]:
+        """Of each tag with bits where these are: [values, bits]."""
+        starts = 2 * len(tags) + np.cumsum(self.WIDTHS[tags]) - self.WIDTHS[tags]
+        return [(tag, starts[tags == tag][:, None] + np.arange(self.WIDTHS[tag])) for tag in (1, 2, 3)]
+
+
+def truncated(v: Array) -> Array:
+    """Values as float32 ("<f4"), rounded towards 0."""
+    found = v.astype("<f4")
+    beyond = np.abs(found.astype(np.float64)) > np.abs(v)
+    found[beyond] = np.nextafter(found[beyond], np.float32(0))
+    return found
+
+
+# --- signs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TernGrad(Coded):
+    """A sign or 0: each entry becomes the largest magnitude with the probability of its share of that.
+
+    Entries are clipped first, to 2.5 standard deviations if that is not 0. It has no residual: with one, the errors of
+    this code would grow for ever.
+
+    Source: Wen et al. (NIPS 2017)
+    """
+
+    CLIP: ClassVar[float] = 2.5
+    draws: ClassVar[bool] = True
+    width: ClassVar[int] = 2
+
+    residual: Residual = False
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.residual:
+            raise ValueError("terngrad takes no residual, which would grow for ever: use residual=off, or qsgd:4")
+
+    @property
+    def levels(self) -> int:
+        """0, plus and minus."""
+        return 3
+
+    def scales(self, n: int) -> int:
+        """The largest magnitude."""
+        return 1
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        limit = self.CLIP * v.std() or math.inf
+        size = np.minimum(np.abs(v), limit)
+        scale = single(size.max())
+        sent = more[0].astype(np.float64) * scale < size
+        return scale, np.where(sent & (scale > 0), 1 + (v < 0), 0)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        return np.array([0.0, 1.0, -1.0])[symbols] * scales
+
+
+@dataclass(frozen=True)
+class OneBit(Coded):
+    """The sign: the mean of the negative entries, or the mean of the others.
+
+    Source: Seide et al. (Interspeech 2014)
+    """
+
+    width: ClassVar[int] = 1
+    residual: Residual = True
+
+    def scales(self, n: int) -> int:
+        """The magnitude of each mean."""
+        return 2
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        negative = (v < 0).astype(np.int64)
+        return single(means(np.abs(v), negative, 2)), negative
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        found: Array = (scales * [1.0, -1.0])[symbols]
+        return found
+
+
+class Signs(Coded):
+    """Signs alone."""
+
+    every: ClassVar[bool] = True  # of a pruned vector, signs would move each entry that is sent by the same
+    width: ClassVar[int] = 1
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        return v[:0], (v < 0).astype(np.int64)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        found: Array = 1.0 - 2.0 * symbols
+        return found
+
+
+@dataclass(frozen=True)
+class Sign(Signs):
+    """The sign: 1 or -1, and 1 of 0. Steps are as long as the learning rate: use about 1/100 of SGD's.
+
+    Source: Bernstein et al. (ICML 2018)
+    """
+
+    residual: Residual = False
+
+
+@dataclass(frozen=True)
+class Signum(Signs):
+    """The sign of a momentum m = beta m + (1 - beta) v that each worker keeps: 1 or -1, and 1 of 0.
+
+    Source: Bernstein et al. (ICML 2018)
+    """
+
+    keeps: ClassVar[bool] = True
+
+    beta: Annotated[float, Bounds(at_least=0, below=1), "the share of the momentum before"] = 0.9
+    residual: Residual = False
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        (kept,) = more
+        kept[:] = self.beta * kept.astype(np.float64) + (1 - self.beta) * v
+        return super().quantize(kept)
+
+
+@dataclass(frozen=True)
+class ScaledSign(Coded):
+    """The sign times the mean magnitude, with error feedback.
+
+    Source: Karimireddy et al. (ICML 2019)
+    """
+
+    width: ClassVar[int] = 1
+    residual: Residual = True
+
+    def scales(self, n: int) -> int:
+        """The mean magnitude."""
+        return 1
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        return single(np.abs(v).mean()), (v < 0).astype(np.int64)
+
+    def values(self, scales: Array, symbols: Array) -> Array:
+        return scales * (1.0 - 2.0 * symbols)
