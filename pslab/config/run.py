@@ -31,8 +31,8 @@ SEMANTICS = 5  # raise it when the same Run gives other results than before: old
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip
 # younger than some records: at their defaults nothing names them
-LATER = ("inner", "outer_learning_rate", "quantize", "loss", "metric", "on_nonfinite", "partition", "servers", "placement",
-         "fleet")  # fmt: skip
+LATER = ("inner", "outer_learning_rate", "quantize", "loss", "metric", "on_nonfinite", "partition", "servers",
+         "placement", "fleet")  # fmt: skip
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 # of the policies whose steps are rounds those with records in which rounds ended torn; an object says so by `rounds`
 ROUNDS = ("bsp", "local", "average", "admm")
