@@ -160,7 +160,8 @@ class Advice:
             need = [held(result, self.target) for result in predicted]
             most = max((pushes for _, pushes in need if math.isfinite(pushes)), default=math.inf)
             most = min(float(alone.pushes or 0), LONGER * most + 3 * (alone.eval_every or 0))  # of which it is held
-            real = alone.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most))
+            real = alone.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most), target_accuracy=None,
+                             target_held=False)  # which is evaluated after it, and disturbs nothing
             found = sweep([real.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
             spread_s = float(np.std(self.answer.standing(name).arrived_s or (0.0,)))
             verdict = _verdict(need, found, self.target, 2 * spread_s)

@@ -16,6 +16,7 @@ from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.advise.advice import Advice
+from pslab.lab.advise.pace import probe
 from pslab.lab.advise.progress import SearchProgress
 from pslab.lab.advise.race import Race, RaceAnswer, Trial, around, rounded_up
 from pslab.lab.advise.space import candidates, simplicity
@@ -29,7 +30,6 @@ from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run as run_one
 from pslab.lab.runs.run import sweep
 
-PROBED = 12  # iterations by which a policy's pace is told
 PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
 WIDER = 3  # times that the pilot goes on beyond its best rate, if that lies at an end
 ROOM, OWN_ROOM = 4, 2  # times the default's pushes to the target: what other policies have at most, and it itself
@@ -94,8 +94,9 @@ class _Asking:
 
     def _modelled(self, base: Run) -> Run:
         """The base in virtual time, on its cluster; where that models no computation, on what this machine takes."""
-        plain = {"engine": "virtual", "seconds": None, "target_accuracy": None, "schedule": "constant",
-                 "evaluate": "after", "fleet": "local", "dilation": "auto", "keep_weights": False}  # fmt: skip
+        plain = {"engine": "virtual", "seconds": None, "target_accuracy": self._target, "target_held": True,
+                 "schedule": "constant", "evaluate": "after", "fleet": "local", "dilation": "auto",
+                 "keep_weights": False}  # fmt: skip
         if base.schedule != "constant":
             self._notes.append("with a constant learning rate: a schedule that ends with the budget would favour "
                                "whoever has the larger one")  # fmt: skip
@@ -103,7 +104,7 @@ class _Asking:
             return base.but(**plain)
         budget = ROUNDS * base.workers
         short = base.but(engine="local", pushes=budget, eval_every=budget, evaluate="after", seconds=None,
-                         target_accuracy=None, dilation=1)  # fmt: skip
+                         target_accuracy=None, target_held=False, dilation=1)  # fmt: skip
         self._shown.say("what computing and messages cost on this machine")
         result = run_one(short, results=self._place, progress=False)
         self._notes.append(f"costs as measured on this machine by {result.digest}")
@@ -143,9 +144,7 @@ class _Asking:
 
     def _probed(self, seed: int) -> dict[str, float]:
         """Seconds per iteration of each policy, by a short run without evaluations."""
-        short = PROBED * self._base.workers
-        runs = [self._base.but(**fields, seed=seed, pushes=short, eval_every=short)
-                for fields in self._policies.values()]  # fmt: skip
+        runs = [probe(self._base.but(**fields, seed=seed)) for fields in self._policies.values()]
         return dict(zip(self._policies, map(iteration_s, self._sweep(runs, what="the pace")), strict=True))
 
     def _grids(self, rates: Sequence[float] | None, seed: int) -> tuple[dict[str, Sequence[float]], float]:
@@ -191,7 +190,8 @@ class _Asking:
     # -- the race ------------------------------------------------------------------------------------------
 
     def _run(self, policy: str, rate: float, seed: int, cap_s: float = math.inf) -> Run:
-        """A run that is ended once it is known whether it held the target before its cap: two evaluations later."""
+        """A run that ends once it holds the target, or once it is known that it did not before its cap: two evaluations
+        later."""
         more_s = 2 * self._every / self._base.workers * self._paces[policy]
         return self._base.but(**self._policies[policy], learning_rate=rate, seed=seed, eval_every=self._every,
                               pushes=self._budgets.get(policy, self._most),

@@ -17,6 +17,7 @@ CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
 SYNCS = ["bsp", "asp", "ssp:3", "backup:1", "local:8"]
 ENDS = {"pushes": {"pushes": 64}, "the middle of a round": {"pushes": 62}, "seconds": {"seconds": 0.6},
         "target": {"target_accuracy": 0.3, "eval_every": 8}, "both": {"target_accuracy": 0.3, "pushes": 64},
+        "held": {"target_accuracy": 0.3, "target_held": True, "eval_every": 8},
         "few evaluations": {"pushes": 96, "eval_every": 32}}  # fmt: skip
 
 NEAR = {"cluster": {"compute_s": 0.01, "compute_sigma": 0.1, "message_s": 1e-4, "apply_s": 1e-4, "serve_s": 1e-4}}
