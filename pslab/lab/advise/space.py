@@ -18,7 +18,8 @@ from pslab.policies.sync.backup import Backup
 
 TUNED = {"learning_rate": "learning_rates=", "seed": "seeds="}  # what a race tries by itself
 GIVEN = ("model", "data", "loss", "metric", "workers", "cluster", "device")  # what the policies are to suit
-STOPS = ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "engine", "keep_weights")  # what a race decides
+STOPS = ("pushes", "seconds", "target_accuracy", "target_held", "eval_every",
+         "engine", "keep_weights")  # what a race decides
 SIMPLEST = ("bsp", "backup", "ssp", "asp")  # of two that are equally soon the one that stands first here
 
 
