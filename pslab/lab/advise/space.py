@@ -38,6 +38,20 @@ DEFAULT_SPACE: Mapping[str, Mapping[str, Any]] = MappingProxyType({"policy": {
 }})  # fmt: skip
 
 
+def runs_of(base: Run, space: Mapping[str, Any] | Runs | None = None) -> Runs:
+    """The runs that a space names, which is not yet to say that they can be; see `candidates`.
+
+    Raises:
+        ConfigError: an axis of what a race tunes by itself, or what `grid` refuses.
+    """
+    space = DEFAULT_SPACE if space is None else space
+    for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
+        if name in space:
+            how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"
+            raise ConfigError("space", name, f"every candidate has the same values of it: {how}")
+    return space if isinstance(space, Runs) else grid(base, **space)
+
+
 def candidates(
     base: Run, space: Mapping[str, Any] | Runs | None = None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
@@ -53,12 +67,7 @@ def candidates(
         ConfigError: an axis of what a race tunes by itself, what `grid` refuses, or a base that cannot run.
     """
     resolve(base)  # what is wrong with it is wrong with all
-    space = DEFAULT_SPACE if space is None else space
-    for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
-        if name in space:
-            how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"
-            raise ConfigError("space", name, f"every candidate has the same values of it: {how}")
-    runs = space if isinstance(space, Runs) else grid(base, **space)
+    runs = runs_of(base, space)
     found, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
     for run, points in zip(runs, runs.columns, strict=True):
         fields = {name: value for name in FIELDS
