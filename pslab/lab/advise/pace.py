@@ -4,7 +4,6 @@ nothing."""
 from __future__ import annotations
 
 from pslab.config.run import Run
-from pslab.lab.runs.resolve import resolve
 
 PROBED = 12  # iterations
 FREE_OF_BOUND = 3  # times a policy's bound, in iterations more: it runs freely until some worker is there
@@ -12,5 +11,7 @@ FREE_OF_BOUND = 3  # times a policy's bound, in iterations more: it runs freely 
 
 def probe(run: Run) -> Run:
     """The short run that tells the pace of this one; see `iteration_s` in pslab.lab.records.summary."""
+    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+
     pushes = run.workers * (PROBED + FREE_OF_BOUND * (resolve(run).traits.window or 0))
     return run.but(pushes=pushes, eval_every=pushes, seconds=None, target_accuracy=None, target_held=False)

@@ -28,7 +28,6 @@ from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
 from pslab.lab.records.units import SPACE
 from pslab.lab.runs.calibrate import ROUNDS, calibrated, measure_links
-from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
 
 PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
@@ -177,6 +176,8 @@ class _Asking:
 
     def _grids(self, rates: Sequence[float] | None, seed: int) -> tuple[dict[str, Sequence[float]], float]:
         """The learning rates that each policy begins with, and the pushes that the default needs at its best one."""
+        from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+
         centre, needed = self._pilot(self._default, self._base.learning_rate, seed)
         if not math.isfinite(needed):
             raise Unreached(self._unreached(self._most))

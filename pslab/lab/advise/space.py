@@ -13,7 +13,6 @@ from pslab.errors import ConfigError, in_a_sentence
 from pslab.lab.records.grid_axes import CHOICE
 from pslab.lab.records.results import Runs
 from pslab.lab.runs.grid import grid
-from pslab.lab.runs.resolve import resolve
 from pslab.policies.sync.backup import Backup
 
 TUNED = {"learning_rate": "learning_rates=", "seed": "seeds="}  # what a race tries by itself
@@ -66,6 +65,8 @@ def candidates(
     Raises:
         ConfigError: an axis of what a race tunes by itself, what `grid` refuses, or a base that cannot run.
     """
+    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+
     resolve(base)  # what is wrong with it is wrong with all
     runs = runs_of(base, space)
     found, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
@@ -94,6 +95,8 @@ def _check(base: Run, run: Run) -> None:
     Raises:
         ConfigError: what `resolve` refuses; a policy that needs more workers.
     """
+    from pslab.lab.runs.resolve import resolve
+
     sync = resolve(run).sync
     if run.workers == 1 and run.sync != base.sync:
         raise ConfigError("sync", run.sync, "one worker waits for nobody: it is the same as the default; use more")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,16 @@ def test_asked_again_it_is_read_and_nothing_is_searched(advice: Advice, place: P
     assert digests(again) == digests(advice)
     assert [each.run for each in again.best] == [each.run for each in advice.best]
     assert again.remarks == advice.remarks
+
+
+def test_it_is_read_without_torch(advice: Advice, place: Path):
+    code = (f"import sys; sys.path[:0] = {sys.path!r}; from pathlib import Path\n"
+            "import pslab.lab.advise.search; from pslab.lab.advise.recorded import read\n"
+            "place, results = map(Path, sys.argv[1:]); print(read(place, results).words)\n"
+            "assert 'torch' not in sys.modules")  # fmt: skip
+    told = subprocess.run([sys.executable, "-c", code, str(place / FOLDER / advice.digest), str(place)], check=True,
+                          capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert told.stdout.strip() == advice.words
 
 
 @pytest.mark.parametrize("changed", [
