@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from raced import ASKED, BASE
 
 from pslab import plots
 from pslab.__main__ import main
-from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.advise import recorded, search
 from pslab.lab.advise.advice import Advice
@@ -23,10 +23,6 @@ from pslab.lab.advise.space import runs_of
 from pslab.lab.commands import export as exporting
 from pslab.lab.plots import caption_of
 from pslab.lab.records.disk import MANIFEST, write_manifest
-
-BASE = Run(model="tiny:net", data="tiny:digits", batch_size=16, pushes=120, learning_rate=0.2,
-           cluster={"compute_s": 0.01, "compute_sigma": 0.1, "bandwidth_bit_s": 1e6, "slow": {0: 1.5}})  # fmt: skip
-ASKED: dict[str, Any] = {"target": 0.5, "space": {"prune": ["none", "static:5%"]}, "seeds": range(3), "progress": False}
 
 
 @pytest.fixture(scope="module")
