@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pslab.lab import plots
     from pslab.lab.advise.advice import Advice
     from pslab.lab.advise.map import advise_map
+    from pslab.lab.advise.recorded import advices
     from pslab.lab.advise.search import advise
     from pslab.lab.records.export import export
     from pslab.lab.records.record import Result
@@ -26,14 +27,16 @@ if TYPE_CHECKING:
     from pslab.lab.studies.parameters import parameters
 
 __all__ = [
-    "Advice", "ConfigError", "PslabError", "Result", "Results", "Run", "advise", "advise_map", "best", "check", "claim",
-    "export", "goal", "grid", "load", "parameters", "plots", "records", "run", "save", "summary", "sweep", "tuned",
+    "Advice", "ConfigError", "PslabError", "Result", "Results", "Run", "advices", "advise", "advise_map", "best",
+    "check", "claim", "export", "goal", "grid", "load", "parameters", "plots", "records", "run", "save", "summary",
+    "sweep", "tuned",
 ]  # fmt: skip
 
 _LAZY = {
     "Advice": "pslab.lab.advise.advice",
     "Result": "pslab.lab.records.record",
     "Results": "pslab.lab.records.results",
+    "advices": "pslab.lab.advise.recorded",
     "advise": "pslab.lab.advise.search",
     "advise_map": "pslab.lab.advise.map",
     "best": "pslab.lab.records.tuning",

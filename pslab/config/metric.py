@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,6 +63,12 @@ class Metric:
     def goal(self, value: float, space: str = "") -> str:
         """A round value in words: ``"97%"``, ``"mean error 0.05"``."""
         return f"{100 * value:g}{space}%" if self.share else f"{self.name} {value:g}"
+
+
+def medians(values: Sequence[float]) -> list[float]:
+    """The running median of three evaluations: the one before, this one and the next. The first evaluation stands for
+    the one before it, too; the last one has none after it, and no median."""
+    return [sorted(three)[1] for three in zip([*values[:1], *values], values, values[1:], strict=False)]
 
 
 ACCURACY = Metric()

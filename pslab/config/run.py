@@ -6,10 +6,11 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import math
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from pslab.config import gpus, products, sources
 from pslab.config.cluster import costs_grow
 from pslab.config.content import Unknown, content
 from pslab.config.fleet import Fleet
-from pslab.config.metric import LOWER, metric_of
+from pslab.config.metric import LOWER, medians, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
 from pslab.config.spec import split
 from pslab.config.table import ROWS
@@ -32,7 +33,7 @@ NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate",
          "schedule", "cluster")  # fmt: skip
 # younger than some records: at their defaults nothing names them
 LATER = ("inner", "outer_learning_rate", "quantize", "loss", "metric", "on_nonfinite", "partition", "servers",
-         "placement", "fleet")  # fmt: skip
+         "placement", "fleet", "target_held")  # fmt: skip
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 # of the policies whose steps are rounds those with records in which rounds ended torn; an object says so by `rounds`
 ROUNDS = ("bsp", "local", "average", "admm")
@@ -108,6 +109,9 @@ class Run:
     target_accuracy: Annotated[
         float | None, "stop once the metric is as good: an accuracy from 0 to 1, or a value of another metric"
     ] = None
+    target_held: Annotated[
+        bool, "whether one evaluation that is as good is too few to stop: the running median of three is to be"
+    ] = False
     cluster: Annotated[
         str | Mapping[str, Any],
         "a preset's name (in virtual time, lab instead of free), or a mapping of Cluster's fields; or a file of real "
@@ -170,6 +174,8 @@ class Run:
         target = self.target_accuracy
         if target is not None and metric_of(self).share and not 0 < target <= 1:
             raise ConfigError("target_accuracy", target, "must be a number above 0 and at most 1, or None")
+        if self.target_held and target is None:
+            raise ConfigError("target_held", True, "there is no target to be held: give a target_accuracy, too")
         if self.pushes is None and self.seconds is None and target is None:
             raise ConfigError("pushes", None, "a run needs a stop rule: pushes, seconds or target_accuracy")
         if self.pushes is None and self.seconds is None and self.eval_every is None:
@@ -291,6 +297,12 @@ class Run:
     def sources(self) -> dict[str, str]:
         """The source text of each field that holds an object, as far as it is known, for readers of the record."""
         return {name: text for name in self._objects if (text := _text(getattr(self, name)))}
+
+    def reaches_target(self, evaluated: Iterable[float]) -> bool:
+        """Whether these evaluations, in their order, end the run by its target."""
+        values, target = [value for value in evaluated if math.isfinite(value)], self.target_accuracy
+        compared, metric = medians(values) if self.target_held else values, metric_of(self)
+        return target is not None and any(metric.reaches(value, target) for value in compared)
 
     @property
     def evaluation_period(self) -> int | None:

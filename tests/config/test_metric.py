@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pslab.config.metric import ACCURACY, Metric, loss_of, metric_of, one_metric
+from pslab.config.metric import ACCURACY, Metric, loss_of, medians, metric_of, one_metric
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 
@@ -75,6 +75,24 @@ def test_a_target_accuracy_is_a_share_and_another_target_any_number(target):
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
         Run(target_accuracy=target)
     assert Run(target_accuracy=target, metric=hits).target_accuracy == target
+
+
+def test_a_target_is_held_by_the_median_of_three_evaluations_and_reached_by_one():
+    lucky, steady = [0.1, 0.2, 0.9, 0.3, 0.4, math.nan], [0.1, 0.5, 0.9, 0.85]
+    assert medians(lucky[:-1]) == [0.1, 0.2, 0.3, 0.4]  # of the last one it is not known
+    wanted = Run(target_accuracy=0.8, target_held=True)
+    assert not wanted.reaches_target(lucky)
+    assert not wanted.reaches_target(steady[:-1])
+    assert wanted.reaches_target(steady)
+    assert not wanted.reaches_target([])
+    assert wanted.but(target_held=False).reaches_target(lucky)
+    assert Run(target_accuracy=0.2, target_held=True, metric=hits).reaches_target([0.9, 0.1, 0.2, 0.15])
+    assert not Run().reaches_target(steady)
+
+
+def test_without_a_target_none_can_be_held():
+    with pytest.raises(ConfigError, match="there is no target to be held: give a target_accuracy"):
+        Run(target_held=True)
 
 
 def test_runs_of_two_metrics_cannot_be_compared():

@@ -218,4 +218,8 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "the soonest policy of each cluster, and how far each is": lambda: where(atlas()),
     "policies that tie are named, of many how many they are": lambda: where(
         atlas(bandwidths=[1e8, 1e9, 1e10], spreads=[1.0, 1.1])),
+    "a third axis has a panel for each of its values": lambda: where(
+        atlas(bandwidths=[1.2e7, 1.1e8, 1e9], spreads=[1.0, 2.0, 5.0], latencies=[0.0, 1e-3, 1.0])),
+    "of two panels the lines stand below the first": lambda: where(
+        atlas(bandwidths=[1.2e7, 1.1e8], spreads=[1.0, 5.0], latencies=[1e-3, 1.0])),
 }  # fmt: skip

@@ -16,8 +16,9 @@ from functools import reduce
 from typing import Any
 
 
-def kill_at(where: str, count: int) -> None:
-    """Replace a function by one that kills this process when it is called for the count-th time."""
+def kill_at(where: str, count: int, *, group: bool = False) -> None:
+    """Replace a function by one that kills this process, or its whole group, when it is called for the count-th time.
+    """
     module, _, path = where.partition(":")
     *owners, name = path.split(".")
     owner = reduce(getattr, owners, importlib.import_module(module))
@@ -27,7 +28,7 @@ def kill_at(where: str, count: int) -> None:
         nonlocal calls
         calls += 1
         if calls == count:
-            os.kill(os.getpid(), signal.SIGKILL)
+            (os.killpg if group else os.kill)(os.getpgrp() if group else os.getpid(), signal.SIGKILL)
         return original(*arguments, **named)
 
     setattr(owner, name, classmethod(lambda cls, *a: counted(*a)) if isinstance(original, classmethod) else counted)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from pslab.config.fleet import Fleet
-from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
@@ -358,7 +357,7 @@ class _LocalRun(Coordinator):
         elif report.kind == "part":
             self._take_part(number, report)
         elif report.kind == "evaluated":
-            self._stop_at_target(report.body["accuracy"])
+            self._stop_at_target()
         elif report.kind == "served":
             self.facts.update(report.body)
         elif report.kind == "copied":
@@ -434,9 +433,8 @@ class _LocalRun(Coordinator):
         self.opened.clear()
         self.copied = Counter({index: parts for index, parts in self.copied.items() if index < count})
 
-    def _stop_at_target(self, accuracy: float) -> None:
-        target = self.run.target_accuracy
-        reached = target is not None and metric_of(self.run).reaches(accuracy, target)
+    def _stop_at_target(self) -> None:
+        reached = self.run.reaches_target(accuracy for _, (accuracy, _) in sorted(self.evaluated.items()))
         if reached and "outcome" not in self.facts:
             self.pool.order(SERVER, "stop")
             self.reached = True

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from pslab.config.metric import metric_of
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
@@ -136,10 +135,9 @@ class VirtualRun(Coordinator):
 
     def _stop_at_target(self) -> None:
         """A snapshot is evaluated at its instant, so where a run stops does not depend on the machine."""
-        target = self.run.target_accuracy
-        if target is not None and self.simulator is not None and self.unevaluated:
+        if self.run.target_accuracy is not None and self.simulator is not None and self.unevaluated:
             self.evaluate(self.hosts.numbers)
-            if metric_of(self.run).reaches(self.evaluated[max(self.snapshots)][0], target):
+            if self.run.reaches_target(accuracy for _, (accuracy, _) in sorted(self.evaluated.items())):
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
     def _wind_up(self) -> Outcome | None:

@@ -245,6 +245,6 @@ def retime(
         raise ConfigError("cluster", run.cluster, "only whole pushes of workers that stay can be replayed elsewhere")
     rows = [dict(zip(PUSH_COLUMNS, map(float, row), strict=True)) for row in pushes]
     sizes = {(int(row["worker"]), int(row["iteration"])): row for row in rows}
-    ended = run.but(pushes=budget, seconds=None, target_accuracy=None)
+    ended = run.but(pushes=budget, seconds=None, target_accuracy=None, target_held=False)
     job = job_without_tensors(dataclasses.replace(experiment, run=ended))
     return exchange(job, RecordedSizes(job, sizes), RecordedGradients(job, sizes, diverged), lambda news: None)

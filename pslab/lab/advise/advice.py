@@ -47,6 +47,7 @@ class Advice:
     notes: Sequence[str] = ()  #: what else is to be known of this answer
     _runs: Mapping[str, Run] = field(default_factory=dict, repr=False)  # in virtual time, at each policy's best rate
     _place: Path | None = field(default=None, repr=False)
+    digest: str = ""  #: the name of its record; "" if it has none
 
     @property
     def default_policy(self) -> str:
@@ -69,13 +70,20 @@ class Advice:
     def why(self) -> pd.DataFrame:
         """The pieces, in seconds, by which the advised policy takes more or less than the default; see
         pslab.lab.advise.why."""
-        return why(self.default, self.winner, self.target)
+        return self._cited(why(self.default, self.winner, self.target))
 
     @cached_property
     def choices(self) -> pd.DataFrame:
         """The way from the default to the advised policy, one choice after another, as far as those between were tried;
         see `by_choice` in pslab.lab.advise.why. `plots.why` draws it, too."""
-        return by_choice(self.best, self._runs[self.default_policy], self._runs[self.answer.policy], self.target)
+        ends = self._runs[self.default_policy], self._runs[self.answer.policy]
+        return self._cited(by_choice(self.best, *ends, self.target))
+
+    def _cited(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table whose figure names this answer in its caption."""
+        if self.digest:
+            table.attrs["caption"] = [*table.attrs["caption"], f"answer {self.digest}, of {len(self.results)} runs"]
+        return table
 
     @cached_property
     def best(self) -> Results:
@@ -140,7 +148,8 @@ class Advice:
         if self.refused:
             found.append("cannot be run: " + "; ".join(f"{name} ({why})" for name, why in self.refused.items()))
         share = f"{_percent(self.cost['share'])} of all arms on all seeds"
-        return [*found, f"{self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients, {share}"]
+        name = f"; recorded as {self.digest}" if self.digest else ""
+        return [*found, f"{self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients, {share}{name}"]
 
     def verify(self, top: int = 3, seeds: Sequence[int] = (0, 1), *, progress: bool | None = None) -> pd.DataFrame:
         """The soonest policies and the default on real processes: a row each, beside what is predicted of these seeds.
@@ -160,7 +169,8 @@ class Advice:
             need = [held(result, self.target) for result in predicted]
             most = max((pushes for _, pushes in need if math.isfinite(pushes)), default=math.inf)
             most = min(float(alone.pushes or 0), LONGER * most + 3 * (alone.eval_every or 0))  # of which it is held
-            real = alone.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most))
+            real = alone.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most), target_accuracy=None,
+                             target_held=False)  # which is evaluated after it, and disturbs nothing
             found = sweep([real.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
             spread_s = float(np.std(self.answer.standing(name).arrived_s or (0.0,)))
             verdict = _verdict(need, found, self.target, 2 * spread_s)

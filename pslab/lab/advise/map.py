@@ -19,13 +19,15 @@ from pslab.config.metric import metric_of
 from pslab.config.parameters import parameters, plain
 from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, nearest
+from pslab.lab.advise.pace import probe
 from pslab.lab.advise.race import rounded_up
-from pslab.lab.advise.search import EVALUATIONS, PROBED
+from pslab.lab.advise.search import EVALUATIONS, WIDER
 from pslab.lab.plots.labels import caption, cluster_words, label_of
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.records.summary import best_accuracy, held, iteration_s
+from pslab.lab.records.tuning import beyond
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.replayed import retimed
 from pslab.lab.runs.resolve import resolve
@@ -70,7 +72,7 @@ class Time(NamedTuple):
     learning_rate: float = math.nan
 
 
-Cell = tuple[Any, Any]  # a value of each axis
+Cell = tuple[Any, ...]  # a value of each axis
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,10 @@ def advise_map(
 ) -> Map:  # fmt: skip
     """The soonest policy to hold a goal on each of many clusters, in virtual time.
 
-    Each policy has its best learning rate on the nearest of five clusters, the corners and the centre; of a policy
-    whose steps are rounds that is one for all, and its runs are retold on every cluster. Others are computed where the
-    two soonest are too near each other to be predicted; a prediction is the pushes on the nearest of the five times the
-    pace here.
+    Each policy has its best learning rate on the nearest of some clusters, the corners and the centre, where others are
+    tried while the best one lies at an end; of a policy whose steps are rounds that is one for all, and its runs are
+    retold on every cluster. Others are computed where the two soonest are too near each other to be predicted; a
+    prediction is the pushes on the nearest of those clusters times the pace here.
 
     Args:
         base: model, data, cluster and all else; its own policy is the default that others are compared with, and its
@@ -159,10 +161,10 @@ def advise_map(
         minutes: no further cells are computed after so long; those that are left stay predicted.
         tie: shares of the soonest time by which a policy may be longer and count as equal.
         space: the policies: axes of a grid, or runs; None: SPACE.
-        learning_rates: that each policy is tried with; None: half, all of and twice the base's.
-        axes: two, each a field of Cluster with a list of values, or a name with {name: fields of Cluster}. None:
-            bandwidth_bit_s, six around the base's, and the spread h of speeds over all workers, of which w takes
-            h^((W-1-w) / (W-1)) times as long as the last one.
+        learning_rates: that each policy is tried with first; None: half, all of and twice the base's.
+        axes: two, or three, of which figures have a panel for each value of the third; each a field of Cluster with a
+            list of values, or a name with {name: fields of Cluster}. None: bandwidth_bit_s, six around the base's, and
+            the spread h of speeds over all workers, of which w takes h^((W-1-w) / (W-1)) times as long as the last one.
 
     Raises:
         ConfigError: what no run can have; an unknown axis; no policy holds the target.
@@ -186,7 +188,7 @@ def advise_map(
 
 
 def _planned(base: Run, target: float) -> Run:
-    """The base in virtual time, ended by its pushes alone.
+    """The base in virtual time, ended by its pushes, or once it holds the target.
 
     Raises:
         ConfigError: there is no such goal, no cluster, or no budget.
@@ -198,7 +200,7 @@ def _planned(base: Run, target: float) -> Run:
     if base.pushes is None:
         raise ConfigError("pushes", None, "a map needs a budget: after so many pushes a run has not arrived")
     return base.but(
-        engine="virtual", target_accuracy=None, seconds=None, schedule="constant",
+        engine="virtual", target_accuracy=target, target_held=True, seconds=None, schedule="constant",
         pull="changed" if base.pull == "whole" else base.pull,
         eval_every=base.eval_every or max(base.workers, base.pushes // EVALUATIONS))  # fmt: skip
 
@@ -221,12 +223,11 @@ def _default_axes(base: Run) -> dict[str, Any]:
 
 def _cells(base: Run, axes: Mapping[str, Any]) -> dict[Cell, Run]:
     """The base on the cluster of each cell, the last axis changing fastest; `point` names its values."""
-    if len(axes) != 2:
-        raise ConfigError("axes", [*axes], "a map has two axes, or none: then bandwidth_bit_s and spread")
+    if len(axes) not in (2, 3):
+        raise ConfigError("axes", [*axes], "a map has two axes, or three, or none: then bandwidth_bit_s and spread")
     named: dict[str, Any] = {axis: {entry: {"cluster": fields} for entry, fields in _entries(axis, values).items()}
                              for axis, values in axes.items()}  # fmt: skip
-    placed = grid(base, **named).placed()
-    return {(point[first], point[second]): run for first, second in [[*axes]] for point, run in placed}
+    return {tuple(point[axis] for axis in axes): run for point, run in grid(base, **named).placed()}
 
 
 def _entries(axis: str, values: Any) -> dict[Any, Mapping[str, Any]]:
@@ -261,16 +262,14 @@ class _Survey:
     ) -> None:  # fmt: skip
         self.policies, self.goal, self.seeds, self.rates, self._how = policies, goal, seeds, rates, how
         self.clusters = {cell: run.cluster for cell, run in cells.items()}
-        levels = [list(dict.fromkeys(cell[axis] for cell in cells)) for axis in (0, 1)]
+        levels = [list(dict.fromkeys(own)) for own in zip(*cells, strict=True)]
         self._places = {cell: [own.index(value) / max(1, len(own) - 1) for own, value in zip(levels, cell, strict=True)]
                         for cell in cells}  # fmt: skip
-        middle = levels[0][len(levels[0]) // 2], levels[1][len(levels[1]) // 2]
+        middle = tuple(own[len(own) // 2] for own in levels)
         corners = product(*((own[0], own[-1]) for own in levels))
         self.anchors: list[Cell] = list(dict.fromkeys([*corners, middle]))
         self.centre: Cell = middle
-        experiments = [resolve(policy) for policy in policies]
-        self._in_rounds = {number for number, each in enumerate(experiments) if each.traits.rounds}
-        self._windows = [each.traits.window or 0 for each in experiments]
+        self._in_rounds = {number for number, policy in enumerate(policies) if resolve(policy).traits.rounds}
         self._found: dict[tuple[int, Cell], dict[float, dict[int, Arrival]]] = {}  # by learning rate and seed
         self._pace: dict[tuple[int, Cell], float] = {}  # seconds of as many gradients as workers
         self.results: list[tuple[Result, int, Cell]] = []
@@ -281,8 +280,7 @@ class _Survey:
         """Policies whose steps are rounds: each rate and seed at the centre, and the best rate everywhere: elsewhere
         the same gradients take other seconds, and no other rate arrives with fewer."""
         own = sorted(self._in_rounds)
-        made = self._sweep([(number, self.centre, rate, seed) for number in own for rate in self.rates
-                            for seed in self.seeds], capped=False)  # fmt: skip
+        made = self._tune([(number, self.centre) for number in own], self.seeds, capped=False)
         for number in own:
             rate = self._best_rate(number, self.centre)
             for cell, seed in product(self.clusters, self.seeds):
@@ -299,7 +297,7 @@ class _Survey:
         first, *more = self.seeds
         others = [(number, cell) for number in range(len(self.policies)) if number not in self._in_rounds
                   for cell in self.anchors]  # fmt: skip
-        self._sweep([(*key, rate, first) for key in others for rate in self.rates])
+        self._tune(others, [first])
         goes_on = [key for key in others if self.time(*key).seconds <= CAP * self._soonest(key[1], first) < math.inf]
         self._sweep([(*key, self._best_rate(*key), seed) for key in goes_on for seed in more])
         if not any(math.isfinite(self.time(*key).seconds) for key in self._found):
@@ -310,21 +308,35 @@ class _Survey:
             raise ConfigError("target", self.goal, problem)
 
     def probe(self) -> None:
-        """What an iteration takes in each cell, of the others that arrive at an anchor; a policy with a bound runs
-        freely until some worker is there."""
+        """What an iteration takes in each cell, of the others that arrive at an anchor."""
         wanted = [(number, cell) for number, policy in enumerate(self.policies) if number not in self._in_rounds
                   and self._nearest(number, self.centre) for cell in self.clusters]  # fmt: skip
-        runs = []
-        for number, cell in wanted:
-            policy = self.policies[number]
-            pushes = policy.workers * (PROBED + 3 * self._windows[number])
-            runs.append(policy.but(cluster=self.clusters[cell], seed=self.seeds[0], pushes=pushes, eval_every=pushes))
+        runs = [probe(self.policies[number].but(cluster=self.clusters[cell], seed=self.seeds[0]))
+                for number, cell in wanted]  # fmt: skip
         self._pace = {key: iteration_s(result) for key, result in zip(wanted, sweep(runs, **self._how), strict=True)}
 
     def compute(self, cells: Iterable[Cell]) -> None:
         """In these cells every policy that is predicted to be about the soonest."""
         self._sweep([(number, cell, self.time(number, cell).learning_rate, seed) for cell in cells
                      for number in self.near(cell) for seed in self.seeds])  # fmt: skip
+
+    def _tune(
+        self, keys: Sequence[tuple[int, Cell]], seeds: Sequence[int], capped: bool = True
+    ) -> dict[tuple[int, Cell, float, int], Result]:
+        """Each rate at these (policy, cell), and the next one beyond the best while that arrives and lies at an end."""
+        rates, made = dict.fromkeys(keys, self.rates), dict[tuple[int, Cell, float, int], Result]()
+        for _ in range(1 + WIDER):
+            made |= self._sweep([(*key, rate, seed) for key, own in rates.items() for rate in own for seed in seeds],
+                                capped)  # fmt: skip
+            rates = {key: (rate,) for key in rates if (rate := self._beyond(*key)) is not None}
+        return made
+
+    def _beyond(self, number: int, cell: Cell) -> float | None:
+        """The next learning rate beyond the best one, if that arrives and lies at an end of those tried there."""
+        best = self._best_rate(number, cell)
+        if any(math.isinf(each.seconds) for each in self._arrivals(number, cell, best)):
+            return None
+        return beyond((best,), [(rate,) for rate in self._found[number, cell]])
 
     def _sweep(
         self, wanted: Sequence[tuple[int, Cell, float, int]], capped: bool = True

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, FREE, Run
-from pslab.errors import ConfigError, PslabError
+from pslab.errors import ConfigError, PslabError, RecordError
 from pslab.lab.advise.advice import Advice
+from pslab.lab.advise.pace import probe
 from pslab.lab.advise.progress import SearchProgress
 from pslab.lab.advise.race import Race, RaceAnswer, Trial, around, rounded_up
-from pslab.lab.advise.space import candidates, simplicity
+from pslab.lab.advise.recorded import Question, answer_of, find, recorded
+from pslab.lab.advise.space import candidates, runs_of, simplicity
+from pslab.lab.records.prefix import find_or_cut
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
 from pslab.lab.records.units import SPACE
 from pslab.lab.runs.calibrate import ROUNDS, calibrated, measure_links
-from pslab.lab.runs.resolve import resolve
-from pslab.lab.runs.run import run as run_one
 from pslab.lab.runs.run import sweep
 
-PROBED = 12  # iterations by which a policy's pace is told
 PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
 WIDER = 3  # times that the pilot goes on beyond its best rate, if that lies at an end
 ROOM, OWN_ROOM = 4, 2  # times the default's pushes to the target: what other policies have at most, and it itself
@@ -75,17 +75,45 @@ def advise(
     if not minutes > 0:
         raise ConfigError("minutes", minutes, "must be above 0, such as 5")
     place = default_results() if results is None else Path(results)
-    asking = _Asking(base, target, place, tie, progress, time.monotonic() + 60 * minutes)
-    return asking.advice(space, learning_rates, list(seeds), pushes, sure)
+    given: dict[str, Any] = {
+        "target": float(target), "seeds": [int(seed) for seed in seeds], "pushes": pushes, "tie": tie, "sure": sure,
+        "learning_rates": None if learning_rates is None else [float(rate) for rate in learning_rates]}  # fmt: skip
+    asked = Question.of(base, runs_of(base, space), given)
+    if (found := find(asked, place)) is not None:
+        return found
+    asking = _Asking(base, place, progress, time.monotonic() + 60 * minutes, **given)
+    return recorded(asked, asking.advice(space), place)
+
+
+def made_again(place: Path, results: Path) -> dict[str, Any]:
+    """What the record of an advice in this folder is to say, made of the runs' records alone.
+
+    Raises:
+        RecordError: a run is missing that the search asks for.
+        ConfigError: what was asked about cannot be made again.
+    """
+    def found(runs: Iterable[Run], **how: Any) -> Results:
+        each = [(run, find_or_cut(run, results)) for run in runs]
+        if missing := [run.digest for run, result in each if result is None]:
+            raise RecordError(f"the search asks for the run {missing[0]}, which is not in {results / 'runs'}")
+        return Results(result for _, result in each if result is not None)
+
+    asked = Question.read(place)
+    search = _Asking(asked.base, results, False, math.inf, found, **asked.given)
+    return answer_of(asked.base, search.advice(asked.space))
 
 
 class _Asking:
     """One advice while it is made."""
 
     def __init__(
-        self, base: Run, target: float, place: Path, tie: float, progress: bool | None, until_s: float
+        self, base: Run, place: Path, progress: bool | None, until_s: float,
+        swept: Callable[..., Results] | None = None, *, target: float, learning_rates: Sequence[float] | None,
+        seeds: Sequence[int], pushes: int | None, tie: float, sure: float,
     ) -> None:  # fmt: skip
         self._given, self._target, self._place, self._tie = base, target, place, tie
+        self._rates, self._seeds, self._pushes, self._sure = learning_rates, seeds, pushes, sure
+        self._swept = swept or sweep
         self._shown = SearchProgress(progress, until_s)
         self._until_s, self._begun_s, self._notes = until_s, time.monotonic(), list[str]()
         self._base = self._modelled(base)
@@ -94,8 +122,9 @@ class _Asking:
 
     def _modelled(self, base: Run) -> Run:
         """The base in virtual time, on its cluster; where that models no computation, on what this machine takes."""
-        plain = {"engine": "virtual", "seconds": None, "target_accuracy": None, "schedule": "constant",
-                 "evaluate": "after", "fleet": "local", "dilation": "auto", "keep_weights": False}  # fmt: skip
+        plain = {"engine": "virtual", "seconds": None, "target_accuracy": self._target, "target_held": True,
+                 "schedule": "constant", "evaluate": "after", "fleet": "local", "dilation": "auto",
+                 "keep_weights": False}  # fmt: skip
         if base.schedule != "constant":
             self._notes.append("with a constant learning rate: a schedule that ends with the budget would favour "
                                "whoever has the larger one")  # fmt: skip
@@ -103,29 +132,28 @@ class _Asking:
             return base.but(**plain)
         budget = ROUNDS * base.workers
         short = base.but(engine="local", pushes=budget, eval_every=budget, evaluate="after", seconds=None,
-                         target_accuracy=None, dilation=1)  # fmt: skip
+                         target_accuracy=None, target_held=False, dilation=1)  # fmt: skip
         self._shown.say("what computing and messages cost on this machine")
-        result = run_one(short, results=self._place, progress=False)
+        (result,) = self._swept([short], results=self._place, progress=False)
         self._notes.append(f"costs as measured on this machine by {result.digest}")
         links = {} if base.fleet == "local" else measure_links(base).cluster()
         return base.but(**plain, cluster={**calibrated(result), **links})
 
-    def advice(
-        self, space: Any, rates: Sequence[float] | None, seeds: list[int], pushes: int | None, sure: float
-    ) -> Advice:
+    def advice(self, space: Any) -> Advice:
         """See `advise`."""
+        seeds, pushes = self._seeds, self._pushes
         self._policies, refused = candidates(self._base, space)
         self._default = next(iter(self._policies))
         self._paces = self._probed(seeds[0])  # seconds of an iteration, by policy
         self._most = pushes or self._most
         self._every = max(self._base.workers, round(self._most / EVALUATIONS))
-        grids, needed = self._grids(rates, seeds[0])
+        grids, needed = self._grids(self._rates, seeds[0])
         for name in self._policies:
             room = math.ceil((OWN_ROOM if name == self._default else ROOM) * needed / self._base.workers)
             self._budgets[name] = pushes or self._base.workers * room
         simple = {name: simplicity(self._base.but(**fields)) for name, fields in self._policies.items()}
         order = sorted(self._paces, key=self._paces.__getitem__)
-        race = Race({name: grids[name] for name in order}, self._default, seeds=seeds, tie=self._tie, sure=sure,
+        race = Race({name: grids[name] for name in order}, self._default, seeds=seeds, tie=self._tie, sure=self._sure,
                     simplicity=simple)  # fmt: skip
         try:
             while trials := race.ask():
@@ -143,13 +171,13 @@ class _Asking:
 
     def _probed(self, seed: int) -> dict[str, float]:
         """Seconds per iteration of each policy, by a short run without evaluations."""
-        short = PROBED * self._base.workers
-        runs = [self._base.but(**fields, seed=seed, pushes=short, eval_every=short)
-                for fields in self._policies.values()]  # fmt: skip
+        runs = [probe(self._base.but(**fields, seed=seed)) for fields in self._policies.values()]
         return dict(zip(self._policies, map(iteration_s, self._sweep(runs, what="the pace")), strict=True))
 
     def _grids(self, rates: Sequence[float] | None, seed: int) -> tuple[dict[str, Sequence[float]], float]:
         """The learning rates that each policy begins with, and the pushes that the default needs at its best one."""
+        from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+
         centre, needed = self._pilot(self._default, self._base.learning_rate, seed)
         if not math.isfinite(needed):
             raise Unreached(self._unreached(self._most))
@@ -191,7 +219,8 @@ class _Asking:
     # -- the race ------------------------------------------------------------------------------------------
 
     def _run(self, policy: str, rate: float, seed: int, cap_s: float = math.inf) -> Run:
-        """A run that is ended once it is known whether it held the target before its cap: two evaluations later."""
+        """A run that ends once it holds the target, or once it is known that it did not before its cap: two evaluations
+        later."""
         more_s = 2 * self._every / self._base.workers * self._paces[policy]
         return self._base.but(**self._policies[policy], learning_rate=rate, seed=seed, eval_every=self._every,
                               pushes=self._budgets.get(policy, self._most),
@@ -205,7 +234,7 @@ class _Asking:
             tried = dict.fromkeys(f"{each.policy} with seed {each.seed}" for each in now)
             self._shown.say(", ".join(tried), race.answer() if race.led else None)
             runs = [self._run(each.policy, each.learning_rate, each.seed, each.cap_s) for each in now]
-            found |= dict(zip(now, sweep(runs, results=self._place, progress=False), strict=True))
+            found |= dict(zip(now, self._swept(runs, results=self._place, progress=False), strict=True))
             if time.monotonic() > self._until_s:
                 break
         self._done |= {result.digest: (result, trial.policy) for trial, result in found.items()}
@@ -213,7 +242,7 @@ class _Asking:
 
     def _sweep(self, runs: Sequence[Run], policy: str = "", what: str = "learning rates") -> Results:
         self._shown.say(f"{what} of {policy or f'{len(runs)} policies'}")
-        found = sweep(runs, results=self._place, progress=False)
+        found = self._swept(runs, results=self._place, progress=False)
         self._done |= {result.digest: (result, policy) for result in found if policy}
         return found
 

@@ -13,12 +13,12 @@ from pslab.errors import ConfigError, in_a_sentence
 from pslab.lab.records.grid_axes import CHOICE
 from pslab.lab.records.results import Runs
 from pslab.lab.runs.grid import grid
-from pslab.lab.runs.resolve import resolve
 from pslab.policies.sync.backup import Backup
 
 TUNED = {"learning_rate": "learning_rates=", "seed": "seeds="}  # what a race tries by itself
 GIVEN = ("model", "data", "loss", "metric", "workers", "cluster", "device")  # what the policies are to suit
-STOPS = ("pushes", "seconds", "target_accuracy", "eval_every", "engine", "keep_weights")  # what a race decides
+STOPS = ("pushes", "seconds", "target_accuracy", "target_held", "eval_every",
+         "engine", "keep_weights")  # what a race decides
 SIMPLEST = ("bsp", "backup", "ssp", "asp")  # of two that are equally soon the one that stands first here
 
 
@@ -37,6 +37,20 @@ DEFAULT_SPACE: Mapping[str, Mapping[str, Any]] = MappingProxyType({"policy": {
 }})  # fmt: skip
 
 
+def runs_of(base: Run, space: Mapping[str, Any] | Runs | None = None) -> Runs:
+    """The runs that a space names, which is not yet to say that they can be; see `candidates`.
+
+    Raises:
+        ConfigError: an axis of what a race tunes by itself, or what `grid` refuses.
+    """
+    space = DEFAULT_SPACE if space is None else space
+    for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
+        if name in space:
+            how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"
+            raise ConfigError("space", name, f"every candidate has the same values of it: {how}")
+    return space if isinstance(space, Runs) else grid(base, **space)
+
+
 def candidates(
     base: Run, space: Mapping[str, Any] | Runs | None = None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
@@ -51,13 +65,10 @@ def candidates(
     Raises:
         ConfigError: an axis of what a race tunes by itself, what `grid` refuses, or a base that cannot run.
     """
+    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+
     resolve(base)  # what is wrong with it is wrong with all
-    space = DEFAULT_SPACE if space is None else space
-    for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
-        if name in space:
-            how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"
-            raise ConfigError("space", name, f"every candidate has the same values of it: {how}")
-    runs = space if isinstance(space, Runs) else grid(base, **space)
+    runs = runs_of(base, space)
     found, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
     for run, points in zip(runs, runs.columns, strict=True):
         fields = {name: value for name in FIELDS
@@ -84,6 +95,8 @@ def _check(base: Run, run: Run) -> None:
     Raises:
         ConfigError: what `resolve` refuses; a policy that needs more workers.
     """
+    from pslab.lab.runs.resolve import resolve
+
     sync = resolve(run).sync
     if run.workers == 1 and run.sync != base.sync:
         raise ConfigError("sync", run.sync, "one worker waits for nobody: it is the same as the default; use more")

@@ -8,8 +8,8 @@ from typing import Any
 from pslab.lab.commands.run import Unbroken, add_fields, asked
 
 #: Fields of Run that the search sets itself.
-SEARCHED = ("seed", "engine", "seconds", "target_accuracy", "eval_every", "evaluate", "keep_weights", "schedule",
-            "dilation")  # fmt: skip
+SEARCHED = ("seed", "engine", "seconds", "target_accuracy", "target_held", "eval_every", "evaluate", "keep_weights",
+            "schedule", "dilation")  # fmt: skip
 
 
 def add(verbs: Any) -> None:

@@ -21,14 +21,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "codec", "partition",
                  "placement"),
     "where it runs": ("workers", "servers", "cluster", "engine", "fleet", "device", "dilation"),
-    "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "eval_every", "evaluate", "keep_weights"),
+    "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "evaluate",
+                                      "keep_weights"),
     "faults": ("on_death", "on_nonfinite", "lease_s", "checkpoint_every"),
 }  # fmt: skip
 UNBROKEN = "\u00a0"  # stands for a space at which no line ends
 #: Values of fields that neither the table of names nor their own choices give one for, as they are typed.
 EXAMPLES = {
     "workers": "8", "servers": "2", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5", "push_weight": "1",
-    "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97",
+    "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97", "target_held": "on",
     "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
     "seed": "1", "eval_every": "100", "keep_weights": "on", "lease_s": "10", "dilation": "4",
     "checkpoint_every": "500", "fleet": "loopback",

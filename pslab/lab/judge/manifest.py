@@ -143,7 +143,7 @@ def stop(r: Reading) -> list[str]:
     if outcome == "seconds" and not seconds >= (run.seconds or np.inf) - SLACK_S:
         found.append(f"the run stopped for its time of {run.seconds} s after {seconds:.6g} s")
     if outcome == "target" and not _reached(r):
-        what = metric_of(run).name
+        what = f"{'a median of three of ' * run.target_held}{metric_of(run).name}"
         found.append(f"the run stopped for its target, {what} {run.target_accuracy}, which it never reached")
     if outcome == "converged" and not _converged(r):
         found.append("the run stopped because its residuals were small; the last that are recorded are not")
@@ -176,10 +176,8 @@ def moves(r: Reading) -> list[str]:
 
 
 def _reached(r: Reading) -> bool:
-    accuracy, target, metric = r.tables.get("accuracy"), r.run.target_accuracy, metric_of(r.run)
-    if accuracy is None or target is None:
-        return accuracy is None
-    return any(metric.reaches(value, target) for value in accuracy["accuracy"])
+    accuracy = r.tables.get("accuracy")
+    return accuracy is None or r.run.reaches_target(accuracy["accuracy"])
 
 
 def _converged(r: Reading) -> bool:

@@ -175,6 +175,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "pushes": lambda v: f"{plain(v)} pushes",
     "seconds": lambda v: f"{v:g}{SPACE}s",
     "target_accuracy": lambda v: f"{ACCURACY.goal(v, SPACE)} accuracy",
+    "target_held": lambda v: "target held" if v else "target reached",
     "cluster": _cluster,
     "pull": "pull {}".format,
     "fleet": lambda v: f"{v if isinstance(v, str) else v.get('place', 'local')} fleet",
@@ -327,7 +328,8 @@ def caption(results: Iterable[Any], shown: Iterable[str] = (), spread: str = RAN
     words += ["without gradients"] if first.engine == "timing" else []
     stops = [column_name(field, getattr(first, field), first) for field in ("pushes", "seconds", "target_accuracy")
              if field not in varied and getattr(first, field) is not None]  # fmt: skip
-    words += [f"stops at {' or '.join(stops)}"] if stops else []
+    held = " held" * (first.target_held and "target_accuracy" not in varied)
+    words += [f"stops at {' or '.join(stops)}{held}"] if stops else []
     lines = [", ".join(filter(None, [*words, _seeds(runs, spread)])), *_clusters(crowd, "cluster" in varied)]
     return lines + (["single machine: the same computation, no network"] if len(crowd) < len(runs) else [])
 

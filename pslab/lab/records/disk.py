@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,30 @@ def write_manifest(place: Path, manifest: Mapping[str, Any], names: Iterable[str
     for path in (*(place / name for name in (*sums, MANIFEST)), place):
         _flush(path)
     return whole
+
+
+def write_record(place: Path, facts: Mapping[str, Any], files: Mapping[str, Callable[[Path], Any]]) -> dict[str, Any]:
+    """Write a record into a draft beside its place, which takes that place when it is complete. Its manifest is
+    returned; what another process has recorded there meanwhile stays.
+
+    Args:
+        files: by name, what writes each of them.
+
+    Raises:
+        Unwritable: the disk is full, or the place cannot be written to.
+    """
+    draft = draft_of(place)
+    try:
+        draft.mkdir(parents=True)
+        for name, write in files.items():
+            write(draft / name)
+        manifest = write_manifest(draft, facts, files)
+        publish(draft, place)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        problem = f"the record of {place.name} cannot be written to {place.parent}: {error} ({room_at(place)})"
+        raise Unwritable(problem) from error
+    return manifest
 
 
 def _flush(path: Path) -> None:

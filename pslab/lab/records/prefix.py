@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.config.cluster import resolve_cluster
-from pslab.config.metric import metric_of
-from pslab.config.run import Run, digest_of
+from pslab.config.run import FIELDS, Run, digest_of
 from pslab.config.spec import resolve
 from pslab.errors import ConfigError, RecordError
 from pslab.lab.records import record
@@ -28,7 +27,7 @@ from pslab.protocol.messages import Pull, Push, Searched
 from pslab.protocol.server import Discard, Effect, Reply, Server, Step
 from pslab.protocol.traits import traits_of
 
-STOPS = ("pushes", "seconds", "target_accuracy", "eval_every")
+STOPS = ("pushes", "seconds", "target_accuracy", "target_held", "eval_every")
 SLACK_S = 1e-9  # instants that are no further apart are not told apart
 #: What is known of a cut run, beside how it ended; a record with other facts than these and LOST is not cut.
 KEPT = ("source", "refused", "deaths", "diverged", "emulation_ok", "disturbed", "pass_iterations", "tensors", "verdict",
@@ -88,7 +87,7 @@ def _longer(run: Run, results: Path) -> Iterator[Result]:
     for place in _index(results / "runs").get(_kind(run.plain()), ()):
         try:
             manifest = read_facts(place)
-            stops = {name: manifest["run"].get(name) for name in STOPS}
+            stops = {name: manifest["run"].get(name, FIELDS[name].default) for name in STOPS}
             longer = run.but(**stops)
         except (RecordError, ConfigError, AttributeError):  # it is said where that record is asked for
             continue
@@ -240,7 +239,7 @@ class _Cut:
         if self.outcome or self.run.target_accuracy is None or at is None or not self.due[at]:
             return bool(self.outcome)
         table = self.whole.accuracy
-        if not metric_of(self.run).reaches(table.accuracy.iloc[at], self.run.target_accuracy):
+        if not self.run.reaches_target(table.accuracy[: at + 1][self.due[: at + 1]]):
             return False
         if next_s <= self.begun_s + SLACK_S or not self.applied:  # perhaps of the same event: evaluated together
             raise _NotRecorded

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
+from pslab.config.metric import ACCURACY, Metric, medians, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.card import recovered
 from pslab.lab.records.grid_axes import GridPoint, key_of
@@ -68,16 +68,14 @@ def held(result: Result, goal: float) -> tuple[float, float]:
     one before it, too; the last one has none after it, and is not held.
     """
     table, metric = evaluations(result), metric_of(result.run)
-    values, places = table.accuracy.to_numpy(float), table[["seconds", "pushes"]].to_numpy(float)
-    before = np.concatenate([values[:1], values[:-1]])
-    medians = np.median([before[:-1], values[:-1], values[1:]], axis=0)
-    first = next((at for at, value in enumerate(medians) if metric.reaches(value, goal)), None)
+    middle, places = medians(table.accuracy.tolist()), table[["seconds", "pushes"]].to_numpy(float)
+    first = next((at for at, value in enumerate(middle) if metric.reaches(value, goal)), None)
     if first is None:
         return math.inf, math.inf
     if first == 0:
         seconds, pushes = places[0]
     else:  # the goal may be the median itself, but for the slack of `reaches`
-        share = min(1.0, (goal - medians[first - 1]) / (medians[first] - medians[first - 1]))
+        share = min(1.0, (goal - middle[first - 1]) / (middle[first] - middle[first - 1]))
         seconds, pushes = places[first - 1] + share * (places[first] - places[first - 1])
     return float(seconds), float(pushes)
 

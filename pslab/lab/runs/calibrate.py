@@ -44,8 +44,8 @@ def calibrate(run: Run, *, rounds: int = ROUNDS, links: LinkSpeeds | None = None
 
     budget = rounds * run.workers
     short = run.but(
-        engine="local", pushes=budget, seconds=None, target_accuracy=None, eval_every=budget, evaluate="after",
-        dilation=1,  # what it takes in real seconds
+        engine="local", pushes=budget, seconds=None, target_accuracy=None, target_held=False, eval_every=budget,
+        evaluate="after", dilation=1,  # what it takes in real seconds
     )
     outcome = execute(resolve(short), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)

@@ -7,16 +7,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import pandas as pd
 
-from pslab.errors import Unwritable
-from pslab.lab.records.disk import MANIFEST, draft_of, publish, read_manifest, read_table, room_at, write_manifest
+from pslab.lab.records.disk import MANIFEST, read_manifest, read_table, write_record
 from pslab.lab.records.record import environment
 
 NAMES = {"layer": "str", "rule": "str", "operation": "str", "search": "str"}  # a layer may be called 1
@@ -60,15 +59,6 @@ class Measurement:
             Unwritable: the disk is full, or the place cannot be written to.
         """
         place = results / cls.folder / wanted.digest
-        draft, whole = draft_of(place), {"digest": wanted.digest, **facts, "environment": environment()}
-        try:
-            draft.mkdir(parents=True)
-            for name in cls.tables:
-                tables[name].to_csv(draft / f"{name}.csv", index=False)
-            manifest = write_manifest(draft, whole, [f"{name}.csv" for name in cls.tables])
-            publish(draft, place)
-        except OSError as error:
-            shutil.rmtree(draft, ignore_errors=True)
-            problem = f"the record of {wanted.digest} cannot be written to {place.parent}: {error} ({room_at(place)})"
-            raise Unwritable(problem) from error
-        return cls(wanted, place, manifest, cached=False)
+        files = {f"{name}.csv": partial(tables[name].to_csv, index=False) for name in cls.tables}
+        facts = {"digest": wanted.digest, **facts, "environment": environment()}
+        return cls(wanted, place, write_record(place, facts, files), cached=False)

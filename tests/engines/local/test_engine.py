@@ -14,6 +14,7 @@ from ownpolicies import AlwaysHold
 from tiny import Diverges, Raises, colours, digits, finished, net, tiny
 from torch.nn import functional
 
+from pslab.config.metric import medians
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.processes import pool
 from pslab.engines.worker.phases import PHASES
@@ -73,6 +74,9 @@ RUNS: dict[str, tuple[dict[str, Any], str, int | None, Callable[[Outcome], bool]
     "a rule that always holds": ({"sync": AlwaysHold(1), "pushes": None, "seconds": 0.3}, "seconds", 2, lambda _: True),
     "a target": ({"sync": "asp", "pushes": 20_000, "eval_every": 40, "target_accuracy": 0.5, "learning_rate": 1.0},
                  "target", None, lambda outcome: outcome.facts["disturbed"] and outcome.accuracy[:, 2].max() >= 0.5),
+    "a target that is to be held": (
+        {"sync": "asp", "pushes": 20_000, "eval_every": 40, "target_accuracy": 0.5, "target_held": True,
+         "learning_rate": 1.0}, "target", None, lambda outcome: max(medians(outcome.accuracy[:, 2].tolist())) >= 0.5),
     "a model that diverges": ({"model": Diverges}, "diverged", None, lambda outcome: np.isfinite(outcome.weights).all()
                               and set(outcome.facts["diverged"]) == {"worker", "iteration"}),
     "a frame that is under way for longer than a lease": (

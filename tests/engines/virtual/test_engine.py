@@ -8,6 +8,7 @@ import pytest
 from tiny import Diverges, finished, tiny
 from whole import in_process
 
+from pslab.config.metric import medians
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.experiment.wire import REQUEST_BYTES
@@ -206,6 +207,20 @@ def test_a_target_stops_at_a_snapshot_and_disturbs_nothing():
     assert not first.facts["disturbed"]
     assert np.array_equal(first.accuracy, second.accuracy)
     assert first.accuracy[-1][1] == first.facts["seconds"]
+
+
+def test_a_target_that_is_to_be_held_ends_a_run_as_soon_as_it_is_and_what_was_run_is_the_longer_runs_beginning():
+    longer = tiny(engine="virtual", sync="asp", pushes=400, eval_every=8, learning_rate=1.0, cluster="steady")
+    wanted = longer.but(target_accuracy=0.4, target_held=True)
+    whole, outcome = finished(longer), finished(wanted)
+    values = whole.accuracy[:, 2].tolist()
+    held = next(at for at, value in enumerate(medians(values)) if value >= 0.4)
+    assert outcome.facts["outcome"] == "target"
+    assert outcome.facts["pushes"] == whole.accuracy[held + 1, 0] < 400  # what comes after it decides
+    assert np.array_equal(outcome.accuracy, whole.accuracy[: held + 2])
+    assert np.array_equal(outcome.pushes[:, :7], whole.pushes[: len(outcome.pushes), :7])
+    reached = next(at for at, value in enumerate(values) if value >= 0.4)
+    assert finished(longer.but(target_accuracy=0.4)).facts["pushes"] == whole.accuracy[reached, 0]
 
 
 def test_an_interrupt_keeps_completed_pushes_and_the_hosts(tmp_path):

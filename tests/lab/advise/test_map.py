@@ -81,10 +81,21 @@ def test_each_rate_is_tried_with_the_first_seed_at_the_anchors_and_the_best_goes
     surveyed(minutes=0)
     tried = Counter((each.learning_rate, each.seed) for each in imagined.runs if each.pushes == 40)
     assert tried[0.05, 0] == tried[0.1, 0] == tried[0.2, 0] == 3 * 5
-    assert not tried[0.05, 1] + tried[0.1, 1]
+    assert tried[0.4, 0] == 3 * 5  # the best one lay at an end
+    assert not tried[0.8, 0] + tried[0.05, 1] + tried[0.1, 1] + tried[0.4, 1]
     each_s = [[taken(*policy, *anchor) for policy in POLICIES] for anchor in ANCHORS]
     near = sum(seconds <= maps.CAP * min(own) for own in each_s for seconds in own)
     assert tried[0.2, 1] == near < 3 * 5  # what is far from the soonest has one seed
+
+
+def test_a_third_axis_has_corners_of_its_own_and_stands_in_the_table(imagined: Imagined):
+    few = {name: (values if isinstance(values, list) else [*values.items()])[::4] for name, values in FAR.items()}
+    found = surveyed(minutes=0, **{**few, "spread": dict(few["spread"])}, latency_s=[0.0, 1e-3])
+    assert found.table.attrs["axes"] == ["bandwidth_bit_s", "spread", "latency_s"]
+    assert len(found.winner) == 2 * 2 * 2
+    assert (found.winner.how == COMPUTED).all()  # each is a corner
+    assert {each.cluster["latency_s"] for each in imagined.runs} == {0.0, 1e-3}  # type: ignore[index]
+    assert found.regret.columns.names == found.table.attrs["axes"]
 
 
 def test_runs_end_at_a_few_times_the_soonest_of_their_cell_and_seed(imagined: Imagined):

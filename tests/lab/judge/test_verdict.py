@@ -176,6 +176,17 @@ def test_a_stop_at_a_target_needs_the_accuracy():
     assert_invalid(judge(wanted, {**tables, "accuracy": less}, outcome.facts), "which it never reached")
 
 
+def test_a_stop_at_a_held_target_needs_a_median_of_three():
+    wanted = tiny(engine="virtual", cluster={"compute_s": 1.0}, pushes=None, target_accuracy=0.2, target_held=True,
+                  eval_every=12)  # fmt: skip
+    outcome = execute(resolve(wanted), lambda news: None)
+    tables = tables_of(wanted, outcome)[0]
+    assert outcome.facts["outcome"] == "target"
+    assert_valid(judge(wanted, tables, outcome.facts))
+    one = tables["accuracy"].assign(accuracy=[0.1] * (len(tables["accuracy"]) - 1) + [0.9])
+    assert_invalid(judge(wanted, {**tables, "accuracy": one}, outcome.facts), "a median of three of accuracy 0.2")
+
+
 def test_a_server_in_virtual_time_ends_what_it_has_begun_when_its_weights_reach_the_target():
     """The pull behind the push that reached it comes over a slow link after the weights were kept."""
     wanted = tiny(engine="virtual", sync="ssp:0", cluster="lab-slow-net", workers=6, pushes=200, target_accuracy=0.6,

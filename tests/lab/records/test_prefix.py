@@ -17,6 +17,7 @@ CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
 SYNCS = ["bsp", "asp", "ssp:3", "backup:1", "local:8"]
 ENDS = {"pushes": {"pushes": 64}, "the middle of a round": {"pushes": 62}, "seconds": {"seconds": 0.6},
         "target": {"target_accuracy": 0.3, "eval_every": 8}, "both": {"target_accuracy": 0.3, "pushes": 64},
+        "held": {"target_accuracy": 0.3, "target_held": True, "eval_every": 8},
         "few evaluations": {"pushes": 96, "eval_every": 32}}  # fmt: skip
 
 NEAR = {"cluster": {"compute_s": 0.01, "compute_sigma": 0.1, "message_s": 1e-4, "apply_s": 1e-4, "serve_s": 1e-4}}
@@ -107,6 +108,18 @@ def test_a_sweep_computes_nothing_that_a_longer_run_has(longer: Path):
     found = sweep([mine(sync=sync, **ENDS["target"]) for sync in SYNCS], results=longer, progress=False)
     assert all(result.cut_from in before for result in found)
     assert sorted(path.name for path in (longer / "runs").iterdir()) == before
+
+
+def test_a_lower_target_is_cut_from_the_record_of_a_higher_one_that_was_held(tmp_path: Path):
+    higher = mine(sync="asp", target_accuracy=0.5, target_held=True, eval_every=8, pushes=400)
+    whole, lower = run(higher, results=tmp_path, progress=False), higher.but(target_accuracy=0.3)
+    assert whole.manifest["outcome"] == "target"
+    cut, real = find_or_cut(lower, tmp_path), run(lower, results=tmp_path / "elsewhere", progress=False)
+    assert cut is not None
+    assert (cut.cut_from, cut.manifest["outcome"]) == (whole.digest, "target")
+    assert cut.manifest["pushes"] == real.manifest["pushes"] < whole.manifest["pushes"]
+    pd.testing.assert_frame_equal(cut.accuracy, real.accuracy, check_exact=True)
+    assert find_or_cut(higher.but(target_accuracy=0.99), tmp_path) is None
 
 
 def test_a_record_that_is_gone_or_broken_is_not_cut(tmp_path: Path):

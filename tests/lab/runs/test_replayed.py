@@ -23,7 +23,8 @@ SLOW, FAST = {"preset": "lab-slow-net", "bandwidth_bit_s": 1e6}, "lab"
     {"sync": "average:1", "prune": "static:5%", "pull": "changed", "pushes": 128},
     {"prune": "static:5%", "pull": "changed"}, {"prune": "dgc:5%,warm_up=0", "pull": "changed"},
     {"prune": "dynamic:mode=literal", "pull": "changed"}, {"pull": "changed", "workers": 3, "pushes": 39},
-    {"target_accuracy": 0.2, "eval_every": 8}, {"target_accuracy": 0.2, "eval_every": 7, "pushes": None},
+    {"target_accuracy": 0.2, "eval_every": 8}, {"target_accuracy": 0.2, "target_held": True, "eval_every": 8},
+    {"target_accuracy": 0.2, "eval_every": 7, "pushes": None},
     {"sync": "local:2", "target_accuracy": 0.2, "eval_every": 8}, {}, {"sync": "admm:2"},
 ])  # fmt: skip
 @pytest.mark.one_of(4)

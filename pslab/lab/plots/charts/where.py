@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
 from pslab.lab.plots.charts.bars import CELL
-from pslab.lab.plots.labels import bits, heading, name
+from pslab.lab.plots.labels import bits, duration, heading, name
 from pslab.lab.plots.page.axes import Axis, axis, categories, text_px, wrapped
 from pslab.lab.plots.page.page import GAP, Key, Page
 from pslab.lab.plots.page.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, WIDTHS, Look, ink, looks, ramp
@@ -27,18 +27,19 @@ PALER = 0.62  # of the way to white: a predicted cell
 NAMED_TIES = 2  # policies that a cell names; of more it says how many
 STEPS = (0.0, 0.2, -0.2, 0.1, -0.1)  # of a lane: dots near each other lie one over the other
 OPEN = ("predicted", "capped")
+KNOWN = ["policy", "how", "times"]  # of a cell, beside its axes
 
 
 def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
     """Each cluster in the colour of its soonest policy, with how many times sooner than the default it is, and what
-    ties with it, predicted ones paler; and a line for each policy, with a dot for each cluster at how many times the
-    soonest there it takes, those with the least worst first.
+    ties with it, predicted ones paler; of three axes in a panel for each value of the third. And a line for each
+    policy, with a dot for each cluster at how many times the soonest there it takes, those with the least worst first.
 
     Args:
         found: the map that `advise_map` returns.
         title: a sentence or a Claim; None: which policy is never far from the soonest.
         notes: more lines for the caption.
-        width: page (7.16 in: one panel beside the other) or column (3.5 in: one under the other).
+        width: page (7.16 in: two panels beside each other) or column (3.5 in: one under the other).
 
     Raises:
         ConfigError: it is no such map.
@@ -46,39 +47,52 @@ def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: st
     if not hasattr(found, "best_everywhere"):
         raise ConfigError("found", type(found).__name__, "must be what advise_map(...) returns")
     table, winner, regret = found.table, found.winner, found.regret
-    facts, (x_name, y_name) = table.attrs, table.attrs["axes"]
+    facts, (x_name, y_name, *further) = table.attrs, table.attrs["axes"]
     colours = _looks(facts["policies"], winner)
     xs, ys = (list(dict.fromkeys(winner[column])) for column in (x_name, y_name))
     x_axis = categories([_entry(x_name, value) for value in xs], _titled(x_name))
     y_axis = categories([_entry(y_name, value) for value in ys], _titled(y_name))
     names = [f"<b>{label}</b>" if label == found.best_everywhere else label for label in regret.index]
-    beside = width == "page"
     lanes = categories(names, downwards=True, widest=NAME[width])
-    taken = AROUND + (y_axis.ticks_px + lanes.ticks_px + GAP if beside else max(y_axis.ticks_px, lanes.ticks_px))
-    room = (WIDTHS[width] - taken) / (2 if beside else 1)
-    texts = [_text(row, facts, room / len(xs) - 1) for row in records(winner)]
-    high = max(CELL, max(map(len, texts)) * LINE + 8) * len(ys)
+    soonest = f"the soonest, and how many times sooner than {facts['default']}"
+    shown = {f"{_titled(name)} {_entry(name, value)}": own for name in further
+             for value, own in winner.groupby(name, sort=False)} or {soonest: winner}  # fmt: skip
+    columns = 2 if width == "page" else 1
+    beside = len(shown) % columns  # the column of the lines, beside whose names no title finds its place
+    untitled = dataclasses.replace(y_axis, title="")
+    y_axes = [*(untitled if 0 < beside == rank % columns else y_axis for rank in range(len(shown))), lanes]
+    taken = AROUND + GAP * (columns - 1) + sum(
+        max(each.ticks_px for each in y_axes[column::columns]) for column in range(columns))  # fmt: skip
+    room = (WIDTHS[width] - taken) / columns
+    cells = {head: [_text(row, facts, room / len(xs) - 1) for row in records(own)] for head, own in shown.items()}
+    high = max(CELL, max(len(lines) for texts in cells.values() for lines in texts) * LINE + 8) * len(ys)
     times = _times(table)
     far = _far_axis(times, room)
-    heads = [f"the soonest, and how many times sooner than {facts['default']}", "times the soonest of its cluster"]
-    if beside:
-        page = Page([[x_axis, far]], [[y_axis, lanes]], heads, (), width, [max(high, LANE * len(names))])
-    else:
-        page = Page([[x_axis], [far]], [[y_axis], [lanes]], (), (), width, [high, LANE * len(names)],
-                    [f"<b>{head}</b>" for head in heads])  # fmt: skip
-    second = (0, 1) if beside else (1, 0)
-    tight = any(text_px(first) > room / len(xs) - 1 for first, *_ in texts)
-    for row, lines in zip(records(winner), texts, strict=True):
-        at = xs.index(getattr(row, x_name)), ys.index(getattr(row, y_name))
-        _cell(page, row, lines, at, colours.get(row.policy), SMALL if tight else TYPE)
+    heads = [*shown, "times the soonest of its cluster"]
+    heights = [max(high, LANE * len(names)) if beside else high] * len(shown) + [LANE * len(names)]
+    x_rows, y_rows, high_rows = (_in_rows(each, columns) for each in ([x_axis] * len(shown) + [far], y_axes, heights))
+    page = Page(x_rows, y_rows, heads if columns > 1 else (), (), width, list(map(max, high_rows)),
+                [f"<b>{head}</b>" for head in heads] if columns == 1 else ())  # fmt: skip
+    for rank, (head, own) in enumerate(shown.items()):
+        tight = any(text_px(first) > room / len(xs) - 1 for first, *_ in cells[head])
+        for row, lines in zip(records(own), cells[head], strict=True):
+            at = xs.index(getattr(row, x_name)), ys.index(getattr(row, y_name))
+            _cell(page, divmod(rank, columns), row, lines, at, colours.get(row.policy), SMALL if tight else TYPE)
+    last = divmod(len(shown), columns)
     for rank, label in enumerate(regret.index):
-        page.add(*second, *_lane(times[times.policy == label], rank, label, colours[label]))
-        text, last = _worst(times[times.policy == label])
-        page.write_in(*second, text, math.log10(last), rank, xanchor="left", xshift=7,
+        page.add(*last, *_lane(times[times.policy == label], rank, label, colours[label]))
+        text, end = _worst(times[times.policy == label])
+        page.write_in(*last, text, math.log10(end), rank, xanchor="left", xshift=7,
                       font={"size": SMALL, "color": PALE})  # fmt: skip
     won = [label for label in facts["policies"] if label in {*winner.policy}]
     keys = [Key(label, Look(colours[label].colour), "box") for label in won]
-    return page.finish(heading(title, [found.words]), [*facts["caption"], *_said(times, facts), *notes], keys)
+    said = [f"in a cell: {soonest}"] if further else []
+    return page.finish(heading(title, [found.words]), [*facts["caption"], *said, *_said(times, facts), *notes], keys)
+
+
+def _in_rows(panels: Sequence[Any], columns: int) -> list[Sequence[Any]]:
+    """What belongs to each panel, row by row."""
+    return [panels[at : at + columns] for at in range(0, len(panels), columns)]
 
 
 # -- cells -----------------------------------------------------------------------------------------
@@ -97,21 +111,22 @@ def _looks(policies: Mapping[str, Mapping[str, Any]], winner: pd.DataFrame) -> d
 
 
 def _cell(
-    page: Page, row: Any, lines: Sequence[str], at: tuple[int, int], look: Look | None, size: float
+    page: Page, panel: tuple[int, int], row: Any, lines: Sequence[str], at: tuple[int, int], look: Look | None,
+    size: float,
 ) -> None:
     colour = look.colour if look is not None else "#FFFFFF"
     shown = ramp([colour, "#FFFFFF"], PALER) if row.how == "predicted" else colour
     x, y = at
     page.figure.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, fillcolor=shown,
-                          line={"width": 0.5, "color": GRID}, layer="below", row=1, col=1,
+                          line={"width": 0.5, "color": GRID}, layer="below", row=panel[0] + 1, col=panel[1] + 1,
                           exclude_empty_subplots=False)  # fmt: skip
     words = [row.policy or "no policy arrives", *(f"= {label}" for label in row.ties), row.how]
-    page.add(0, 0, go.Scatter(x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, name="soonest",
+    page.add(*panel, go.Scatter(x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, name="soonest",
                               showlegend=False, hovertemplate="<br>".join(words) + "<extra></extra>"))  # fmt: skip
     first, *more = lines
-    page.write_in(0, 0, first, x, y, yshift=len(more) * LINE / 2, font={"size": size, "color": ink(shown)})
+    page.write_in(*panel, first, x, y, yshift=len(more) * LINE / 2, font={"size": size, "color": ink(shown)})
     if more:
-        page.write_in(0, 0, "<br>".join(more), x, y, yshift=-LINE / 2, font={"size": SMALL, "color": ink(shown)})
+        page.write_in(*panel, "<br>".join(more), x, y, yshift=-LINE / 2, font={"size": SMALL, "color": ink(shown)})
 
 
 def _text(row: Any, facts: Mapping[str, Any], room: float) -> list[str]:
@@ -136,11 +151,12 @@ def _factor(times: float) -> str:
 
 
 def _titled(column: str) -> str:
-    return TITLES.get(column, column.replace("_", " "))
+    return TITLES.get(column, column.removesuffix("_s").replace("_", " "))
 
 
 def _entry(column: str, value: Any) -> str:
-    return bits(value) if column.endswith("bit_s") and not isinstance(value, str) else plain(value)
+    unit = next((unit for end, unit in (("bit_s", bits), ("_s", duration)) if column.endswith(end)), plain)
+    return plain(value) if isinstance(value, str) else unit(value)
 
 
 # -- lines -----------------------------------------------------------------------------------------
@@ -152,7 +168,7 @@ def _times(table: pd.DataFrame) -> pd.DataFrame:
     axes = table.attrs["axes"]
     soonest = table.groupby(axes, sort=False).seconds.transform("min")
     known = table.seconds.where(table.seconds < math.inf, table.low)
-    found = table.assign(times=(known / soonest).clip(lower=1.0))[[*axes, "policy", "how", "times"]]
+    found = table.assign(times=(known / soonest).clip(lower=1.0))[[*axes, *KNOWN]]
     return found[found.times.notna() & (found.times < math.inf)]
 
 
@@ -171,7 +187,7 @@ def _lane(own: pd.DataFrame, rank: int, label: str, look: Look) -> list[go.Scatt
     at = [rank + STEPS[place % len(STEPS)] for place in range(len(ordered))]
     marks = [{"predicted": "circle-open", "capped": "triangle-right-open"}.get(how, "circle") for how in ordered.how]
     edges = [look.colour if how in OPEN else "white" for how in ordered.how]
-    cells = [", ".join(map(plain, cell)) for cell in ordered.iloc[:, :2].itertuples(index=False)]
+    cells = [", ".join(map(plain, cell)) for cell in ordered.drop(columns=KNOWN).itertuples(index=False)]
     line = go.Scatter(x=[ordered.times.min(), ordered.times.max()], y=[rank, rank], mode="lines", showlegend=False,
                       line={"color": GRID, "width": 3}, hoverinfo="skip", cliponaxis=False)  # fmt: skip
     return [line, go.Scatter(
