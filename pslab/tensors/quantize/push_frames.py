@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from pslab.tensors.workload.keyspace import Keyspace
 
 Array = NDArray[Any]
 
+RECENT = 8  # steps of which the places that both sides draw are kept
 
 @dataclass(frozen=True)
 class PushContext:
@@ -135,7 +136,7 @@ class PushFrames:
         self.exact = isinstance(rule, Unquantized)  #: whether a reader has the very entries that were written
         self._codings = None if self.exact else [self._coding(rule, index) for index in range(len(parts))]
         self.shares = rule_traits(prune).shared  #: whether the places are in no frame
-        self._drawn = lru_cache(maxsize=8)(self._draw)  # workers ask for those of nearly the same steps
+        self._drawn = dict[int, Array]()  # by step, of the last ones: workers ask for those of nearly the same steps
 
     def write(
         self, buffer: memoryview, index: int, entries: Entries, worker: int, step: int, kept: Array | None = None
@@ -171,7 +172,11 @@ class PushFrames:
 
     def places(self, index: int, step: int) -> Array:
         """The places in a range (int64) that all workers push of a step, where a rule draws them for all."""
-        flat = self._drawn(step)
+        if step not in self._drawn:
+            for oldest in [*self._drawn][: -RECENT + 1]:
+                del self._drawn[oldest]
+            self._drawn[step] = self._draw(step)
+        flat = self._drawn[step]
         return np.asarray(self._parts[index].inside(flat, flat).indices)
 
     def largest(self, index: int) -> int:
