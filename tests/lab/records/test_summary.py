@@ -60,7 +60,8 @@ def test_each_measure_of_a_curve(facts: dict, changed: dict):
     expected = {"accuracy": 0.95, "best_accuracy": 0.95, "seconds_to_goal": 3.0, "pushes_to_goal": 6.0,
                 "iterations_to_goal": 3.0, "rounds_to_goal": 3.0, "bytes_to_goal": 6 * 130.0, "bytes_up_to_goal": 600.0,
                 "bytes_down_to_goal": 180.0, "held_s": 3.0, "held_pushes": 6.0, "held_bytes": 6 * 130.0,
-                "seconds": 4.0, "pushes": 8.0, "rate": 2.0, "iteration_s": 1.0, "waiting": 0.25, "staleness": 1.5, "lead": 0.0, "bytes_up": 800.0,
+                "seconds": 4.0, "pushes": 8.0, "rate": 2.0, "iteration_s": 1.0, "waiting": 0.25,
+                "staleness": 1.5, "lead": 0.0, "bytes_up": 800.0,
                 "bytes_down": 240.0, "network_bytes": 1040.0}  # fmt: skip
     assert {name: row[name] for name in summaries.MEASURES} == pytest.approx(expected | changed)
 
