@@ -160,6 +160,9 @@ class _Asking:
             self._notes.append(f"ended by an interrupt ({interrupt}): asked again, it goes on where it was")
         if (answer := race.answer()).standing(answer.policy).broken:
             raise LimitsBroken(self._all_broken(answer))
+        if answer.ending == "time":
+            left = [f"rate={DAMPED}"] * first_round + ["ranges and orders", "the single machine"]
+            self._notes.append(f"left out for lack of time: {', '.join(left)}")
         found = self._advice(answer)
         self._shown.end()
         return found

@@ -105,6 +105,7 @@ def test_time_that_is_used_up_ends_it_undecided(tmp_path):
     found = advise(base(), results=tmp_path, **{**ASKED, "minutes": 1e-6})
     assert not found.decided
     assert "the minutes are used up" in found.words
+    assert "left out for lack of time: ranges and orders, the single machine" in found.remarks
 
 
 def test_a_target_that_nothing_holds_is_said_with_what_came_nearest(place: Path):

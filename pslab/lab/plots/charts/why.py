@@ -100,8 +100,9 @@ def _pieces(table: pd.DataFrame) -> tuple[list[_Step], str, list[str]]:
     ends = (f"{facts[who]}: {facts[f'{who}_iterations']:.3g} iterations" for who in ("default", "winner"))
     stale = (f"at a mean staleness of {facts['winner_staleness']:.2g}; 95{SPACE}% of its pushes are at most "
              f"{facts['winner_stalest']:g} stale")  # fmt: skip
-    how = ("a piece: by how much more or less of it the mean worker does in an iteration, times the iterations of the "
-           "first policy; iterations: what the second one's further ones take, or its fewer ones save")  # fmt: skip
+    who = "the mean worker does" if merit is SECONDS else "all workers do"
+    how = (f"a piece: by how much more or less of it {who} in an iteration, times the iterations of the first policy; "
+           "iterations: what the second one's further ones take, or its fewer ones save")  # fmt: skip
     whole = _Step(facts["winner"], 0.0, facts["winner_need"], merit, whole=True)
     floor = [facts["floor"]] if facts["floor"] else []
     return [*found, whole], facts["sentence"], [f"{'; '.join(ends)}, {stale}", how, *floor]
