@@ -128,6 +128,8 @@ def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(
     raced = [run for run in asked if run.prune != "none" and run.eval_every != run.pushes]
     assert any(run.seconds is not None for run in raced) == by_seconds
     assert (len({run.pushes for run in raced}) > 1) == by_pushes
+    caps = {cap for each in found.answer.standings if each.policy != "bsp" for cap in each.caps.values()}
+    assert (caps == {math.inf}) == (merit == "bytes")
     (result,), best = found.winner, found.answer.standing(found.answer.policy)
     need = measured(result, found.merit.measure, 0.5)
     assert best.needs == {0: pytest.approx(need)}
@@ -164,8 +166,11 @@ def test_where_all_break_a_limit_the_error_says_each_by_how_much(advice: Advice,
 
 
 def test_a_limit_on_the_final_accuracy_is_on_runs_of_the_same_length_to_their_last_push(place: Path):
-    found = advise(base(), results=place, pushes=80, limits={"accuracy": 0.2}, **ONE)
-    assert {(result.run.pushes, result.manifest["outcome"]) for result in found.results} == {(80, "budget")}
+    found = advise(base(), results=place, limits={"accuracy": 0.2}, **ONE)
+    raced = [result for result in found.results if result.run.pushes != base().pushes]
+    assert {result.manifest["outcome"] for result in raced} == {"budget"}
+    assert len({result.run.pushes for result in raced}) == 1, "the default's, too"
+    assert {result.run.prune for result in raced} == {"none", "static:5%"}
     with pytest.raises(LimitsBroken, match=r"accuracy ≥ 99\.00"):
         advise(base(), results=place, pushes=80, limits={"accuracy": 0.99}, **ONE)
 
