@@ -15,6 +15,7 @@ from pslab import plots
 from pslab.config.run import Run
 from pslab.lab.advise import why
 from pslab.lab.plots.page.theme import WIDTHS
+from pslab.lab.records.merit import MERITS
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.tuning import best
@@ -215,6 +216,8 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "choices stand one after another": lambda: waterfall(
         chosen(WAYS["static:1%"]), title="A sentence", notes=["a note"]),
     "a choice that did not arrive takes at least as long": lambda: waterfall(chosen(WAYS["std:3"])),
+    "bytes stand on an axis of their own": lambda: waterfall(
+        why.why(made(seed=[0]), made(prune=["static:1%"], seed=[0]), 0.85, MERITS["bytes"], made(grid(alone(BASE))))),
     "the soonest policy of each cluster, and how far each is": lambda: where(atlas()),
     "policies that tie are named, of many how many they are": lambda: where(
         atlas(bandwidths=[1e8, 1e9, 1e10], spreads=[1.0, 1.1])),

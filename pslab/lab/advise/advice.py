@@ -16,11 +16,13 @@ import pandas as pd
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.lab.advise.race import RaceAnswer, Standing
+from pslab.lab.advise.sensitivity import sensitivity
 from pslab.lab.advise.why import by_choice, sentence, why
+from pslab.lab.records.merit import SECONDS, Merit
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
-from pslab.lab.records.summary import held, over_seeds
-from pslab.lab.records.units import DASH, SPACE, UNITS
+from pslab.lab.records.summary import held, measured, over_seeds
+from pslab.lab.records.units import DASH, SPACE
 from pslab.lab.runs.run import sweep
 
 LONGER = 1.5  # of the pushes that virtual time needs, what real processes have at most
@@ -45,6 +47,8 @@ class Advice:
     winner: Results  #: those of the advised one, on the same seeds
     cost: Mapping[str, float]  #: runs, gradients, seconds that they took now, share of what exhaustive search takes
     notes: Sequence[str] = ()  #: what else is to be known of this answer
+    merit: Merit = SECONDS  #: what the policies are compared by
+    alone: Results = field(default_factory=lambda: Results([]))  #: the single machine at its best rate; none undecided
     _runs: Mapping[str, Run] = field(default_factory=dict, repr=False)  # in virtual time, at each policy's best rate
     _place: Path | None = field(default=None, repr=False)
     digest: str = ""  #: the name of its record; "" if it has none
@@ -61,23 +65,24 @@ class Advice:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each policy, the soonest first: learning_rate, seeds, arrived, held_s (median over seeds; NaN
-        unless more than half arrive), low, high, ratio (to the soonest on each seed, by the geometric mean; at least
-        that much where `at_least`), chance (that it is the best), alive."""
-        return pd.DataFrame([_row(each) for each in self.answer.standings]).set_index("policy")
+        """A row for each policy, the soonest first: learning_rate, seeds, arrived, held_s (or held_bytes, held_pushes:
+        the median over seeds; NaN unless more than half arrive), low, high, ratio (to the soonest on each seed, by the
+        geometric mean; at least that much where `at_least`), chance (that it is the best), alive, broken (the limit
+        that it breaks)."""
+        return pd.DataFrame([_row(each, self.merit) for each in self.answer.standings]).set_index("policy")
 
     @cached_property
     def why(self) -> pd.DataFrame:
-        """The pieces, in seconds, by which the advised policy takes more or less than the default; see
-        pslab.lab.advise.why."""
-        return self._cited(why(self.default, self.winner, self.target))
+        """The pieces by which the advised policy needs more or less than the default, and what fresher gradients could
+        save at most; see pslab.lab.advise.why."""
+        return self._cited(why(self.default, self.winner, self.target, self.merit, self.alone))
 
     @cached_property
     def choices(self) -> pd.DataFrame:
         """The way from the default to the advised policy, one choice after another, as far as those between were tried;
         see `by_choice` in pslab.lab.advise.why. `plots.why` draws it, too."""
         ends = self._runs[self.default_policy], self._runs[self.answer.policy]
-        return self._cited(by_choice(self.best, *ends, self.target))
+        return self._cited(by_choice(self.best, *ends, self.target, self.merit))
 
     def _cited(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table whose figure names this answer in its caption."""
@@ -88,38 +93,57 @@ class Advice:
     @cached_property
     def best(self) -> Results:
         """Each policy at its best learning rate, as far as its runs went: those that were too late had been ended."""
+        found = self._longest
+        whole = [replace(result, run=self._runs[policy].but(seed=seed)) for (policy, seed), result in found.items()]
+        return Results(whole, [[{"policy": policy}] for policy, _ in found], {"policy": list(self.table.index)})
+
+    @cached_property
+    def _longest(self) -> dict[tuple[str, int], Result]:
+        """By policy and seed, the run at its best learning rate that went furthest."""
         found: dict[tuple[str, int], Result] = {}
         for result, (point, *_) in zip(self.results, self.results.columns, strict=True):
             policy, run = point["policy"], result.run
             if run.but(**ENDLESS) == self._runs[policy].but(seed=run.seed, **ENDLESS):
                 longer = found.setdefault((policy, run.seed), result)
                 found[policy, run.seed] = max(result, longer, key=lambda each: each.seconds)
-        whole = [replace(result, run=self._runs[policy].but(seed=seed)) for (policy, seed), result in found.items()]
-        return Results(whole, [[{"policy": policy}] for policy, _ in found], {"policy": list(self.table.index)})
+        return found
 
     @property
     def words(self) -> str:
         """The answer in a sentence or two."""
-        best, default = self.answer.standing(self.answer.policy), self.default
+        best, default, text = self.answer.standing(self.answer.policy), self.default, self.merit.text
         goal = metric_of(self.run).goal(self.target, SPACE)
         first = f"{best.policy}, learning rate {best.learning_rate:g}"
-        took = _median_s(self.winner, self.target)
+        needed = self._median(self.winner)
         if self.answer.ending == "tie":
             others = " and ".join(name for name in self.answer.among if name != best.policy)
-            said = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {goal} after {_s(took)}"
+            said = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {goal} "
+            said += f"after {text(needed)}"
         elif self.decided:
             sure = "" if math.isnan(best.chance) else f", sure to {_percent(best.chance)}"
-            said = f"{first}: holds {goal} after {_s(took)}{sure}"
+            said = f"{first}: holds {goal} after {text(needed)}{sure}"
         else:
             open_ = f" between {' and '.join(self.answer.among)}" if len(self.answer.among) > 1 else ""
             cause = UNDECIDED[self.answer.ending]
-            said = f"not decided{open_} ({cause}); soonest so far is {first}: {goal} after {_s(took)}"
+            said = f"not decided{open_} ({cause}); soonest so far is {first}: {goal} after {text(needed)}"
         if len(default) and best.policy != self.default_policy:
-            before = _median_s(default, self.target)
-            said += f", {_times(before / took)} as the default ({_s(before)})"
+            before = self._median(default)
+            said += f", {self._compared(needed, before)} the default ({text(before)})"
             if len(self.why):
                 said += ". " + sentence(self.why)
         return said
+
+    def _median(self, results: Results) -> float:
+        return over_seeds(measured(result, self.merit.measure, self.target) for result in results)[0]
+
+    def _compared(self, needed: float, before: float) -> str:
+        """What one needs beside another."""
+        ratio = before / needed
+        if round(ratio, 1) == 1:
+            return f"about {self.merit.same}"
+        if self.merit is SECONDS:
+            return f"{ratio:.2g} times as soon as"
+        return f"{_percent(needed / before)} of the {self.merit.name} of"
 
     def __repr__(self) -> str:
         return f"<Advice {'' if self.decided else 'un'}decided: {self.words}>"
@@ -133,7 +157,7 @@ class Advice:
     @property
     def shown(self) -> pd.DataFrame:
         """The table as a person reads it."""
-        return shown(self.answer.standings)
+        return shown(self.answer.standings, self.merit)
 
     @property
     def remarks(self) -> list[str]:
@@ -141,9 +165,13 @@ class Advice:
         found = list(self.notes)
         ends = [each.policy for each in self.answer.standings if each.alive and each.at_end]
         found += [f"the best learning rate tried lies at an end of the grid of {', '.join(ends)}"] if ends else []
+        if len(self.alone) and (floor := self.why.attrs["floor"]):
+            found.append(floor)
         for each in self.answer.standings:
-            if each.unsafe:
-                of = f"{len(each.arrived_s)} of {len(each.times_s)}"
+            if each.broken:
+                found.append(f"{each.policy} {each.broken}")
+            elif each.unsafe:
+                of = f"{len(each.arrived)} of {len(each.needs)}"
                 found.append(f"{each.policy} is not safe: {of} seeds arrive")
         if self.refused:
             found.append("cannot be run: " + "; ".join(f"{name} ({why})" for name, why in self.refused.items()))
@@ -172,10 +200,36 @@ class Advice:
             real = alone.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most), target_accuracy=None,
                              target_held=False)  # which is evaluated after it, and disturbs nothing
             found = sweep([real.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
-            spread_s = float(np.std(self.answer.standing(name).arrived_s or (0.0,)))
+            arrived = [at_s for (policy, _), result in self._longest.items()
+                       if policy == name and math.isfinite(at_s := held(result, self.target)[0])]  # fmt: skip
+            spread_s = float(np.std(arrived or (0.0,)))
             verdict = _verdict(need, found, self.target, 2 * spread_s)
             rows.append({"policy": name, "learning_rate": alone.learning_rate, **verdict})
         return pd.DataFrame(rows).set_index("policy")
+
+
+    def sensitivity(
+        self, top: int = 3, seeds: int = 2, *, tie: float = 0.05, progress: bool | None = None
+    ) -> pd.DataFrame:
+        """What the best policies need with half and twice the bandwidth, and with the slowest worker half and twice as
+        slow: whether the answer holds there. Seeds are the first ones of the race that all of these policies have.
+
+        A row for each cluster, a column for each policy (the mean over seeds; infinite if a seed does not arrive) and
+        `best`, the one that needs the least. `attrs`: merit, seeds, and a sentence.
+
+        Args:
+            top: so many policies, the advised one first.
+            seeds: at most so many.
+            tie: the share by which another may need less, and the answer still holds.
+
+        Raises:
+            What `sweep` raises; every run that has ended is a record.
+        """
+        names = dict.fromkeys([self.answer.policy, *(each.policy for each in self.answer.standings if not each.unsafe)])
+        known = {name: {seed: result for (policy, seed), result in self._longest.items()
+                        if policy == name and math.isfinite(held(result, self.target)[0])} for name in names}
+        return sensitivity({name: own for name, own in known.items() if own}, self.target, self.merit, top=top,
+                           seeds=seeds, tie=tie, results=self._place, progress=progress)  # fmt: skip
 
 
 def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float, spread_s: float) -> dict[str, Any]:
@@ -195,35 +249,24 @@ def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float, 
             "verdict": verdict}  # fmt: skip
 
 
-def shown(standings: Iterable[Standing]) -> pd.DataFrame:
+def shown(standings: Iterable[Standing], merit: Merit = SECONDS) -> pd.DataFrame:
     """How policies stand, as a person reads it: a row for each."""
+    least = "times the soonest" if merit is SECONDS else "times the least"
     return pd.DataFrame([{
-        "policy": each.policy, "learning rate": f"{each.learning_rate:g}" if each.arrived_s else DASH,
-        "seeds that hold it": f"{len(each.arrived_s)} of {len(each.times_s)}",
-        "held after": _s(over_seeds(each.times_s.values())[0]),
-        "times the soonest": f"{'≥ ' if each.capped else ''}{each.ratio:.2f}",
+        "policy": each.policy, "learning rate": f"{each.learning_rate:g}" if each.arrived else DASH,
+        "seeds that hold it": f"{len(each.arrived)} of {len(each.needs)}",
+        "held after": DASH if math.isnan(need := over_seeds(each.needs.values())[0]) else merit.text(need),
+        least: f"{'≥ ' if each.capped else ''}{each.ratio:.2f}",
         "chance to be best": "" if math.isnan(each.chance) else _percent(each.chance)}
         for each in standings])  # fmt: skip
 
 
-def _row(each: Standing) -> dict[str, Any]:
-    middle, low, high = over_seeds(each.times_s.values())
-    return {"policy": each.policy, "learning_rate": each.learning_rate, "seeds": len(each.times_s),
-            "arrived": len(each.arrived_s), "held_s": middle, "low": low, "high": high, "ratio": each.ratio,
-            "at_least": each.capped, "chance": each.chance, "alive": each.alive}  # fmt: skip
-
-
-def _median_s(results: Results, target: float) -> float:
-    return over_seeds(held(result, target)[0] for result in results)[0]
-
-
-def _s(seconds: float) -> str:
-    return DASH if math.isnan(seconds) else UNITS["s"].form(seconds)
+def _row(each: Standing, merit: Merit) -> dict[str, Any]:
+    middle, low, high = over_seeds(each.needs.values())
+    return {"policy": each.policy, "learning_rate": each.learning_rate, "seeds": len(each.needs),
+            "arrived": len(each.arrived), merit.measure: middle, "low": low, "high": high, "ratio": each.ratio,
+            "at_least": each.capped, "chance": each.chance, "alive": each.alive, "broken": each.broken}  # fmt: skip
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f}{SPACE}%"
-
-
-def _times(ratio: float) -> str:
-    return "about as soon" if round(ratio, 1) == 1 else f"{ratio:.2g} times as soon"

@@ -10,6 +10,7 @@ from typing import Any
 from pslab.lab.advise.advice import shown
 from pslab.lab.advise.race import LEAST, RaceAnswer
 from pslab.lab.records import journal
+from pslab.lab.records.merit import SECONDS, Merit
 from pslab.lab.records.units import SPACE
 from pslab.lab.runs.progress import has_front_end
 
@@ -22,10 +23,12 @@ class SearchProgress:
     Args:
         shown: whether it says anything; None: yes, unless a batch reads a journal.
         until_s: when the search ends, on the monotonic clock.
+        merit: what policies are compared by.
     """
 
-    def __init__(self, shown: bool | None, until_s: float) -> None:
+    def __init__(self, shown: bool | None, until_s: float, merit: Merit = SECONDS) -> None:
         self._shown = shown if shown is not None else not journal.active()
+        self._merit = merit
         self._until_s, self._width, self._page = until_s, 0, None if not has_front_end() else _Page()
 
     def say(self, tried: str, answer: RaceAnswer | None = None) -> None:
@@ -33,12 +36,17 @@ class SearchProgress:
         left_s = max(0.0, self._until_s - time.monotonic())
         words = f"{_leads(answer)}trying {tried}; at most {left_s / 60:.1f} min left"
         if self._shown and self._page is not None:
-            self._page.show(f"<p>{html.escape(words)}</p>{_table(answer)}")
+            self._page.show(f"<p>{html.escape(words)}</p>{self._table(answer)}")
         elif self._shown:
             live = sys.stderr.isatty()
             start, end = ("\r", "") if live else ("", "\n")
             print(start + words.ljust(self._width), end=end, file=sys.stderr, flush=True)
             self._width = len(words) if live else 0
+
+    def _table(self, answer: RaceAnswer | None) -> str:
+        if answer is None:
+            return ""
+        return str(shown(answer.standings[:ROWS], self._merit).to_html(index=False, border=0))
 
     def end(self) -> None:
         """What comes next stands on a line of its own, and the table gives way to the answer."""
@@ -68,9 +76,5 @@ def _leads(answer: RaceAnswer | None) -> str:
     if answer is None:
         return ""
     leader = answer.standing(answer.policy)
-    sure = f" ({100 * leader.chance:.0f}{SPACE}% sure)" if len(leader.arrived_s) >= LEAST and leader.chance > 0 else ""
+    sure = f" ({100 * leader.chance:.0f}{SPACE}% sure)" if len(leader.arrived) >= LEAST and leader.chance > 0 else ""
     return f"{answer.policy} leads{sure}; "
-
-
-def _table(answer: RaceAnswer | None) -> str:
-    return "" if answer is None else str(shown(answer.standings[:ROWS]).to_html(index=False, border=0))

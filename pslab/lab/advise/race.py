@@ -1,12 +1,12 @@
-"""The race between policies: which runs are worth their gradients, and when their times decide.
+"""The race between policies: which runs are worth their gradients, and when what they need decides.
 
-A race executes nothing: it asks for trials, which are independent runs, and is told the seconds until each held the
-target.
+A race executes nothing: it asks for trials, which are independent runs, and is told what each needed to hold the
+target: seconds, or bytes, or gradients, whatever is to be small.
 
     race = Race({"asp": around(0.2), "bsp": around(0.2)}, "bsp", simplicity=...)
-    race.tell(times of the pilot)
+    race.tell(what the pilot's runs needed)
     while not race.over:
-        race.tell({trial: held seconds of its run for trial in race.ask()})
+        race.tell({trial: what its run needed for trial in race.ask()})
     race.answer()
 
 | round | arms that run |
@@ -18,7 +18,7 @@ target.
 An arm is a policy with a learning rate. Arms are compared on the same seeds, so a trial may end as soon as it is too
 late to matter: CAP times the soonest on its seed. The default policy is never capped, and its best arm has three seeds
 at least: the answer is compared with it. After each seed a policy whose best rate is the smallest or the largest that
-was tried gets the next one beyond it.
+was tried gets the next one beyond it. An arm that breaks a limit is out, caps no other, and is never advised.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BEHIND = (1.5, 1.3, 1.2, 1.15, 1.1)  # times the leader's mean, after each seed;
 LEAST = 3  # seeds before anything is decided, and that the default policy has
 TWO = 2  # rates of a policy that go on until the third seed
 DECIDED = ("alone", "sure", "tie")
-GENEROUS = 2.0  # a cap of so many times the arm's own longest time: what does not arrive within it never does
+GENEROUS = 2.0  # a cap of so many times the arm's own largest need: what does not arrive within it never does
 DIGITS = 3  # of a cap
 
 
@@ -57,9 +57,9 @@ class Trial:
     policy: str
     learning_rate: float
     seed: int
-    #: the time beyond which it is out, infinite if it ends by its pushes alone. Whether a target is held is known two
-    #: evaluations after it was reached: its run ends so much later
-    cap_s: float = math.inf
+    #: the need beyond which it is out, infinite if its run ends by its pushes alone. Whether a target is held is known
+    #: two evaluations after it was reached: its run ends so much later
+    cap: float = math.inf
 
     @property
     def arm(self) -> Arm:
@@ -72,13 +72,14 @@ class Standing:
 
     policy: str
     learning_rate: float
-    times_s: Mapping[int, float]  #: by seed; infinite where it did not arrive within its cap
-    caps_s: Mapping[int, float]  #: by seed
+    needs: Mapping[int, float]  #: by seed, what it needed; infinite where it did not arrive within its cap
+    caps: Mapping[int, float]  #: by seed
     rates: tuple[float, ...]  #: all that were tried
-    ratio: float  #: of its time to the soonest on each seed, by the geometric mean; what was capped counts as its cap
+    ratio: float  #: of its need to the least on each seed, by the geometric mean; what was capped counts as its cap
     chance: float  #: that it is the best policy; 0 if it is unsafe, NaN if too few seeds are known
     alive: bool  #: whether it was in the race at the end
-    unsafe: bool  #: whether a seed did not arrive though it had the time
+    unsafe: bool  #: whether a seed did not arrive though it had the time, or a limit was broken
+    broken: str = ""  #: the limit that it breaks, and by how much
 
     @property
     def at_end(self) -> bool:
@@ -86,14 +87,14 @@ class Standing:
         return len(self.rates) > 1 and self.learning_rate in (self.rates[0], self.rates[-1])
 
     @property
-    def arrived_s(self) -> tuple[float, ...]:
-        """The times that are finite."""
-        return tuple(filter(math.isfinite, self.times_s.values()))
+    def arrived(self) -> tuple[float, ...]:
+        """The needs that are finite."""
+        return tuple(filter(math.isfinite, self.needs.values()))
 
     @property
     def capped(self) -> bool:
         """Whether its ratio is a lower bound."""
-        return not self.unsafe and math.inf in self.times_s.values()
+        return not self.unsafe and math.inf in self.needs.values()
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class RaceAnswer:
 
     @property
     def decided(self) -> bool:
-        """Whether the times decide; a tie is an answer too."""
+        """Whether the data decide; a tie is an answer too."""
         return self.ending in DECIDED
 
     def standing(self, policy: str) -> Standing:
@@ -122,7 +123,7 @@ class _Compared(NamedTuple):
     """How the policies compare."""
 
     arms: list[Arm]  #: those that arrived, the soonest first; of a policy of which none did the best one
-    comparison: Comparison | None  #: of their times, where one was capped of its cap, which is less; None without arms
+    comparison: Comparison | None  #: of their needs, where one was capped of its cap, which is less; None without arms
     #: by policy, that it is the best: the sum over its arms; NaN if nothing is known of the noise
     chances: dict[str, float]
 
@@ -135,9 +136,10 @@ class Race:
         default: the policy that the answer is compared with.
         simplicity: by policy, what is simpler is smaller: of a tie the simplest is advised.
         seeds: at most these, in their order.
-        tie: the share of time by which two policies may differ that count as equal.
+        tie: the share by which the needs of two policies may differ that count as equal.
         sure: the probability with which a race is decided.
         wider: how often a grid is widened at each of its ends.
+        cap: times the least on its seed, at which a run ends; infinite where runs cannot be ended so.
 
     Raises:
         ConfigError: no policy, no seed, an empty grid, an unknown default, a share out of its bounds.
@@ -145,7 +147,7 @@ class Race:
 
     def __init__(
         self, grids: Mapping[str, Sequence[float]], default: str, *, simplicity: Mapping[str, tuple[int, ...]],
-        seeds: Sequence[int] = range(8), tie: float = 0.05, sure: float = 0.9, wider: int = 3,
+        seeds: Sequence[int] = range(8), tie: float = 0.05, sure: float = 0.9, wider: int = 3, cap: float = CAP,
     ) -> None:  # fmt: skip
         if not grids or not all(grids.values()):
             raise ConfigError("space", dict(grids), "a race needs a policy, and each policy a learning rate")
@@ -158,44 +160,60 @@ class Race:
         if not 0.5 <= sure < 1:
             raise ConfigError("sure", sure, "must be a probability from 0.5, below 1, such as 0.9")
         self.default, self.seeds, self.tie, self.sure, self.wider = default, tuple(seeds), tie, sure, wider
-        self._simplicity = simplicity
+        self._capped_at = cap
+        self._simplicity = dict(simplicity)
         self._grids = {policy: tuple(sorted({*map(float, rates)})) for policy, rates in grids.items()}
         self._heard: dict[Arm, dict[int, tuple[float, float]]] = {
             Arm(policy, rate): {} for policy, rates in self._grids.items() for rate in rates
-        }  # the time and the cap, by arm and seed
+        }  # the need and the cap, by arm and seed
+        self._broken: dict[Arm, str] = {}  # the limit that an arm breaks
         self._begun, self._round, self._ending = 0, 1, ""
         self._running: list[Arm] = []
         self._asked: list[Trial] = []
-        self._latest: _Compared | None = None  # what is known, if it was asked for since the last times
-        self._soonest_s: dict[int, float] = {}  # by seed, of an arm that is not unsafe
+        self._latest: _Compared | None = None  # what is known, if it was asked for since it was last told
+        self._least: dict[int, float] = {}  # by seed, of an arm that is not unsafe
         self._go_on()
 
     # -- what a driver uses ----------------------------------------------------------------------------
 
     def ask(self) -> list[Trial]:
         """The next runs, independent of each other; none if the race is over. Tell them all before asking again: what
-        is asked next then depends on their times alone."""
+        is asked next then depends on their needs alone."""
         return list(self._asked)
 
-    def tell(self, times_s: Mapping[Trial, float]) -> None:
-        """The seconds until each run held the target; infinite if it did not. Others than were asked for are welcome,
-        such as the default policy's from a pilot.
+    def tell(self, needs: Mapping[Trial, float], broken: Mapping[Trial, str] | None = None) -> None:
+        """What each run needed until it held the target; infinite if it did not. Others than were asked for are
+        welcome, such as the default policy's from a pilot.
+
+        Args:
+            broken: of runs that break a limit, which and by how much, in words.
 
         Raises:
-            ConfigError: a policy or a seed that is not in the race, or a time that none can be.
+            ConfigError: a policy or a seed that is not in the race, or a need that none can be.
         """
-        for trial, time_s in times_s.items():
+        for trial, words in (broken or {}).items():
+            self._broken.setdefault(trial.arm, words)
+        for trial, need in needs.items():
             if trial.policy not in self._grids:
                 raise ConfigError("policy", trial.policy, f"is not in this race; {nearest(trial.policy, self._grids)}")
             if trial.seed not in self.seeds:
                 raise ConfigError("seed", trial.seed, f"is not in this race: its seeds are {[*self.seeds]}")
-            if not time_s > 0:
-                raise ConfigError("time", time_s, f"{trial} must take a time above 0, infinite if it never arrives")
-            self._heard.setdefault(trial.arm, {})[trial.seed] = time_s, trial.cap_s
-        self._soonest_s, self._latest = {}, None
+            if not need > 0:
+                raise ConfigError("need", need, f"{trial} must need more than 0, infinite if it never arrives")
+            self._heard.setdefault(trial.arm, {})[trial.seed] = need, trial.cap
+        self._least, self._latest = {}, None
         for heard in (heard for arm, heard in self._heard.items() if not self._unsafe(arm)):
-            for seed, (time_s, _) in heard.items():
-                self._soonest_s[seed] = min(time_s, self._soonest_s.get(seed, math.inf))
+            for seed, (need, _) in heard.items():
+                self._least[seed] = min(need, self._least.get(seed, math.inf))
+        self._go_on()
+
+    def join(self, grids: Mapping[str, Sequence[float]], simplicity: Mapping[str, tuple[int, ...]]) -> None:
+        """Further policies, each with its learning rates: they begin as the others did, with the first seed."""
+        self._simplicity |= simplicity
+        for policy, rates in grids.items():
+            self._grids[policy] = tuple(sorted({*map(float, rates)}))
+            self._heard |= {Arm(policy, rate): {} for rate in self._grids[policy]}
+        self._round, self._running, self._ending = 1, [], ""
         self._go_on()
 
     @property
@@ -205,8 +223,8 @@ class Race:
 
     @property
     def led(self) -> bool:
-        """Whether a run has held the target, so that there is something to answer."""
-        return any(math.isfinite(time_s) for heard in self._heard.values() for time_s, _ in heard.values())
+        """Whether a run has held the target and keeps the limits, so that there is something to advise."""
+        return bool(self._least) and min(self._least.values()) < math.inf
 
     def out_of_time(self) -> None:
         """End now, with what is known."""
@@ -216,12 +234,12 @@ class Race:
         """What is known now.
 
         Raises:
-            ConfigError: no run has held the target.
+            ConfigError: no run has held the target. If those that have all break a limit, one of them is the answer.
         """
         alive, chances = {arm.policy for arm in self._alive() if self._heard[arm]}, self._compared().chances
         standings = [self._standing(policy, policy in alive, chances.get(policy, 0.0)) for policy in self._grids]
-        standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio, -len(each.arrived_s), each.arrived_s))
-        if (first := next((each for each in standings if each.arrived_s), None)) is None:
+        standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio, -len(each.arrived), each.arrived))
+        if (first := next((each for each in standings if each.arrived), None)) is None:
             raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")
         among = sorted(alive or [first.policy], key=lambda policy: self._simplicity[policy])
         if self._ending in ("alone", "sure"):
@@ -252,30 +270,31 @@ class Race:
 
     def _lacking(self) -> list[Trial]:
         """What the running arms lack on the seeds so far. A new seed's first runs are the leader's and the default's:
-        their times cap the others'."""
+        their needs cap the others'."""
         found = []
         for seed in self.seeds[: self._round]:
             wanted = [arm for arm in self._running if self._lacks(arm, seed)]
-            if self._round > 1 and math.isinf(self._soonest_s.get(seed, math.inf)):
+            if self._round > 1 and math.isinf(self._least.get(seed, math.inf)):
                 wanted = [arm for arm in wanted if arm == wanted[0] or arm.policy == self.default]
-            found += [Trial(*arm, seed, self._cap_s(arm, seed)) for arm in wanted]
+            found += [Trial(*arm, seed, self._cap(arm, seed)) for arm in wanted]
         return found
 
     def _lacks(self, arm: Arm, seed: int) -> bool:
-        """Whether a time is not known, nor that it is beyond the cap, which grows where a leader was unsafe."""
-        time_s, cap_s = self._heard[arm].get(seed, (math.inf, 0.0))
-        return math.isinf(time_s) and cap_s < self._cap_s(arm, seed)
+        """Whether its need is not known, nor that it is beyond the cap, which grows where a leader was unsafe."""
+        need, cap = self._heard[arm].get(seed, (math.inf, 0.0))
+        return math.isinf(need) and cap < self._cap(arm, seed)
 
-    def _cap_s(self, arm: Arm, seed: int) -> float:
-        soonest_s = math.inf if arm.policy == self.default else self._soonest_s.get(seed, math.inf)
-        return rounded_up(CAP * soonest_s)
+    def _cap(self, arm: Arm, seed: int) -> float:
+        least = math.inf if arm.policy == self.default else self._least.get(seed, math.inf)
+        return rounded_up(self._capped_at * least)
 
     def _widen(self, policies: Iterable[str]) -> bool:
         """Add the next rate beyond the best one of each policy, where that is at an end; whether there is one."""
         found = []
         for policy in policies:
             arms, grid = self._arms(policy), self._grids[policy]
-            if not (arrived := [arm for arm in arms if self._heard[arm] and self._arrived(arm)]):
+            known = (arm for arm in arms if self._heard[arm] and self._arrived(arm))
+            if not (arrived := [arm for arm in known if math.isfinite(self._gap(arm))]):
                 continue
             tried, best = [arm.learning_rate for arm in arms], min(arrived, key=self._gap).learning_rate
             rate = beyond((best,), [(each,) for each in tried])
@@ -291,7 +310,8 @@ class Race:
         if seeds == 1:
             return [arm for policy in list(self._grids)[: self._begun] for arm in self._arms(policy)]
         alive = self._alive()
-        own = sorted((arm for arm in self._arms(self.default) if not self._out(arm)), key=self._gap)
+        own = [arm for arm in self._arms(self.default) if arm in self._broken or not self._out(arm)]
+        own.sort(key=lambda arm: (not self._arrived(arm), self._gap(arm)))
         return alive + [arm for arm in own[:1] if seeds <= LEAST and arm not in alive]
 
     def _alive(self) -> list[Arm]:
@@ -325,26 +345,29 @@ class Race:
 
     def _arrived(self, arm: Arm) -> bool:
         """Whether each run of it held the target."""
-        return all(math.isfinite(time_s) for time_s, _ in self._heard[arm].values())
+        return all(math.isfinite(need) for need, _ in self._heard[arm].values())
 
     def _out(self, arm: Arm) -> bool:
-        """Whether a run of it did not hold the target within its cap."""
-        return any(math.isinf(each) and not self._lacks(arm, seed) for seed, (each, _) in self._heard[arm].items())
+        """Whether a run of it did not hold the target within its cap, or it breaks a limit."""
+        heard = self._heard[arm].items()
+        late = any(math.isinf(need) and not self._lacks(arm, seed) for seed, (need, _) in heard)
+        return late or arm in self._broken
 
     def _unsafe(self, arm: Arm) -> bool:
-        """Whether a run of it did not hold the target though it had the time: to its last push, or a generous cap."""
+        """Whether a run of it did not hold the target though it had the time, to its last push or a generous cap; or it
+        breaks a limit."""
         heard = self._heard[arm].values()
-        own_s = max((time_s for time_s, _ in heard if math.isfinite(time_s)), default=math.inf)
-        return any(math.isinf(time_s) and cap_s >= GENEROUS * own_s for time_s, cap_s in heard)
+        own = max((need for need, _ in heard if math.isfinite(need)), default=math.inf)
+        return arm in self._broken or any(math.isinf(need) and cap >= GENEROUS * own for need, cap in heard)
 
     def _gap(self, arm: Arm) -> float:
-        """The mean of log T less that of the soonest on each of its seeds; a lower bound where it was capped. Infinite
-        if none of its runs says anything; 0 if there is none, so that it runs."""
+        """The mean of the logarithm of its need less that of the soonest on each of its seeds; a lower bound where it
+        was capped. Infinite if none of its runs says anything; 0 if there is none, so that it runs."""
         if not self._heard[arm]:
             return 0.0
         known = {seed: min(each) for seed, each in self._heard[arm].items() if math.isfinite(min(each))}
-        gaps = [math.log(time_s / soonest_s) for seed, time_s in known.items()
-                if math.isfinite(soonest_s := self._soonest_s.get(seed, math.inf))]  # fmt: skip
+        gaps = [math.log(need / least) for seed, need in known.items()
+                if math.isfinite(least := self._least.get(seed, math.inf))]  # fmt: skip
         return sum(gaps) / len(gaps) if gaps else math.inf
 
     # -- how it ends -----------------------------------------------------------------------------------
@@ -366,7 +389,7 @@ class Race:
         return "seeds" if last else ""
 
     def _known(self) -> list[Arm]:
-        """The arms of which a time is known, or that it is beyond a cap; none that is unsafe."""
+        """The arms of which a need is known, or that it is beyond a cap; none that is unsafe."""
         return [arm for arm, heard in self._heard.items()
                 if heard and not self._unsafe(arm) and math.isfinite(self._gap(arm))]  # fmt: skip
 
@@ -377,8 +400,8 @@ class Race:
             best = {arm.policy: arm for arm in reversed(known)}
             arms = [arm for arm in known if arm == best[arm.policy] or not self._out(arm)]
             heard = [self._heard[arm] for arm in arms]
-            times = np.array([[min(told.get(seed, (math.nan,))) for seed in self.seeds] for told in heard])
-            compared = Comparison(times[:, ~np.isnan(times).all(axis=0)]) if arms else None
+            needs = np.array([[min(told.get(seed, (math.nan,))) for seed in self.seeds] for told in heard])
+            compared = Comparison(needs[:, ~np.isnan(needs).all(axis=0)]) if arms else None
             chances = dict.fromkeys((arm.policy for arm in arms), 0.0)
             each = [math.nan] * len(arms)
             if compared is not None and (compared.degrees or len(arms) == 1):
@@ -390,13 +413,15 @@ class Race:
 
     def _standing(self, policy: str, alive: bool, chance: float) -> Standing:
         tried = [arm for arm in self._arms(policy) if self._heard[arm]]
-        order = {arm: (self._unsafe(arm), self._out(arm), self._gap(arm)) for arm in tried}
+        order = {arm: (self._unsafe(arm), self._out(arm), not self._arrived(arm), self._gap(arm),
+                       min(self._heard[arm].values())) for arm in tried}  # fmt: skip
         best = min(tried, key=order.__getitem__) if tried else self._arms(policy)[0]
-        times, caps = ({seed: self._heard[best][seed][of] for seed in self.seeds if seed in self._heard[best]}
+        needs, caps = ({seed: self._heard[best][seed][of] for seed in self.seeds if seed in self._heard[best]}
                        for of in (0, 1))  # fmt: skip
         return Standing(
-            policy, best.learning_rate, times, caps, tuple(arm.learning_rate for arm in tried),
+            policy, best.learning_rate, needs, caps, tuple(arm.learning_rate for arm in tried),
             math.exp(self._gap(best)) if tried else math.inf, chance, alive, self._unsafe(best),
+            self._broken.get(best, ""),
         )  # fmt: skip
 
 
@@ -405,9 +430,9 @@ def around(centre: float) -> tuple[float, ...]:
     return centre / 2, centre, 2 * centre
 
 
-def rounded_up(seconds: float) -> float:
-    """Up to three digits, so that a run's digest does not hang on the last bits of another one's time."""
-    if math.isinf(seconds):
-        return seconds
-    unit = 10.0 ** (math.floor(math.log10(seconds)) - DIGITS + 1)
-    return float(f"{math.ceil(round(seconds / unit, 9)) * unit:.{DIGITS}g}")
+def rounded_up(need: float) -> float:
+    """Up to three digits, so that a run's digest does not hang on the last bits of what another one needed."""
+    if math.isinf(need):
+        return need
+    unit = 10.0 ** (math.floor(math.log10(need)) - DIGITS + 1)
+    return float(f"{math.ceil(round(need / unit, 9)) * unit:.{DIGITS}g}")

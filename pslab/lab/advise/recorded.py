@@ -25,16 +25,19 @@ from pslab.lab.advise.race import RaceAnswer, Standing
 from pslab.lab.records.disk import MANIFEST, read_file, read_manifest, write_record
 from pslab.lab.records.facts import NUMBER, TEXT, FactType, body, listed, mapped, row
 from pslab.lab.records.grid_axes import CHOICE
+from pslab.lab.records.merit import merit_of
 from pslab.lab.records.prefix import find_or_cut
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results, Runs
 
 FOLDER, ANSWER = "advice", "answer.json"
+OWN = ("default", "winner", "alone")  # the runs of one policy each that an answer names
+ALONE = "alone"  # the single machine, among the policies that have run
 _FIELDS = mapped(FactType("plain", lambda value: True))
 SAID = body(
-    answer=_FIELDS, target=NUMBER, words=TEXT, advised=_FIELDS, refused=mapped(TEXT), cost=mapped(NUMBER),
+    answer=_FIELDS, target=NUMBER, merit=TEXT, words=TEXT, advised=_FIELDS, refused=mapped(TEXT), cost=mapped(NUMBER),
     notes=listed(TEXT), runs=listed(body(digest=TEXT, policy=TEXT, fields=_FIELDS)), default=listed(TEXT),
-    winner=listed(TEXT), best=listed(row(TEXT, _FIELDS)),
+    winner=listed(TEXT), alone=listed(TEXT), best=listed(row(TEXT, _FIELDS)),
 )  # fmt: skip
 FORMAT = 1  # raise it whenever the same question would have another answer from the same runs
 
@@ -115,19 +118,20 @@ def recorded(asked: Question | None, advice: Advice, results: Path) -> Advice:
 
 def answer_of(base: Run, advice: Advice) -> dict[str, Any]:
     """What a record says of an advice. Runs are what of their fields the base, as it was asked for, has otherwise."""
-    policies = [point["policy"] for point, *_ in advice.results.columns]
+    policies = [*(point["policy"] for point, *_ in advice.results.columns), *[ALONE] * len(advice.alone)]
     runs = [{"digest": result.digest, "policy": policy, "fields": _fields(base, result.run)}
-            for result, policy in zip(advice.results, policies, strict=True)]  # fmt: skip
+            for result, policy in zip([*advice.results, *advice.alone], policies, strict=True)]  # fmt: skip
     return {
         "answer": dataclasses.asdict(advice.answer),
         "target": advice.target,
+        "merit": advice.merit.name,
         "words": advice.words,
         "advised": _fields(base, advice.run),
         "refused": dict(advice.refused),
         "cost": {name: value for name, value in advice.cost.items() if name != "seconds"},
         "notes": list(advice.notes),
         "runs": runs,
-        **{name: [result.digest for result in getattr(advice, name)] for name in ("default", "winner")},
+        **{name: [result.digest for result in getattr(advice, name)] for name in OWN},
         "best": [[policy, _fields(base, run)] for policy, run in advice._runs.items()],
     }
 
@@ -213,12 +217,13 @@ def _advice(place: Path, base: Run, results: Path) -> Advice | None:
         if any(result is None for result, _ in runs.values()):
             return None
         standings = tuple(Standing(**_restored(each)) for each in said["answer"]["standings"])
-        own = {name: _placed(runs[digest] for digest in said[name]) for name in ("default", "winner")}
+        own = {name: _placed(runs[digest] for digest in said[name]) for name in OWN}
         best = {policy: base.but(**fields) for policy, fields in said["best"]}
         answer = RaceAnswer(**{**_restored(said["answer"]), "standings": standings})
-        return Advice(base.but(**said["advised"]), answer, float(said["target"]), _placed(runs.values()),
-                      said["refused"], cost={**said["cost"], "seconds": 0.0}, notes=tuple(said["notes"]), **own,
-                      _runs=best, _place=results, digest=place.name)  # fmt: skip
+        raced = [pair for pair in runs.values() if pair[1] != ALONE]
+        return Advice(base.but(**said["advised"]), answer, float(said["target"]), _placed(raced), said["refused"],
+                      merit=merit_of(said["merit"]), cost={**said["cost"], "seconds": 0.0},
+                      notes=tuple(said["notes"]), **own, _runs=best, _place=results, digest=place.name)  # fmt: skip
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"{place / ANSWER} is no answer of this version ({error}); delete {place}") from error
 

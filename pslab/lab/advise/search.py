@@ -14,13 +14,15 @@ from typing import Any
 
 from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, FREE, Run
-from pslab.errors import ConfigError, PslabError, RecordError
+from pslab.errors import ConfigError, PslabError, RecordError, in_a_sentence
 from pslab.lab.advise.advice import Advice
+from pslab.lab.advise.limits import Limits, LimitsBroken
 from pslab.lab.advise.pace import probe
 from pslab.lab.advise.progress import SearchProgress
-from pslab.lab.advise.race import Race, RaceAnswer, Trial, around, rounded_up
-from pslab.lab.advise.recorded import Question, answer_of, find, recorded
+from pslab.lab.advise.race import CAP, LEAST, Race, RaceAnswer, Trial, around, rounded_up
+from pslab.lab.advise.recorded import ALONE, Question, answer_of, find, recorded
 from pslab.lab.advise.space import candidates, runs_of, simplicity
+from pslab.lab.records.merit import SECONDS, merit_of
 from pslab.lab.records.prefix import find_or_cut
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results
@@ -28,6 +30,7 @@ from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
 from pslab.lab.records.units import SPACE
 from pslab.lab.runs.calibrate import ROUNDS, calibrated, measure_links
+from pslab.lab.runs.grid import alone
 from pslab.lab.runs.run import sweep
 
 PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
@@ -36,6 +39,7 @@ ROOM, OWN_ROOM = 4, 2  # times the default's pushes to the target: what other po
 EVALUATIONS = 40  # of the runs that look for its learning rate; the others' come as often
 OWN = ("learning_rate", "ranges", "order")  # what runs of one policy may differ in, but for seeds and ends
 AT_ONCE = 4  # runs, however many cores there are: asked again, the race takes the same way
+DAMPED, DAMPED_POLICIES = "dynsgd", 2  # the rate that grows smaller with staleness, and how many policies try it
 PATHS = ({"ranges": "layers"}, {"ranges": "layers", "order": "front"}, {"ranges": "layers", "order": "needed"})
 
 
@@ -46,16 +50,18 @@ class Unreached(PslabError):
 def advise(
     base: Run, *, target: float, space: Any = None, learning_rates: Sequence[float] | None = None,
     seeds: Sequence[int] = range(8), minutes: float = 5.0, pushes: int | None = None, tie: float = 0.05,
-    sure: float = 0.9, results: Path | str | None = None, progress: bool | None = None,
+    sure: float = 0.9, merit: str = "seconds", limits: Mapping[str, float] | None = None,
+    results: Path | str | None = None, progress: bool | None = None,
 ) -> Advice:  # fmt: skip
-    """Which policy holds the target soonest on the base's cluster, in its own seconds.
+    """Which policy holds the target soonest on the base's cluster, in its own seconds; or with the fewest bytes.
 
     The base says what is trained, by how many workers, on which cluster; its policy is the default that the answer is
     compared with. A run *holds* a target where the running median of three evaluations reaches it. Each policy is
-    compared at its own best learning rate, on the same seeds, and runs end as soon as they are too late to matter.
+    compared at its own best learning rate, on the same seeds, and runs end as soon as they are too late to matter: by
+    their seconds or their gradients, whichever are compared. What is compared by bytes runs until it holds the target.
 
     Args:
-        target: an accuracy from 0 to 1, or a value of the base's metric.
+        target: an accuracy from 0 to 1, or a value of the base's metric: with `metric="loss"` a loss to come down to.
         space: what is compared: axes as `grid` takes them, or Runs; None: pslab.lab.advise.space.DEFAULT_SPACE.
         learning_rates: what each policy begins with; None: around what is best for the default.
         seeds: at most these, three at least before anything is decided.
@@ -63,21 +69,29 @@ def advise(
         pushes: a run's most; None: four times what the default needs.
         tie: the share of time within which two policies count as equal.
         sure: the probability with which an answer is decided.
+        merit: what is to be small until the target is held: seconds, bytes (sent and received), or gradients.
+        limits: what an advised policy keeps with every seed, as {"bytes": 1e9, "accuracy": 0.97}: at most so many
+            seconds, bytes or gradients until the target is held; of other measures of `summary`, on runs to their last
+            push, at most so much, or at least where more is better.
         progress: whether to say what is being tried; None: as `sweep` does.
 
     Raises:
         ConfigError: what Run, `grid` or the race refuse; nothing was started.
         Unreached: no rate of the default policy holds the target.
+        LimitsBroken: every policy that holds it breaks a limit.
         And what `sweep` raises; every run that has ended is a record.
     """
-    if metric_of(base).share and not 0 < target <= 1:
-        raise ConfigError("target", target, "must be a number above 0 and at most 1")
+    if not math.isfinite(target) or (metric_of(base).share and not 0 < target <= 1):
+        bounds = "above 0 and at most 1" if metric_of(base).share else f"that the {metric_of(base).name} can come to"
+        raise ConfigError("target", target, f"must be a number {bounds}")
     if not minutes > 0:
         raise ConfigError("minutes", minutes, "must be above 0, such as 5")
     place = default_results() if results is None else Path(results)
     given: dict[str, Any] = {
         "target": float(target), "seeds": [int(seed) for seed in seeds], "pushes": pushes, "tie": tie, "sure": sure,
-        "learning_rates": None if learning_rates is None else [float(rate) for rate in learning_rates]}  # fmt: skip
+        "learning_rates": None if learning_rates is None else [float(rate) for rate in learning_rates],
+        "merit": merit_of(merit).name, "limits": Limits(limits or {}, metric_of(base)).given,
+        "damps": space is None}  # fmt: skip
     asked = Question.of(base, runs_of(base, space), given)
     if (found := find(asked, place)) is not None:
         return found
@@ -109,12 +123,14 @@ class _Asking:
     def __init__(
         self, base: Run, place: Path, progress: bool | None, until_s: float,
         swept: Callable[..., Results] | None = None, *, target: float, learning_rates: Sequence[float] | None,
-        seeds: Sequence[int], pushes: int | None, tie: float, sure: float,
+        seeds: Sequence[int], pushes: int | None, tie: float, sure: float, merit: str, limits: Mapping[str, float],
+        damps: bool,
     ) -> None:  # fmt: skip
         self._given, self._target, self._place, self._tie = base, target, place, tie
         self._rates, self._seeds, self._pushes, self._sure = learning_rates, seeds, pushes, sure
+        self._merit, self._limits, self._damps = merit_of(merit), Limits(limits, metric_of(base)), damps
         self._swept = swept or sweep
-        self._shown = SearchProgress(progress, until_s)
+        self._shown = SearchProgress(progress, until_s, self._merit)
         self._until_s, self._begun_s, self._notes = until_s, time.monotonic(), list[str]()
         self._base = self._modelled(base)
         self._most, self._budgets = base.pushes or int(FIELDS["pushes"].default), dict[str, int]()  # of runs, in pushes
@@ -122,8 +138,9 @@ class _Asking:
 
     def _modelled(self, base: Run) -> Run:
         """The base in virtual time, on its cluster; where that models no computation, on what this machine takes."""
-        plain = {"engine": "virtual", "seconds": None, "target_accuracy": self._target, "target_held": True,
-                 "schedule": "constant", "evaluate": "after", "fleet": "local", "dilation": "auto",
+        ends = not self._limits.whole  # of a limit on whole runs all pushes are made
+        plain = {"engine": "virtual", "seconds": None, "target_accuracy": self._target if ends else None,
+                 "target_held": ends, "schedule": "constant", "evaluate": "after", "fleet": "local", "dilation": "auto",
                  "keep_weights": False}  # fmt: skip
         if base.schedule != "constant":
             self._notes.append("with a constant learning rate: a schedule that ends with the budget would favour "
@@ -142,37 +159,52 @@ class _Asking:
     def advice(self, space: Any) -> Advice:
         """See `advise`."""
         seeds, pushes = self._seeds, self._pushes
-        self._policies, refused = candidates(self._base, space)
+        self._policies, self._refused = candidates(self._base, space)
         self._default = next(iter(self._policies))
-        self._paces = self._probed(seeds[0])  # seconds of an iteration, by policy
+        self._paces = self._probed(self._policies, seeds[0])  # seconds of an iteration, by policy
         self._most = pushes or self._most
         self._every = max(self._base.workers, round(self._most / EVALUATIONS))
         grids, needed = self._grids(self._rates, seeds[0])
-        for name in self._policies:
-            room = math.ceil((OWN_ROOM if name == self._default else ROOM) * needed / self._base.workers)
-            self._budgets[name] = pushes or self._base.workers * room
-        simple = {name: simplicity(self._base.but(**fields)) for name, fields in self._policies.items()}
+        whole = pushes or self._base.workers * math.ceil(ROOM * needed / self._base.workers)
+        self._budgets = dict.fromkeys(self._policies, whole)
+        if pushes is None and not self._limits.whole:
+            self._budgets[self._default] = self._base.workers * math.ceil(OWN_ROOM * needed / self._base.workers)
         order = sorted(self._paces, key=self._paces.__getitem__)
+        cap = math.inf if self._limits.whole or self._merit.name == "bytes" else CAP  # no run can end by its bytes
         race = Race({name: grids[name] for name in order}, self._default, seeds=seeds, tie=self._tie, sure=self._sure,
-                    simplicity=simple)  # fmt: skip
+                    simplicity=self._simplicity(self._policies), cap=cap)  # fmt: skip
+        first_round = self._damps
         try:
             while trials := race.ask():
-                race.tell(self._times(trials, race))
+                if first_round and any(trial.seed != seeds[0] for trial in trials):
+                    first_round, damped = False, self._damped(race.answer(), seeds[0])
+                    self._budgets |= dict.fromkeys(damped, whole)
+                    race.join({name: self._rates or grid for name, grid in damped.items()}, self._simplicity(damped))
+                    continue
+                race.tell(*self._needs(trials, race))
                 if time.monotonic() > self._until_s:
                     race.out_of_time()
         except KeyboardInterrupt as interrupt:  # the best answer so far; the runs under way go on another time
             race.out_of_time()
             self._notes.append(f"ended by an interrupt ({interrupt}): asked again, it goes on where it was")
-        found = self._advice(race.answer(), refused)
+        if (answer := race.answer()).standing(answer.policy).broken:
+            raise LimitsBroken(self._all_broken(answer))
+        if answer.ending == "time":
+            left = [f"rate={DAMPED}"] * first_round + ["ranges and orders", "the single machine"]
+            self._notes.append(f"left out for lack of time: {', '.join(left)}")
+        found = self._advice(answer)
         self._shown.end()
         return found
 
+    def _simplicity(self, policies: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        return {name: simplicity(self._base.but(**self._policies[name])) for name in policies}
+
     # -- before the race -----------------------------------------------------------------------------------
 
-    def _probed(self, seed: int) -> dict[str, float]:
+    def _probed(self, policies: Iterable[str], seed: int) -> dict[str, float]:
         """Seconds per iteration of each policy, by a short run without evaluations."""
-        runs = [probe(self._base.but(**fields, seed=seed)) for fields in self._policies.values()]
-        return dict(zip(self._policies, map(iteration_s, self._sweep(runs, what="the pace")), strict=True))
+        runs = {name: probe(self._base.but(**self._policies[name], seed=seed)) for name in policies}
+        return dict(zip(runs, map(iteration_s, self._sweep([*runs.values()], what="the pace")), strict=True))
 
     def _grids(self, rates: Sequence[float] | None, seed: int) -> tuple[dict[str, Sequence[float]], float]:
         """The learning rates that each policy begins with, and the pushes that the default needs at its best one."""
@@ -195,9 +227,11 @@ class _Asking:
     def _pilot(self, policy: str, around: float, seed: int) -> tuple[float, float]:
         """The best learning rate of a policy with one seed, and how many pushes it needs to the target."""
         rates, tried = [around * factor for factor in PILOTED], dict[float, tuple[float, float]]()
+        measure = "held_pushes" if policy == ALONE else self._merit.measure
         for _ in range(WIDER + 1):
             runs = [self._run(policy, rate, seed) for rate in rates]
-            tried |= {result.run.learning_rate: held(result, self._target) for result in self._sweep(runs, policy)}
+            tried |= {result.run.learning_rate: (measured(result, measure, self._target), held(result, self._target)[1])
+                      for result in self._sweep(runs, policy)}  # fmt: skip
             best = min(tried, key=lambda rate: (tried[rate][0], abs(math.log(rate / around))))
             if best not in (min(tried), max(tried)) or not math.isfinite(tried[best][0]):
                 break
@@ -218,27 +252,64 @@ class _Asking:
 
     # -- the race ------------------------------------------------------------------------------------------
 
-    def _run(self, policy: str, rate: float, seed: int, cap_s: float = math.inf) -> Run:
+    def _run(self, policy: str, rate: float, seed: int, cap: float = math.inf) -> Run:
         """A run that ends once it holds the target, or once it is known that it did not before its cap: two evaluations
         later."""
-        more_s = 2 * self._every / self._base.workers * self._paces[policy]
-        return self._base.but(**self._policies[policy], learning_rate=rate, seed=seed, eval_every=self._every,
-                              pushes=self._budgets.get(policy, self._most),
-                              seconds=rounded_up(cap_s + more_s) if math.isfinite(cap_s) else None)  # fmt: skip
+        more, pushes, seconds = 2 * self._every, self._budgets.get(policy, self._most), None
+        if math.isfinite(cap) and self._merit is SECONDS:
+            seconds = rounded_up(cap + more / self._base.workers * self._paces[policy])
+        elif math.isfinite(cap):  # of gradients
+            pushes = min(pushes, self._base.workers * math.ceil((cap + more) / self._base.workers))
+        base = alone(self._base) if policy == ALONE else self._base.but(**self._policies[policy])
+        return base.but(learning_rate=rate, seed=seed, eval_every=self._every, pushes=pushes, seconds=seconds)
 
-    def _times(self, trials: Sequence[Trial], race: Race) -> dict[Trial, float]:
-        """The seconds until each trial held the target, as far as there was time for them."""
+    def _damped(self, answer: RaceAnswer, seed: int) -> dict[str, Sequence[float]]:
+        """The two best policies whose pushes are stale, with a rate that grows smaller with staleness: each with the
+        grid that it begins with. They are candidates from now on."""
+        from pslab.lab.runs.resolve import resolve  # with torch, as above
+
+        stale = {name for result, name in self._done.values() if result.pushes.staleness.any()}
+        found: dict[str, Sequence[float]] = {}
+        for each in answer.standings:
+            fields = {**self._policies[each.policy], "rate": DAMPED}
+            own, name = self._base.but(**self._policies[each.policy]), f"{each.policy} {DAMPED}"
+            constant = each.policy in stale and own.rate == FIELDS["rate"].default
+            wanted = constant and each.arrived and not each.unsafe and len(found) < DAMPED_POLICIES
+            if not wanted or fields in self._policies.values():
+                continue
+            try:
+                resolve(self._base.but(**fields))
+            except ConfigError as error:
+                self._refused[name] = in_a_sentence(error)
+                continue
+            self._policies[name], found[name] = fields, around(each.learning_rate)
+        self._paces |= self._probed(found, seed)
+        return found
+
+    def _needs(self, trials: Sequence[Trial], race: Race) -> tuple[dict[Trial, float], dict[Trial, str]]:
+        """What each trial needed to hold the target, as far as there was time for them; and the limits that some
+        break."""
         found: dict[Trial, Result] = {}
         for at in range(0, len(trials), AT_ONCE):
             now = trials[at : at + AT_ONCE]
             tried = dict.fromkeys(f"{each.policy} with seed {each.seed}" for each in now)
             self._shown.say(", ".join(tried), race.answer() if race.led else None)
-            runs = [self._run(each.policy, each.learning_rate, each.seed, each.cap_s) for each in now]
+            runs = [self._run(each.policy, each.learning_rate, each.seed, each.cap) for each in now]
             found |= dict(zip(now, self._swept(runs, results=self._place, progress=False), strict=True))
             if time.monotonic() > self._until_s:
                 break
         self._done |= {result.digest: (result, trial.policy) for trial, result in found.items()}
-        return {trial: held(result, self._target)[0] for trial, result in found.items()}
+        broken = {trial: self._limits.broken(result, self._target) for trial, result in found.items()}
+        return ({trial: measured(result, self._merit.measure, self._target) for trial, result in found.items()},
+                {trial: words for trial, words in broken.items() if words})  # fmt: skip
+
+    def _all_broken(self, answer: RaceAnswer) -> str:
+        """What each policy breaks, and by how much."""
+        rows = [(each.policy, each.broken or "does not hold the target") for each in answer.standings if each.needs]
+        widest = max(len(policy) for policy, _ in rows)
+        lines = [f"  {policy:<{widest}}  {why}" for policy, why in rows]
+        what_to_do = "Change them, or give other policies (space=). These runs are records: nothing is lost"
+        return "\n".join(["no policy keeps the limits:", *lines, what_to_do])
 
     def _sweep(self, runs: Sequence[Run], policy: str = "", what: str = "learning rates") -> Results:
         self._shown.say(f"{what} of {policy or f'{len(runs)} policies'}")
@@ -248,23 +319,24 @@ class _Asking:
 
     # -- after it ------------------------------------------------------------------------------------------
 
-    def _advice(self, answer: RaceAnswer, refused: Mapping[str, str]) -> Advice:
+    def _advice(self, answer: RaceAnswer) -> Advice:
         before = self._at(answer, self._default)
         extra = self._way(answer)
         winner = self._at(answer, answer.policy, extra)
-        done = self._done.values()
+        single = self._alone(answer, winner)
+        done = [(result, name) for result, name in self._done.values() if name != ALONE]
         results = Results([result for result, _ in done], [[{"policy": name}] for _, name in done])
-        gradients = float(sum(result.manifest["pushes"] for result in results))
+        gradients = float(sum(result.manifest["pushes"] for result, _ in self._done.values()))
         arms = sum(len(each.rates) for each in answer.standings)
-        seeds = max(len(each.times_s) for each in answer.standings)
-        cost = {"runs": float(len(results)), "gradients": gradients, "seconds": time.monotonic() - self._begun_s,
+        seeds = max(len(each.needs) for each in answer.standings)
+        cost = {"runs": float(len(self._done)), "gradients": gradients, "seconds": time.monotonic() - self._begun_s,
                 "share": gradients / (arms * seeds * self._budgets[answer.policy])}  # fmt: skip
         fields = {**self._policies[answer.policy], **extra, "learning_rate": answer.learning_rate}
         own = {each.policy: each.learning_rate for each in answer.standings}
         whole = max(self._budgets.values())
         runs = {name: self._run(name, own[name], 0).but(pushes=whole) for name in self._policies}
-        return Advice(self._given.but(**fields), answer, self._target, results, refused, before, winner, cost,
-                      tuple(self._notes), runs, self._place)  # fmt: skip
+        return Advice(self._given.but(**fields), answer, self._target, results, self._refused, before, winner, cost,
+                      tuple(self._notes), self._merit, single, runs, self._place)  # fmt: skip
 
     def _at(self, answer: RaceAnswer, policy: str, extra: Mapping[str, Any] | None = None) -> Results:
         """The runs of a policy at its best rate that hold the target, a seed each."""
@@ -280,6 +352,8 @@ class _Asking:
         """The ranges and order of requests with which the advised policy is sooner by more than a tie, if one is."""
         if answer.policy == self._default or not answer.decided:  # there is no time left for it
             return {}
+        if self._merit is not SECONDS:  # they change when it is sent, and not what
+            return {}
         found = self._at(answer, answer.policy)
         whole = {result.run.seed: rounded_up(held(result, self._target)[0]) for result in found}
         best, fields = math.log(1 - self._tie), dict[str, Any]()
@@ -294,3 +368,15 @@ class _Asking:
             if (gain := sum(map(math.log, each)) / len(each)) < best:
                 best, fields = gain, dict(extra)
         return fields
+
+    def _alone(self, answer: RaceAnswer, winner: Results) -> Results:
+        """The single machine at its best learning rate, on the first seeds of the winner: none of its gradients is
+        stale."""
+        if self._base.workers == 1 or not answer.decided:  # there is no time left for it
+            return Results([])
+        seeds = [result.run.seed for result in winner][:LEAST]
+        self._budgets[ALONE] = self._budgets[self._default]
+        rate, needed = self._pilot(ALONE, answer.standing(self._default).learning_rate, seeds[0])
+        if not math.isfinite(needed):
+            return Results([])
+        return self._sweep([self._run(ALONE, rate, seed) for seed in seeds], ALONE)

@@ -112,8 +112,8 @@ def words_of(run: Run) -> str:
     return " ".join(str(plain(getattr(run, name))) for name in shown)
 
 
-def simplicity(run: Run) -> tuple[int, int]:
-    """Smaller where a policy is simpler: by its synchronization, and dense before pruned."""
+def simplicity(run: Run) -> tuple[int, ...]:
+    """Smaller where a policy is simpler: by its synchronization, dense before pruned, and a constant rate first."""
     row = find("sync", run.sync)
     place = SIMPLEST.index(row.name) if row is not None and row.name in SIMPLEST else len(SIMPLEST)
-    return place, int(run.prune != FIELDS["prune"].default)
+    return place, *(int(getattr(run, name) != FIELDS[name].default) for name in ("prune", "rate"))

@@ -2,7 +2,7 @@
 
 A run reaches a goal at its first evaluation that is as good; nothing is interpolated. A run that never does counts
 as infinite, so a median exists only where more than half of the seeds arrive. One lucky evaluation is enough for that;
-the measures `held_s` and `held_pushes` ask for more, and interpolate: see `held`.
+the measures `held_s`, `held_pushes` and `held_bytes` ask for more, and interpolate: see `held`.
 """
 
 from __future__ import annotations
@@ -67,17 +67,22 @@ def held(result: Result, goal: float) -> tuple[float, float]:
     the goal, interpolated linearly on these medians between it and the one before. The first evaluation stands for the
     one before it, too; the last one has none after it, and is not held.
     """
+    seconds, pushes = held_at(result, goal, "seconds", "pushes")
+    return seconds, pushes
+
+
+def held_at(result: Result, goal: float, *columns: str) -> tuple[float, ...]:
+    """What some columns of `evaluations` come to where a run holds the goal; see `held`."""
     table, metric = evaluations(result), metric_of(result.run)
-    middle, places = medians(table.accuracy.tolist()), table[["seconds", "pushes"]].to_numpy(float)
+    middle, places = medians(table.accuracy.tolist()), table[list(columns)].to_numpy(float)
     first = next((at for at, value in enumerate(middle) if metric.reaches(value, goal)), None)
     if first is None:
-        return math.inf, math.inf
-    if first == 0:
-        seconds, pushes = places[0]
-    else:  # the goal may be the median itself, but for the slack of `reaches`
+        return (math.inf,) * len(columns)
+    found = places[first]
+    if first > 0:  # the goal may be the median itself, but for the slack of `reaches`
         share = min(1.0, (goal - middle[first - 1]) / (middle[first] - middle[first - 1]))
-        seconds, pushes = places[first - 1] + share * (places[first] - places[first - 1])
-    return float(seconds), float(pushes)
+        found = places[first - 1] + share * (places[first] - places[first - 1])
+    return tuple(map(float, found))
 
 
 def best_accuracy(result: Result, within: float = 1.0) -> float:
@@ -136,6 +141,8 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "held_s": Measure("time, held", "s", lambda r, goal: held(r, goal)[0], of_seconds=True, to_goal=True,
                       counted="held"),
     "held_pushes": Measure("pushes, held", "pushes", lambda r, goal: held(r, goal)[1], to_goal=True, counted="held"),
+    "held_bytes": Measure("bytes sent, held", "B", lambda r, goal: held_at(r, goal, "bytes")[0], to_goal=True,
+                          counted="held", exchange=True),
     "seconds": Measure("training time", "s", lambda r, _: r.seconds, of_seconds=True),
     "pushes": Measure("pushes applied", "pushes", lambda r, _: float(applied(r)), higher=True),
     "rate": Measure("pushes applied per second", "pushes/s", lambda r, _: _rate(r), of_seconds=True, higher=True),

@@ -80,7 +80,7 @@ def test_a_single_arm_is_the_best_and_says_nothing_of_the_noise():
 @pytest.mark.parametrize("times", [[[1.0, math.inf]], [[1.0, 0.0]], [[]], [1.0, 2.0], [[1.0, math.nan]],
                                    [[1.0, 2.0], [math.nan, math.nan]]])  # fmt: skip
 def test_only_finite_times_on_common_seeds_are_compared(times: list[object]):
-    with pytest.raises(ValueError, match="finite times on common seeds"):
+    with pytest.raises(ValueError, match="finite needs on common seeds"):
         Comparison(np.array(times))
 
 

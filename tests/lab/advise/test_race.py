@@ -36,7 +36,7 @@ def race(*policies: str, default: str = "bsp", grid: Iterable[float] = around(1.
 
 def told(trials: Iterable[Trial], time_of: Times) -> dict[Trial, float]:
     """What the runs take: infinite beyond their caps."""
-    return {each: time_s if (time_s := time_of(each)) <= each.cap_s else math.inf for each in trials}
+    return {each: time_s if (time_s := time_of(each)) <= each.cap else math.inf for each in trials}
 
 
 def played(own: Race, time_of: Times, limit: int = 200) -> list[list[Trial]]:
@@ -74,8 +74,8 @@ def test_policies_begin_in_the_order_given_with_their_three_rates():
 def test_runs_end_at_a_multiple_of_the_soonest_on_their_seed():
     time_of = times_of({"asp": (1.0, 1.0), "bsp": (3.0, 1.0), "ssp": (2.0, 1.0)})
     batches = played(race("asp", "bsp", "ssp"), time_of)
-    assert {each.cap_s for each in batches[0]} == {math.inf}, "nothing is known yet"
-    assert {each.cap_s for each in batches[2]} == {CAP}
+    assert {each.cap for each in batches[0]} == {math.inf}, "nothing is known yet"
+    assert {each.cap for each in batches[2]} == {CAP}
 
 
 def test_what_a_pilot_has_run_is_not_asked_for_and_caps_the_others():
@@ -83,7 +83,7 @@ def test_what_a_pilot_has_run_is_not_asked_for_and_caps_the_others():
     own = race("asp", "bsp")
     own.tell(told((Trial("bsp", 2.0**k, 0) for k in (-2, -1, 0, 1, 2)), time_of))
     batches = played(own, time_of)
-    assert {each.cap_s for each in batches[0]} == {rounded_up(CAP * 3)}
+    assert {each.cap for each in batches[0]} == {rounded_up(CAP * 3)}
     assert not any(each.policy == "bsp" and each.seed == 0 for batch in batches for each in batch)
 
 
@@ -173,9 +173,9 @@ def test_a_new_seed_begins_with_the_leader_and_the_default_and_their_times_cap_t
     time_of = times_of({"asp": (1.0, 1.0), "ssp": (1.1, 1.0), "bsp": (1.2, 1.0)})
     batches = played(race("asp", "ssp", "bsp"), time_of)
     first, second = (batch for batch in batches if {each.seed for each in batch} == {1})
-    assert [(each.arm, each.cap_s) for each in first] == [
+    assert [(each.arm, each.cap) for each in first] == [
         (Arm("asp", 1.0), math.inf), (Arm("bsp", 1.0), math.inf)]  # fmt: skip
-    assert [(each.arm, each.cap_s) for each in second] == [(Arm("ssp", 1.0), rounded_up(CAP * 2.0))]
+    assert [(each.arm, each.cap) for each in second] == [(Arm("ssp", 1.0), rounded_up(CAP * 2.0))]
 
 
 def test_what_is_further_behind_than_the_next_cap_runs_no_more():
@@ -190,7 +190,7 @@ def test_the_default_policy_is_never_capped_and_its_best_has_three_seeds():
     batches = played(race("asp", "ssp", "bsp", tie=0.001), times_of({"bsp": (99.0, 1.0)}, asp=in_turn, ssp=in_turn))
     assert max(each.seed for batch in batches for each in batch) == 7
     own = [each for batch in batches for each in batch if each.policy == "bsp"]
-    assert {each.cap_s for each in own} == {math.inf}
+    assert {each.cap for each in own} == {math.inf}
     assert [each.seed for each in own if each.learning_rate == 1.0] == [0, 1, 2]
 
 
@@ -199,7 +199,7 @@ def test_an_arm_whose_leader_turned_out_unsafe_is_asked_for_again_with_more_time
     rash: Times = lambda trial: 1.0 if trial.seed == 0 else math.inf  # noqa: E731
     own = race("asp", "ssp", "bsp", grid=[1.0])
     batches = played(own, times_of({"ssp": (3.0, 1.0), "bsp": (9.0, 1.0)}, asp=rash))
-    again = [each.cap_s for batch in batches for each in batch if each.policy == "ssp" and each.seed == 0]
+    again = [each.cap for batch in batches for each in batch if each.policy == "ssp" and each.seed == 0]
     assert again[0] == CAP
     assert again[-1] == rounded_up(CAP * 9)
     answer = own.answer()
@@ -304,7 +304,7 @@ def test_out_of_time_it_answers_with_what_it_has():
     own.out_of_time()
     answer = own.answer()
     assert (own.over, own.ask(), answer.policy, answer.ending) == (True, [], "asp", "time")
-    assert [each.policy for each in answer.standings if not each.times_s] == ["bsp", "ssp"]
+    assert [each.policy for each in answer.standings if not each.needs] == ["bsp", "ssp"]
 
 
 def test_out_of_time_after_the_pilot_it_advises_the_default():
@@ -321,7 +321,7 @@ def test_a_policy_of_which_a_seed_never_arrives_is_not_advised_while_one_with_al
     played(own, times_of({"bsp": (9.0, 1.0)}, asp=rash))
     answer = own.answer()
     assert answer.policy == "bsp"
-    assert [(each.policy, each.unsafe, each.arrived_s) for each in answer.standings[1:]] == [("asp", True, (1.0, 1.0))]
+    assert [(each.policy, each.unsafe, each.arrived) for each in answer.standings[1:]] == [("asp", True, (1.0, 1.0))]
 
 
 def test_where_every_policy_is_unsafe_the_one_that_is_soonest_is_named_and_nothing_decided():
@@ -358,6 +358,75 @@ def test_what_was_capped_is_a_lower_bound():
     assert (bsp.ratio, bsp.capped) == (pytest.approx(2.0), False)
 
 
+# -- limits, and what joins ------------------------------------------------------------------------------
+
+
+def limited(own: Race, time_of: Times, breaks: Callable[[Trial], bool]) -> list[list[Trial]]:
+    """A race in which some runs that arrive break a limit."""
+    batches = []
+    while not own.over:
+        batches.append(own.ask())
+        needs = told(batches[-1], time_of)
+        own.tell(needs, {each: "breaks bytes" for each in batches[-1] if math.isfinite(needs[each]) and breaks(each)})
+        assert len(batches) < 100
+    return batches
+
+
+def test_an_arm_that_breaks_a_limit_with_a_later_seed_is_out_and_caps_no_other():
+    own = race("asp", "ssp", "bsp", grid=[1.0])
+    batches = limited(own, times_of({"asp": (1.0, 1.0), "ssp": (3.0, 1.0), "bsp": (9.0, 1.0)}),
+                      lambda trial: trial.policy == "asp" and trial.seed == 1)  # fmt: skip
+    answer = own.answer()
+    assert (answer.policy, answer.decided) == ("ssp", True)
+    assert [(each.policy, each.broken) for each in answer.standings] == [
+        ("ssp", ""), ("bsp", ""), ("asp", "breaks bytes")]  # fmt: skip
+    caps = [each.cap for batch in batches for each in batch if each.policy == "ssp" and each.seed == 0]
+    assert (caps[0], caps[-1]) == (CAP, rounded_up(CAP * 9)), "asp does not cap it any more"
+
+
+def test_another_learning_rate_that_keeps_the_limit_stands_for_its_policy():
+    own = race("asp", "bsp", wider=0)
+    limited(own, times_of({"asp": (1.0, 1.0), "bsp": (9.0, 1.0)}),
+            lambda trial: trial.policy == "asp" and trial.learning_rate <= 1.0)  # fmt: skip
+    assert (own.answer().policy, own.answer().learning_rate) == ("asp", 2.0)
+
+
+def test_a_default_that_breaks_a_limit_has_three_seeds_at_its_best_rate_and_is_not_advised():
+    own = race("asp", "bsp")
+    limited(own, times_of({"asp": (9.0, 1.0), "bsp": (1.0, 1.0)}, noise=0.01), lambda trial: trial.policy == "bsp")
+    bsp = own.answer().standing("bsp")
+    assert (own.answer().policy, bsp.learning_rate, len(bsp.arrived)) == ("asp", 1.0, 3)
+    assert bsp.ratio == pytest.approx(1 / 9, rel=0.1), "sooner than what keeps the limit"
+
+
+def test_where_all_break_a_limit_each_stands_at_the_rate_that_needs_the_least():
+    own = race("asp", "bsp")
+    batches = limited(own, times_of({"asp": (1.0, 2.0), "bsp": (9.0, 1.0)}), lambda trial: True)
+    assert {each.seed for batch in batches for each in batch} == {0}
+    assert not own.led
+    assert {each.policy: (each.learning_rate, each.broken) for each in own.answer().standings} == {
+        "asp": (2.0, "breaks bytes"), "bsp": (1.0, "breaks bytes")}  # fmt: skip
+
+
+def test_without_a_cap_every_run_goes_to_its_last_push():
+    time_of = times_of({"asp": (1.0, 1.0), "ssp": (1.2, 1.0), "bsp": (30.0, 1.0)})
+    batches = played(race("asp", "ssp", "bsp", cap=math.inf), time_of)
+    assert {each.cap for batch in batches for each in batch} == {math.inf}
+    assert not any(each.policy == "bsp" and each.seed > 2 for batch in batches for each in batch), "and is out"
+
+
+def test_a_policy_that_joins_begins_with_the_first_seed_and_all_its_rates():
+    time_of = times_of({"asp": (1.0, 1.0), "bsp": (3.0, 1.0), "ssp": (0.5, 2.0)})
+    own = race("asp", "bsp")
+    while {each.seed for each in own.ask()} == {0}:
+        own.tell(told(own.ask(), time_of))
+    own.join({"ssp": (2.0, 1.0, 4.0)}, {"ssp": (2, 0)})
+    assert own.ask() == [Trial("ssp", rate, 0, CAP) for rate in (1.0, 2.0, 4.0)]
+    batches = played(own, time_of)
+    assert (own.answer().policy, own.answer().learning_rate, own.answer().decided) == ("ssp", 2.0, True)
+    assert {each.policy for each in batches[1]} == {"ssp", "bsp"}, "the leader and the default begin the next seed"
+
+
 # -- bad input -------------------------------------------------------------------------------------------
 
 
@@ -377,5 +446,5 @@ def test_times_that_none_can_be_are_refused():
         race("asp", "bsp").tell({Trial("aps", 1.0, 0): 1.0})
     with pytest.raises(ConfigError, match=r"its seeds are \[5, 7\]"):
         race("asp", "bsp", seeds=[5, 7]).tell({Trial("asp", 1.0, 0): 1.0})
-    with pytest.raises(ConfigError, match="above 0"):
+    with pytest.raises(ConfigError, match="more than 0"):
         race("asp", "bsp").tell({Trial("asp", 1.0, 0): math.nan})

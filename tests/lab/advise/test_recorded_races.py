@@ -31,7 +31,7 @@ def row(cluster: str, policy: str, rate: float, seed: int) -> tuple[float, float
 def gradients(cluster: str, trial: Trial) -> float:
     """That a run computes until it is known that it holds the target, or is beyond its cap: two evaluations later."""
     held_s, ended_s = row(cluster, *trial.arm, trial.seed)
-    return min(PUSHES * min(held_s, trial.cap_s) / ended_s + 2 * EVERY, PUSHES)
+    return min(PUSHES * min(held_s, trial.cap) / ended_s + 2 * EVERY, PUSHES)
 
 
 def played(cluster: str, seeds: Sequence[int], policies: Sequence[str] = tuple(POLICIES)) -> tuple[RaceAnswer, float]:
@@ -48,7 +48,7 @@ def played(cluster: str, seeds: Sequence[int], policies: Sequence[str] = tuple(P
         trials = race.ask()
         spent += sum(gradients(cluster, trial) for trial in trials)
         times = {trial: row(cluster, *trial.arm, trial.seed)[0] for trial in trials}
-        race.tell({trial: time_s if time_s <= trial.cap_s else math.inf for trial, time_s in times.items()})
+        race.tell({trial: time_s if time_s <= trial.cap else math.inf for trial, time_s in times.items()})
     every = sum(gradients(cluster, Trial(*arm, seed)) for arm in ARMS if arm[0] in policies for seed in seeds)
     return race.answer(), spent / every
 

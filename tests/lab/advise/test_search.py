@@ -14,14 +14,16 @@ from tiny import tiny
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RunsInterrupted
-from pslab.lab.advise import search
+from pslab.lab.advise import search, space
 from pslab.lab.advise.advice import Advice
+from pslab.lab.advise.limits import LimitsBroken
 from pslab.lab.advise.search import Unreached, advise
-from pslab.lab.records.summary import held, summary
+from pslab.lab.records.summary import held, measured, summary
 
 SLOW_NET: dict[str, Any] = {"compute_s": 0.01, "compute_sigma": 0.1, "bandwidth_bit_s": 1e6}
 SPACE = {"sync": ["bsp", "asp"], "prune": ["none", "static:5%"]}
 ASKED: dict[str, Any] = {"target": 0.5, "space": SPACE, "seeds": range(3), "progress": False}
+ONE: dict[str, Any] = {**ASKED, "seeds": range(1)}
 
 
 def base(**fields: Any) -> Run:
@@ -56,13 +58,13 @@ def test_the_pieces_sum_to_what_the_advised_policy_is_sooner(advice: Advice):
         return float(pd.Series([held(r, 0.5)[0] for r in results if r.run.seed in seeds]).mean())
 
     common = {r.run.seed for r in advice.default} & {r.run.seed for r in advice.winner}
-    assert advice.why.seconds.sum() == pytest.approx(mean_s(advice.winner, common) - mean_s(advice.default, common))
+    assert advice.why.difference.sum() == pytest.approx(mean_s(advice.winner, common) - mean_s(advice.default, common))
 
 
 def test_the_way_from_the_default_goes_by_choices_that_were_tried(advice: Advice):
     table = advice.choices
     assert table.policy.iloc[0] == "BSP, dense"
-    assert table.seconds.iloc[-1] < table.seconds.iloc[0]
+    assert table.need.iloc[-1] < table.need.iloc[0]
     changed = {field for row in table.changed for field in row.split(", ") if field}
     assert changed == {f for f in ("sync", "prune") if getattr(advice.run, f) != getattr(base(), f)}
 
@@ -103,6 +105,7 @@ def test_time_that_is_used_up_ends_it_undecided(tmp_path):
     found = advise(base(), results=tmp_path, **{**ASKED, "minutes": 1e-6})
     assert not found.decided
     assert "the minutes are used up" in found.words
+    assert "left out for lack of time: ranges and orders, the single machine" in found.remarks
 
 
 def test_a_target_that_nothing_holds_is_said_with_what_came_nearest(place: Path):
@@ -110,7 +113,98 @@ def test_a_target_that_nothing_holds_is_said_with_what_came_nearest(place: Path)
         advise(base(), results=place, **{**ASKED, "target": 0.999})
 
 
+# -- other questions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("merit", "by_seconds", "by_pushes"), [
+    ("seconds", True, False), ("bytes", False, False), ("gradients", False, True),
+])  # fmt: skip
+def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(
+    merit: str, by_seconds: bool, by_pushes: bool, place: Path, monkeypatch
+):
+    sweep, asked = search.sweep, list[Run]()
+    monkeypatch.setattr(search, "sweep", lambda runs, **given: sweep(asked.extend(runs) or runs, **given))
+    found = advise(base(), results=place, merit=merit, **ONE)
+    raced = [run for run in asked if run.prune != "none" and run.eval_every != run.pushes]
+    assert any(run.seconds is not None for run in raced) == by_seconds
+    assert (len({run.pushes for run in raced}) > 1) == by_pushes
+    caps = {cap for each in found.answer.standings if each.policy != "bsp" for cap in each.caps.values()}
+    assert (caps == {math.inf}) == (merit == "bytes")
+    (result,), best = found.winner, found.answer.standing(found.answer.policy)
+    need = measured(result, found.merit.measure, 0.5)
+    assert best.needs == {0: pytest.approx(need)}
+    assert all(min(each.arrived, default=math.inf) >= need for each in found.answer.standings)
+    assert f"after {found.merit.text(need)}" in found.words
+    assert found.table[found.merit.measure][best.policy] == pytest.approx(need)
+    assert found.why.attrs["merit"] == merit
+
+
+def test_a_loss_is_a_target_to_come_down_to(place: Path):
+    found = advise(base(metric="loss"), results=place, **{**ONE, "target": 1.7})
+    assert "loss 1.7 after" in found.words
+    assert found.winner[0].accuracy.accuracy.min() <= 1.7
+    with pytest.raises(Unreached, match=r"holds loss 0\.01 within 120 pushes; .* Try a target of loss"):
+        advise(base(metric="loss"), results=place, **{**ONE, "target": 0.01})
+
+
+def test_a_policy_that_breaks_a_limit_is_listed_with_the_reason_and_not_advised(advice: Advice, place: Path):
+    limit = sum(measured(results[0], "held_bytes", 0.5) for results in (advice.default, advice.winner)) / 2
+    found = advise(base(), results=place, limits={"bytes": limit}, **ONE)
+    assert found.table.broken["bsp"].startswith("breaks bytes ≤ ")
+    assert f"bsp {found.table.broken['bsp']}" in found.remarks
+    assert not found.table.broken[found.answer.policy]
+    assert measured(found.winner[0], "held_bytes", 0.5) <= limit
+    assert found.default[0].run.prune == "none", "it is compared with it all the same"
+
+
+def test_where_all_break_a_limit_the_error_says_each_by_how_much(advice: Advice, place: Path):
+    with pytest.raises(LimitsBroken) as caught:
+        advise(base(), results=place, limits={"bytes": 1.0}, **ONE)
+    lines = [line.split("  breaks bytes ≤ 1\u00a0B: ") for line in str(caught.value).splitlines()[1:-1]]
+    assert {policy.strip() for policy, _ in lines} == {*advice.table.index}
+    assert all(instead.endswith("kB") for _, instead in lines)
+
+
+def test_a_limit_on_the_final_accuracy_is_on_runs_of_the_same_length_to_their_last_push(place: Path):
+    found = advise(base(), results=place, limits={"accuracy": 0.2}, **ONE)
+    raced = [result for result in found.results if result.run.pushes != base().pushes]
+    assert {result.manifest["outcome"] for result in raced} == {"budget"}
+    assert len({result.run.pushes for result in raced}) == 1, "the default's, too"
+    assert {result.run.prune for result in raced} == {"none", "static:5%"}
+    with pytest.raises(LimitsBroken, match=r"accuracy ≥ 99\.00"):
+        advise(base(), results=place, pushes=80, limits={"accuracy": 0.99}, **ONE)
+
+
+def test_the_best_policies_with_stale_pushes_try_a_rate_that_grows_smaller_with_staleness(place: Path, monkeypatch):
+    few = {"policy": {"asp": {"sync": "asp", "prune": "static:5%"}, "eager": {"sync": "eager", "prune": "static:5%"}}}
+    monkeypatch.setattr(space, "DEFAULT_SPACE", few)
+    found = advise(base(), results=place, **{**ONE, "space": None, "seeds": range(2)})
+    assert found.answer.standing("asp dynsgd").needs
+    assert "foresee" in found.refused["eager dynsgd"]
+    assert not any(name.startswith("bsp dynsgd") for name in (*found.table.index, *found.refused)), "it is never stale"
+
+
+def test_a_decided_answer_says_what_fresher_gradients_can_save_at_most(place: Path):
+    found = advise(base(), results=place, **{**ONE, "space": {"sync": ["bsp"]}})
+    assert found.decided, "there is nothing to choose"
+    assert {(result.run.workers, result.run.seed) for result in found.alone} == {(1, 0)}
+    assert any("the single machine" in remark for remark in found.remarks)
+    assert found.results.levels("policy") == ["bsp"]
+
+
+def test_sensitivity_compares_the_best_policies_on_clusters_near(advice: Advice):
+    table = advice.sensitivity(top=2, seeds=1, progress=False)
+    assert [*table.columns] == [*advice.table.index[:2], "best"]
+    assert len(table) == 4, "there is no slower worker to be half as slow"
+    assert advice.answer.policy in table.attrs["sentence"]
+
+
+# -- bad input -------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(("changed", "words"), [
+    ({"merit": "byte"}, "did you mean 'bytes'"), ({"limits": {"byte": 1}}, "did you mean 'bytes'"),
+    ({"target": math.nan}, "target=nan"),
     ({"target": 0}, "target=0"), ({"target": 1.2}, "target=1.2"), ({"minutes": 0}, "minutes=0"),
     ({"space": {"sink": ["bsp"]}}, "did you mean 'sync'"), ({"space": {"learning_rate": [1]}}, "learning_rates="),
 ])  # fmt: skip

@@ -96,6 +96,7 @@ def test_simpler_is_what_waits_for_all_then_for_most_then_for_none_and_dense_bef
                 ("asp", "dgc:1%"), ("dssp", "none")]  # fmt: skip
     ranks = [simplicity(base(sync=sync, prune=prune)) for sync, prune in policies]
     assert ranks == sorted({*ranks})
+    assert simplicity(base(sync="asp")) < simplicity(base(sync="asp", rate="dynsgd"))
     assert simplicity(base(sync="dssp")) == simplicity(base(sync="elastic:15"))
 
 

@@ -14,8 +14,9 @@ from tiny import tiny
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.advise.why import ITERATIONS, PIECES, by_choice, why
+from pslab.lab.records.merit import MERITS
 from pslab.lab.records.record import Result
-from pslab.lab.records.summary import held
+from pslab.lab.records.summary import held, measured
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import sweep
 
@@ -51,12 +52,12 @@ def spent(run: Run, pulling_s: float, waiting_s: float, pushes: int, gap_s: floa
 
 def test_each_piece_is_the_difference_of_an_iteration_times_the_default_iterations():
     table = why([spent(BASE, pulling_s=3.0, waiting_s=2.0, pushes=4)], [spent(BASE, 0.5, 0.0, pushes=5)], GOAL)
-    seconds = {(row.piece, row.waits_for): row.seconds for row in table.itertuples() if abs(row.seconds) > 1e-9}
+    seconds = {(row.piece, row.waits_for): row.difference for row in table.itertuples() if abs(row.difference) > 1e-9}
     assert seconds == pytest.approx({("pull", -1): -10.0, ("wait", 1): -8.0, (ITERATIONS, -1): 1.5})
-    assert table.attrs["default_s"] == pytest.approx(24.0)
-    assert table.attrs["winner_s"] == pytest.approx(7.5)
+    assert table.attrs["default_need"] == pytest.approx(24.0)
+    assert table.attrs["winner_need"] == pytest.approx(7.5)
     (waiting,) = table[table.piece == "wait"].itertuples()
-    assert (waiting.default_s, waiting.winner_s) == pytest.approx((8.0, 0.0))
+    assert (waiting.default, waiting.winner) == pytest.approx((8.0, 0.0))
 
 
 def test_pieces_of_real_runs_sum_to_the_difference(tmp_path):
@@ -70,16 +71,16 @@ def test_pieces_of_real_runs_sum_to_the_difference(tmp_path):
             pair = found.where(sync=one), found.where(sync=other)
             table = why(*pair, goal)
             default_s, winner_s = (np.mean([held(result, goal)[0] for result in own]) for own in pair)
-            assert table.seconds.sum() == pytest.approx(winner_s - default_s, abs=1e-9)
+            assert table.difference.sum() == pytest.approx(winner_s - default_s, abs=1e-9)
             assert {*table.piece} <= {*PIECES}
-            assert (table[table.piece == "rest"].default_s >= -1e-9).all()
-    largest = (table := why(found.where(sync="bsp"), found.where(sync="asp"), goal)).loc[table.seconds.idxmin()]
+            assert (table[table.piece == "rest"].default >= -1e-9).all()
+    largest = (table := why(found.where(sync="bsp"), found.where(sync="asp"), goal)).loc[table.difference.idxmin()]
     assert largest.words == "waiting for worker 0"
 
 
 def test_what_no_phase_covers_is_the_rest():
     table = why([spent(BASE, 3.0, 2.0, 4, gap_s=0.5)], [spent(BASE, 3.0, 2.0, 4)], GOAL)
-    seconds = dict(zip(table.piece, table.seconds, strict=True))
+    seconds = dict(zip(table.piece, table.difference, strict=True))
     assert seconds["rest"] == pytest.approx(-2.0)
     assert sum(map(abs, seconds.values())) == pytest.approx(2.0)
 
@@ -88,7 +89,7 @@ def test_only_common_seeds_count():
     default = [spent(BASE, 3.0, 2.0, 4), spent(BASE.but(seed=1), 30.0, 20.0, 4)]
     table = why(default, [spent(BASE, 0.5, 0.0, 5)], GOAL)
     assert table.attrs["seeds"] == 1
-    assert table.seconds.sum() == pytest.approx(7.5 - 24.0)
+    assert table.difference.sum() == pytest.approx(7.5 - 24.0)
 
 
 @pytest.mark.parametrize(("winner", "words"), [
@@ -100,6 +101,47 @@ def test_only_common_seeds_count():
 def test_what_cannot_be_explained_is_refused(winner: list[Result], words: str):
     with pytest.raises(ConfigError, match=words):
         why([curve(LEARNS)], winner, GOAL)
+
+
+def frugal(step: float, up: int, down: int, **fields: Any) -> Result:
+    """A run that holds the goal, with so many bytes each way a push."""
+    result = curve(LEARNS, step, **fields)
+    return handmade.changed(result, pushes=result.pushes.assign(bytes_up=up, bytes_down=down))
+
+
+def test_of_bytes_the_pieces_are_what_is_pushed_and_pulled_and_sum_to_the_difference():
+    default, winner = frugal(4.0, 100, 30), frugal(40.0, 10, 20, sync="asp", pushes=16)
+    table = why([default], [winner], GOAL, MERITS["bytes"])
+    differences = dict(zip(table.piece, table.difference, strict=True))
+    assert differences == pytest.approx({"push": -540.0, "pull": -60.0, ITERATIONS: 180.0})
+    needs = [measured(result, "held_bytes", GOAL) for result in (default, winner)]
+    assert needs == [6 * 130.0, 12 * 30.0]
+    assert table.difference.sum() == pytest.approx(needs[1] - needs[0])
+    assert table.attrs["sentence"].replace("\u00a0", " ") == (
+        "420 B less: 540 B less pushed, 60 B less pulled; paid with 180 B for 100 % more iterations, at a mean "
+        "staleness of 1.5")  # fmt: skip
+
+
+def test_of_gradients_only_iterations_differ():
+    table = why([curve(LEARNS)], [curve(LEARNS, sync="asp", pushes=16)], GOAL, MERITS["gradients"])
+    assert dict(zip(table.piece, table.difference, strict=True)) == pytest.approx({"compute": 0.0, ITERATIONS: 6.0})
+    assert table.attrs["sentence"].startswith("6\u00a0gradients more: 6\u00a0gradients for 100")
+
+
+@pytest.mark.parametrize(("pushes", "words"), [
+    (4, ("ASP, dense needs 6 gradients, the single machine 3: no synchronization policy can save more than 1.50 s by "
+         "fresher ones")),
+    (16, "ASP, dense needs 6 gradients, the single machine 12: fresher ones can save nothing"),
+])  # fmt: skip
+def test_the_single_machine_is_the_floor_of_what_fresher_gradients_can_save(pushes: int, words: str):
+    alone = [curve(LEARNS, workers=1, pushes=pushes), curve(LEARNS, workers=1, pushes=99, seed=7)]
+    table = why([curve(LEARNS)], [curve(LEARNS, sync="asp")], GOAL, alone=alone)
+    assert table.attrs["floor"].replace("\u00a0", " ") == words, "of common seeds"
+
+
+@pytest.mark.parametrize("alone", [[], [curve(NEVER, workers=1)], [curve(LEARNS, workers=1, seed=7)]])
+def test_without_a_single_machine_that_arrives_no_floor_is_known(alone: list[Result]):
+    assert why([curve(LEARNS)], [curve(LEARNS, sync="asp")], GOAL, alone=alone).attrs["floor"] == ""
 
 
 # -- in words --------------------------------------------------------------------------------------
@@ -133,7 +175,7 @@ def choices(*more: Result) -> pd.DataFrame:
 def test_the_pruning_rule_is_changed_first_where_both_ways_were_tried():
     table = choices(curve(LEARNS, 16.0, prune="static:1%"), curve(LEARNS, 20.0, sync="asp"))
     assert table.changed.tolist() == ["", "prune", "sync"]
-    assert table.seconds.tolist() == pytest.approx([30.0, 12.0, 6.0])
+    assert table.need.tolist() == pytest.approx([30.0, 12.0, 6.0])
     assert table.policy.tolist() == ["BSP, dense", "static 1\u00a0%", "ASP"]
     assert not table.at_least.any()
 
@@ -146,7 +188,7 @@ def test_a_policy_that_arrived_is_preferred_to_one_that_ended_before():
 def test_what_ended_before_is_at_least_as_long_and_what_was_not_tried_is_left_out():
     table = choices(curve(NEVER, 16.0, prune="static:1%"))
     assert table.at_least.tolist() == [False, True, False]
-    assert table.seconds.tolist() == pytest.approx([30.0, 16.0, 6.0])
+    assert table.need.tolist() == pytest.approx([30.0, 16.0, 6.0])
     assert choices().changed.tolist() == ["", "prune, sync"]
     assert choices(curve(LEARNS, 16.0, prune="static:1%", seed=5)).changed.tolist() == ["", "prune, sync"]
 
@@ -158,8 +200,16 @@ def test_each_policy_has_its_best_rate_and_all_rows_the_same_seeds():
         curve(NEVER, 2.0, **pruned, learning_rate=0.5),  # soon ended, but not there
         curve(LEARNS, 400.0, seed=1), curve(LEARNS, 8.0, seed=1, **both))  # fmt: skip
     assert table.learning_rate.tolist() == [0.1, 0.3, 0.4]
-    assert table.seconds.tolist() == pytest.approx([30.0, 9.0, 6.0])
+    assert table.need.tolist() == pytest.approx([30.0, 9.0, 6.0])
     assert table.seeds.tolist() == [1, 1, 1]
+
+
+def test_choices_have_what_their_merit_counts():
+    found = [curve(LEARNS), curve(LEARNS, sync="asp", prune="static:1%", pushes=4), curve(NEVER, prune="static:1%")]
+    table = by_choice(found, BASE, WINNER, GOAL, MERITS["bytes"])
+    assert table.need.tolist() == pytest.approx([6 * 130.0, 8 * 130.0, 3 * 130.0])
+    assert table.at_least.tolist() == [False, True, False]
+    assert table.attrs["merit"] == "bytes"
 
 
 def test_ends_without_results_are_refused():

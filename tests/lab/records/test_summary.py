@@ -15,7 +15,7 @@ from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
 from pslab.lab.records.card import recovered
 from pslab.lab.records.results import Results, Runs
-from pslab.lab.records.summary import groups, held, iteration_s, over_seeds, summary
+from pslab.lab.records.summary import groups, held, held_at, iteration_s, measured, over_seeds, summary
 from pslab.lab.records.tuning import best, goal, rounded
 from pslab.lab.records.units import DASH
 from pslab.lab.runs.grid import alone, grid
@@ -59,8 +59,9 @@ def test_each_measure_of_a_curve(facts: dict, changed: dict):
     (row,) = summary([result], goal=0.9, measures=list(summaries.MEASURES)).to_dict("records")
     expected = {"accuracy": 0.95, "best_accuracy": 0.95, "seconds_to_goal": 3.0, "pushes_to_goal": 6.0,
                 "iterations_to_goal": 3.0, "rounds_to_goal": 3.0, "bytes_to_goal": 6 * 130.0, "bytes_up_to_goal": 600.0,
-                "bytes_down_to_goal": 180.0, "held_s": 3.0, "held_pushes": 6.0, "seconds": 4.0, "pushes": 8.0,
-                "rate": 2.0, "iteration_s": 1.0, "waiting": 0.25, "staleness": 1.5, "lead": 0.0, "bytes_up": 800.0,
+                "bytes_down_to_goal": 180.0, "held_s": 3.0, "held_pushes": 6.0, "held_bytes": 6 * 130.0,
+                "seconds": 4.0, "pushes": 8.0, "rate": 2.0, "iteration_s": 1.0, "waiting": 0.25,
+                "staleness": 1.5, "lead": 0.0, "bytes_up": 800.0,
                 "bytes_down": 240.0, "network_bytes": 1040.0}  # fmt: skip
     assert {name: row[name] for name in summaries.MEASURES} == pytest.approx(expected | changed)
 
@@ -79,6 +80,13 @@ def test_a_goal_is_held_where_the_median_of_three_evaluations_reaches_it(curve: 
 def test_a_metric_is_held_in_its_direction():
     losses = handmade.curve(None, BASE.but(metric="loss"), SLOW[::-1])
     assert held(losses, 0.4) == pytest.approx((2.5, 5.0))
+
+
+def test_bytes_until_a_goal_is_held_are_those_of_pushes_and_pulls_between_two_evaluations():
+    result = handmade.curve(None, BASE, [0.1, 0.5, 0.8, 1.0, 1.0])
+    assert held_at(result, 0.9, "bytes_up", "bytes_down", "bytes") == pytest.approx((500.0, 150.0, 650.0))
+    assert measured(result, "held_bytes", 0.9) == pytest.approx(650.0)
+    assert held_at(result, 1.1, "bytes_up", "bytes") == (math.inf, math.inf)
 
 
 def test_a_summary_counts_those_that_hold_beside_those_that_reach():

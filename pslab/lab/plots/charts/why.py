@@ -1,14 +1,16 @@
-"""Why one policy is sooner at a goal than another: a waterfall of seconds, from the default to the winner."""
+"""Why one policy is sooner at a goal than another, or needs fewer bytes: a waterfall from the default to the winner."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from pslab.config.metric import ACCURACY
 from pslab.errors import ConfigError
 from pslab.lab.plots.charts.bars import AROUND, BAR
 from pslab.lab.plots.labels import heading
@@ -16,7 +18,9 @@ from pslab.lab.plots.page.axes import NAMED, Axis, categories, fitting, text_px
 from pslab.lab.plots.page.page import Key, Page
 from pslab.lab.plots.page.theme import PAID, PALE, SAVED, TYPE, WIDTHS, Look
 from pslab.lab.records.intervals import records
-from pslab.lab.records.units import SPACE, plain, seconds
+from pslab.lab.records.merit import SECONDS, Merit, merit_of
+from pslab.lab.records.summary import unit_of
+from pslab.lab.records.units import SPACE, plain
 
 LEAST = 0.01  # of the longer run: pieces below it stand together
 END = BAR / (BAR + AROUND)  # of a lane: a bar
@@ -28,13 +32,14 @@ class _Step(NamedTuple):
     words: str
     begin: float
     end: float
+    merit: Merit
     whole: bool = False  #: of a run; else a piece of the difference
     bound: str = ""  #: before the number of one that ended before its time is known
 
     def text(self, most: float) -> str:
-        """Its seconds; of a piece with their sign."""
+        """Its size; of a piece with its sign."""
         sign = "" if self.whole else "−" if self.end < self.begin else "+"
-        return f"{self.bound}{sign}{seconds(abs(self.end - self.begin), most)}"
+        return f"{self.bound}{sign}{self.merit.text(abs(self.end - self.begin), most)}"
 
     @property
     def colour(self) -> str:
@@ -42,9 +47,9 @@ class _Step(NamedTuple):
 
 
 def why(table: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
-    """The seconds of the default and of the winner to the goal, and between them what is saved and what is paid: the
-    savings first, the largest of each first, and what is too small for a bar of its own at the end; of a table of
-    choices, these one after another.
+    """What the default and the winner need to the goal, and between them what is saved and what is paid: the savings
+    first, the largest of each first, and what is too small for a bar of its own at the end; of a table of choices,
+    these one after another.
 
     Args:
         table: of `why` or of `by_choice` in pslab.lab.advise.why, or the answer of `advise`, which has one.
@@ -82,46 +87,52 @@ def _pieces(table: pd.DataFrame) -> tuple[list[_Step], str, list[str]]:
     """The bars from above: the default, the savings, the prices, all that is small, the winner; what they show; and the
     caption's words on them."""
     facts = table.attrs
-    least = LEAST * max(facts["default_s"], facts["winner_s"])
-    rows = [(str(row.words), float(row.seconds)) for row in records(table[["words", "seconds"]])]
+    least, merit = LEAST * max(facts["default_need"], facts["winner_need"]), merit_of(facts["merit"])
+    rows = [(str(row.words), float(row.difference)) for row in records(table[["words", "difference"]])]
     shown = sorted((pair for pair in rows if abs(pair[1]) >= least), key=lambda pair: (pair[1] > 0, -abs(pair[1])))
     small = sum(size for _, size in rows if abs(size) < least)
     if abs(small) >= least:
         shown.append(("smaller pieces", small))
-    found, at = [_Step(facts["default"], 0.0, facts["default_s"], whole=True)], facts["default_s"]
+    found, at = [_Step(facts["default"], 0.0, facts["default_need"], merit, whole=True)], facts["default_need"]
     for words, size in shown:
-        found.append(_Step(words, at, at + size))
+        found.append(_Step(words, at, at + size, merit))
         at += size
     ends = (f"{facts[who]}: {facts[f'{who}_iterations']:.3g} iterations" for who in ("default", "winner"))
     stale = (f"at a mean staleness of {facts['winner_staleness']:.2g}; 95{SPACE}% of its pushes are at most "
              f"{facts['winner_stalest']:g} stale")  # fmt: skip
-    how = ("a piece: by how much more or less of it the mean worker does in an iteration, times the iterations of the "
-           "first policy; iterations: what the second one's further ones take, or its fewer ones save")  # fmt: skip
-    whole = _Step(facts["winner"], 0.0, facts["winner_s"], whole=True)
-    return [*found, whole], facts["sentence"], [f"{'; '.join(ends)}, {stale}", how]
+    who = "the mean worker does" if merit is SECONDS else "all workers do"
+    how = (f"a piece: by how much more or less of it {who} in an iteration, times the iterations of the first policy; "
+           "iterations: what the second one's further ones take, or its fewer ones save")  # fmt: skip
+    whole = _Step(facts["winner"], 0.0, facts["winner_need"], merit, whole=True)
+    floor = [facts["floor"]] if facts["floor"] else []
+    return [*found, whole], facts["sentence"], [f"{'; '.join(ends)}, {stale}", how, *floor]
 
 
 def _choices(table: pd.DataFrame) -> tuple[list[_Step], str, list[str]]:
     """The same of choices one after another."""
-    first, *rest = rows = records(table[["policy", "learning_rate", "seconds", "at_least"]])
-    found = [_Step(first.policy, 0.0, first.seconds, True, "≥ " * first.at_least)]
+    first, *rest = rows = records(table[["policy", "learning_rate", "need", "at_least"]])
+    merit = merit_of(table.attrs["merit"])
+    found = [_Step(first.policy, 0.0, first.need, merit, True, "≥ " * first.at_least)]
     for before, row in pairwise(rows):  # a piece is the difference of two of which one may be longer than is known
         bound = "≥ " if row.at_least else "≤ " if before.at_least else ""
-        found.append(_Step(row.policy, before.seconds, row.seconds, bound=bound))
+        found.append(_Step(row.policy, before.need, row.need, merit, bound=bound))
     last = rest[-1] if rest else first
     rates = f"learning rates, from above: {', '.join(f'{row.learning_rate:g}' for row in rows)}"
     own = [rates, *(["≥, ≤: a run of it was ended before it came to the goal"] if table.at_least.any() else [])]
-    whole = _Step(table.attrs["winner"], 0.0, last.seconds, True, "≥ " * last.at_least)
-    return [*found, whole], "time to the goal, one choice after another", own
+    whole = _Step(table.attrs["winner"], 0.0, last.need, merit, True, "≥ " * last.at_least)
+    what = "time" if merit is SECONDS else merit.name
+    return [*found, whole], f"{what} to the goal, one choice after another", own
 
 
 def _axis(steps: list[_Step], most: float, room: float) -> Axis:
-    """Seconds from 0, with room for the numbers behind the bars, in a panel of so many px."""
+    """From 0, with room for the numbers behind the bars, in a panel of so many px."""
     low = min(0.0, *(1.02 * min(step.begin, step.end) for step in steps))
     text = max(text_px(step.text(most)) for step in steps) * 1.1 + 10
     end = low + (most - low) / (1 - min(0.6, text / room))
-    ticks = fitting(low, most, room * (most - low) / (end - low), plain)
-    return Axis("training time to the goal (s)", low, end, ticks=ticks)
+    merit = steps[0].merit
+    tick = unit_of(merit.measure, ACCURACY).tick
+    ticks = fitting(low, most, room * (most - low) / (end - low), partial(tick, most=most) if tick else plain)
+    return Axis(merit.title, low, end, ticks=ticks)
 
 
 def _bar(step: _Step, at: int, most: float) -> go.Bar:
