@@ -207,7 +207,6 @@ class Advice:
             rows.append({"policy": name, "learning_rate": alone.learning_rate, **verdict})
         return pd.DataFrame(rows).set_index("policy")
 
-
     def sensitivity(
         self, top: int = 3, seeds: int = 2, *, tie: float = 0.05, progress: bool | None = None
     ) -> pd.DataFrame:
@@ -226,8 +225,10 @@ class Advice:
             What `sweep` raises; every run that has ended is a record.
         """
         names = dict.fromkeys([self.answer.policy, *(each.policy for each in self.answer.standings if not each.unsafe)])
-        known = {name: {seed: result for (policy, seed), result in self._longest.items()
-                        if policy == name and math.isfinite(held(result, self.target)[0])} for name in names}
+        known: dict[str, dict[int, Result]] = {name: {} for name in names}
+        for (policy, seed), result in self._longest.items():
+            if policy in known and math.isfinite(held(result, self.target)[0]):
+                known[policy][seed] = result
         return sensitivity({name: own for name, own in known.items() if own}, self.target, self.merit, top=top,
                            seeds=seeds, tie=tie, results=self._place, progress=progress)  # fmt: skip
 

@@ -23,12 +23,20 @@ def add(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--target", type=float, required=True, help="an accuracy from 0 to 1, or a value of the metric")
     parser.add_argument("--merit", default="seconds", help="what is to be small: seconds, bytes or gradients (seconds)")
-    parser.add_argument("--limit", action="append", default=[], metavar="MEASURE=VALUE",
-                        help="what an advised policy keeps, such as bytes=1e9 or accuracy=0.97; as often as needed")
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="MEASURE=VALUE",
+        help="what an advised policy keeps, such as bytes=1e9 or accuracy=0.97; as often as needed",
+    )
     parser.add_argument("--minutes", type=float, default=5.0, help="after which the best answer so far is given (5)")
     parser.add_argument("--seeds", type=int, default=8, help="at most so many; three before anything is decided (8)")
-    parser.add_argument("--sensitivity", action="store_true",
-                        help="whether it holds with half and twice the bandwidth and the slowest worker's slowness")
+    parser.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help="whether it holds with half and twice the bandwidth, and the slowest worker's slowness",
+    )
     parser.add_argument("--verify", action="store_true", help="run the best three and the default on real processes")
     add_fields(parser, without=SEARCHED)
 

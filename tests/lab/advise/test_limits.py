@@ -41,8 +41,15 @@ def test_what_does_not_hold_the_target_breaks_nothing():
     assert Limits({"bytes": 1.0}, ACCURACY).broken(handmade.curve(None, BASE, [0.1] * 5), 0.9) == ""
 
 
-@pytest.mark.parametrize(("limits", "whole"), [({}, False), ({"bytes": 1.0, "pushes_to_goal": 1.0}, False),
-                                               ({"accuracy": 0.9}, True), ({"bytes": 1.0, "staleness": 2}, True)])
+@pytest.mark.parametrize(
+    ("limits", "whole"),
+    [
+        ({}, False),
+        ({"bytes": 1.0, "pushes_to_goal": 1.0}, False),
+        ({"accuracy": 0.9}, True),
+        ({"bytes": 1.0, "staleness": 2}, True),
+    ],
+)
 def test_limits_on_what_is_measured_over_a_run_ask_for_whole_ones(limits: dict[str, float], whole: bool):
     assert Limits(limits, ACCURACY).whole == whole
 
