@@ -18,7 +18,6 @@ from pslab.lab.records.record import Result
 from pslab.lab.records.summary import held, measured
 from pslab.lab.records.units import SPACE
 from pslab.lab.runs.grid import grid
-from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
 
 HERE = "as it is"  # the row of the cluster that was asked about
@@ -35,6 +34,8 @@ def sensitivity(
     Args:
         known: by policy and seed, runs in virtual time that hold the target; the advised policy is the first.
     """
+    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+
     chosen, shared = list[str](), [*next(iter(known.values()))]
     for name, own in known.items():
         if len(chosen) < top and (both := [seed for seed in shared if seed in own]):
