@@ -22,7 +22,7 @@ from pslab.lab.records.summary import held_at, measured
 from pslab.lab.records.units import SPACE
 
 #: What a policy is made of, in the order in which it is changed.
-CHOSEN = ("prune", "quantize", "sync", "rate", "ranges", "order")
+CHOSEN = ("prune", "sync", "quantize", "rate", "ranges", "order")
 ITERATIONS, REST, SERVER = "iterations", "rest", "server"
 PIECES = ("compute", "select", "push", SERVER, "pull", "wait", REST, ITERATIONS)
 #: What "9.8 s less" is said of; a phase that is not here has its name.
