@@ -27,8 +27,10 @@ from pslab.lab.runs.grid import grid
 #: Values of fields that no row of the table and no list of choices gives.
 OTHERS: dict[str, list[Any]] = {
     "workers": [1, 2, 3, 4, 8, 12], "servers": [1, 2, 4], "optimizer": ["sgd", "sgd:momentum=0.9", "adam"],
-    "learning_rate": [0.05, 0.1, 0.2, 0.4], "push_weight": [None, 0.25, 1.0], "batch_size": [16, 64, 256],
+    "learning_rate": [0.05, 0.1, 0.2, 0.4], "push_weight": [None, 0.25, 1.0], "inner": ["", "adamw"],
+    "outer_learning_rate": [None, 0.7], "batch_size": [16, 64, 256],
     "pushes": [None, 16, 48, 2000], "seconds": [None, 0.5, 10.0], "target_accuracy": [None, 0.5, 0.97],
+    "target_held": [False, True],
     "cluster": [*PRESETS, {"preset": "lab", "bandwidth_bit_s": 1e8}, {"bandwidth_bit_s": 1e9, "latency_s": 1e-3},
                 {"compute_s": 0.1, "slow": {0: 8.0, 1: 2.0}}],
     "fleet": ["local", "loopback", {"place": "ray", "worker_cpus": 2.0}], "seed": [0, 1, 2, 7],

@@ -35,7 +35,7 @@ def written(codec: str, indices: Array, n: int) -> bytes:
         return np.packbits(np.bincount(indices, minlength=n) > 0, bitorder="little").tobytes()
     if codec == "runs":
         first = np.flatnonzero(np.diff(indices, prepend=-2) != 1)
-        return np.concatenate((indices[first], np.diff(first, append=len(indices)))).astype("<u4").tobytes()
+        return np.concatenate((np.diff(first, append=len(indices)), indices[first])).astype("<u4").tobytes()
     gaps = np.diff(indices, prepend=-1)[:, None] - 1
     septets = gaps >> np.arange(0, 35, 7)
     more = septets[:, 1:] > 0
@@ -75,7 +75,7 @@ def found(codec: str, body: bytes, n: int, k: int) -> Array:
     else:
         if size % 8:
             raise FrameError(f"{size} bytes are not a whole number of runs of 8")
-        starts, lengths = np.frombuffer(body, "<u4").astype(np.int64).reshape(2, -1)
+        lengths, starts = np.frombuffer(body, "<u4").astype(np.int64).reshape(2, -1)
         if lengths.sum() != k:
             raise FrameError(f"runs of {lengths.sum()} entries for {k} values")
         if not lengths.all() or (starts[1:] <= (starts + lengths)[:-1]).any() or (starts + lengths > n).any():
@@ -143,7 +143,7 @@ def outcome(read: Callable[[], Array]) -> list[int] | str:
 
 
 def runs_of(starts: list[int], lengths: list[int]) -> bytes:
-    return np.array([*starts, *lengths], "<u4").tobytes()
+    return np.array([*lengths, *starts], "<u4").tobytes()
 
 
 @st.composite

@@ -53,11 +53,11 @@ class Setup:
     quantize: Any  #: a rule of pslab.tensors.quantize.rules, or one of the user's
     optimizer: OptimizerSpec
     cluster: Cluster
-    inner: InnerOptimizer | None  #: of each worker, if the policy's method has one
-    outer_learning_rate: float  #: of pushes that are changes of the weights
     shell: nn.Module  #: the model without its weights
     keyspace: Keyspace
     parts: tuple[Part, ...]
+    inner: InnerOptimizer | None = None  #: of each worker, if the policy's method has one
+    outer_learning_rate: float = 1.0  #: of pushes that are changes of the weights
     loss: Loss = cross_entropy
     metric: Metric | None = accuracy  #: None stands for the mean loss
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward

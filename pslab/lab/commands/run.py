@@ -17,7 +17,7 @@ from pslab.errors import ConfigError
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "what is trained": ("model", "data", "loss", "metric", "batch_size", "optimizer", "learning_rate", "schedule",
-                        "dtype", "seed"),
+                        "inner", "outer_learning_rate", "dtype", "seed"),
     "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "codec", "partition",
                  "placement"),
     "where it runs": ("workers", "servers", "cluster", "engine", "fleet", "device", "dilation"),
@@ -32,7 +32,7 @@ EXAMPLES = {
     "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97", "target_held": "on",
     "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
     "seed": "1", "eval_every": "100", "keep_weights": "on", "lease_s": "10", "dilation": "4",
-    "checkpoint_every": "500", "fleet": "loopback",
+    "checkpoint_every": "500", "fleet": "loopback", "inner": "adamw:clip=1", "outer_learning_rate": "0.7",
 }  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""Quantization: the values of a push as short codes. The rules are in `rules`, the stage is in `push_frames`."""
+"""Quantization: values of a push as short codes; rules in `rules`, their parts in `codes`, frames in `push_frames`."""

@@ -13,7 +13,6 @@ as bits, not as bytes; an empty bucket is no division by zero; the largest entry
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
@@ -23,12 +22,22 @@ from numpy.typing import NDArray
 
 from pslab.config.parameters import Bounds, OneOf, check
 from pslab.errors import FrameError
-from pslab.tensors.finite import NonFinite
+from pslab.tensors.quantize.codes import (
+    Block,
+    Blockwise,
+    Coded,
+    Residual,
+    bits_of,
+    finite,
+    nearest,
+    numbers_of,
+    signed,
+    single,
+    unsigned,
+    up,
+)
 
 Array = NDArray[Any]
-
-Residual = Annotated[bool, "whether what the code loses is added to the next gradient"]
-Block = Annotated[int, Bounds(at_least=0), "entries that share a scale; 0: all of a tensor"]
 
 
 class QuantizationRule(Protocol):
@@ -74,185 +83,6 @@ class Unquantized:
     """No quantization: values are sent as they are."""
 
     residual: ClassVar[bool] = False
-
-
-# --- what rules are made of -------------------------------------------------------------------------------------------
-
-
-class Coded(ABC):
-    """A rule whose code is some float32 scales, and then symbols of `width` bits each, lowest bits first, filled up to
-    a byte with zeros. There is a symbol for each value, and symbols are below `levels`."""
-
-    residual: bool
-    signed: ClassVar[bool] = False  #: whether scales may be negative
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    @property
-    def width(self) -> int:
-        """The bits of a symbol."""
-        return 8
-
-    @property
-    def levels(self) -> int:
-        """The number of symbols."""
-        return 1 << self.width
-
-    def scales(self, n: int) -> int:
-        """The number of scales of n values."""
-        return 0
-
-    def symbols(self, n: int) -> int:
-        """The number of symbols of n values."""
-        return n
-
-    def bounds(self, n: int) -> tuple[int, int]:
-        """The bytes of a code of n values, twice: it is always as long."""
-        size = 4 * self.scales(n) + -(-self.symbols(n) * self.width // 8)
-        return size, size
-
-    @abstractmethod
-    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        """The scales and the symbols of v."""
-
-    @abstractmethod
-    def values(self, scales: Array, symbols: Array) -> Array:
-        """What they say."""
-
-    def encode(self, v: Array, *more: Array) -> Array:
-        """The code of v."""
-        scales, symbols = self.quantize(v, *more)
-        return np.concatenate([scales.astype("<f4").view(np.uint8), packed(symbols, self.width)])
-
-    def decode(self, code: Array, n: int) -> Array:
-        """The values of a code."""
-        if len(code) != self.bounds(n)[0]:
-            raise FrameError(f"a code of {n} values takes {self.bounds(n)[0]} bytes, not {len(code)}")
-        split = 4 * self.scales(n)
-        scales = finite(np.frombuffer(code[:split].tobytes(), "<f4"))
-        if not self.signed and np.signbit(scales).any():
-            raise FrameError("scales that are negative")
-        symbols = unpacked(code[split:], self.symbols(n), self.width)
-        if symbols.max(initial=0) >= self.levels:
-            raise FrameError(f"a symbol of {symbols.max()}, of {self.levels} that there are")
-        return self.values(scales, symbols)
-
-
-class Blockwise(Coded):
-    """A rule with a scale for each `block` of consecutive values."""
-
-    block: int
-
-    def scales(self, n: int) -> int:
-        """One for each block."""
-        return -(-n // (self.block or n))
-
-    def largest(self, v: Array) -> Array:
-        """The largest magnitude of each block."""
-        return self.of_blocks(np.maximum, np.abs(v))
-
-    def of_blocks(self, reduce: np.ufunc, v: Array) -> Array:
-        """A reduction of each block."""
-        found: Array = reduce.reduceat(v, np.arange(0, len(v), self.block or len(v)))
-        return found
-
-    def each(self, scales: Array, n: int) -> Array:
-        """The scale of each of n values."""
-        return np.repeat(scales, self.block or n)[:n]
-
-    def over(self, v: Array, scales: Array) -> Array:
-        """Values divided by their scale: 0 where that is 0."""
-        each = self.each(scales, len(v))
-        return np.divide(v, each, out=np.zeros(len(v)), where=each > 0)
-
-
-def single(x: Any) -> Array:
-    """Numbers rounded to float32, as float64.
-
-    Raises:
-        NonFinite: one of them is too large.
-    """
-    with np.errstate(over="ignore"):
-        found = np.atleast_1d(np.asarray(x, np.float64).astype(np.float32))
-    if not np.isfinite(found).all():
-        raise NonFinite("a scale of the quantized values is too large for float32: nothing was sent")
-    return found.astype(np.float64)
-
-
-def finite(numbers: Array) -> Array:
-    """Numbers as float64, all of them finite; else FrameError."""
-    if not np.isfinite(numbers).all():
-        raise FrameError("a scale or a symbol that is no finite number")
-    return numbers.astype(np.float64)
-
-
-def packed(symbols: Array, width: int) -> Array:
-    """Symbols as `width` bits each, lowest first, filled up to a byte with zeros: uint8."""
-    if width == 16:
-        return symbols.astype("<u2").view(np.uint8)
-    if 8 % width:
-        return np.packbits(bits_of(symbols, width), bitorder="little")
-    lanes = np.zeros((-(-len(symbols) * width // 8), 8 // width), np.uint8)
-    lanes.ravel()[: len(symbols)] = symbols
-    found: Array = np.bitwise_or.reduce(lanes << SHIFTS[::width], axis=1)
-    return found
-
-
-def unpacked(code: Array, count: int, width: int) -> Array:
-    """The symbols (int64) of a code of the right length; FrameError if it is not filled with zeros."""
-    if width == 16:
-        return np.frombuffer(code.tobytes(), "<u2").astype(np.int64)
-    if 8 % width:
-        bits = np.unpackbits(code, bitorder="little")
-        symbols, rest = numbers_of(bits[: count * width].reshape(count, width)), bits[count * width :]
-    else:
-        lanes: Array = ((code[:, None] >> SHIFTS[::width]) & ((1 << width) - 1)).ravel()
-        symbols, rest = lanes[:count], lanes[count:]
-    if rest.any():
-        raise FrameError("bits behind the last symbol that are not 0")
-    return symbols.astype(np.int64)
-
-
-SHIFTS = np.arange(8, dtype=np.uint8)
-
-
-def bits_of(numbers: Array, width: int) -> Array:
-    """The lowest bits of whole numbers: uint8 [numbers, width], lowest first."""
-    return ((numbers[:, None] >> np.arange(width)) & 1).astype(np.uint8)
-
-
-def numbers_of(bits: Array) -> Array:
-    """The whole numbers (int64) of such bits."""
-    found: Array = bits @ (1 << np.arange(bits.shape[1]))
-    return found
-
-
-def signed(magnitudes: Array, negative: Array, width: int) -> Array:
-    """Symbols of `width` bits whose highest bit is the sign: of 0 there is none."""
-    found: Array = magnitudes | ((negative & (magnitudes > 0)).astype(np.int64) << (width - 1))
-    return found
-
-
-def unsigned(symbols: Array, width: int) -> tuple[Array, Array]:
-    """The magnitudes of such symbols, and their signs: 1 or -1."""
-    return symbols & ((1 << (width - 1)) - 1), 1.0 - 2.0 * (symbols >> (width - 1))
-
-
-def nearest(x: Array, levels: Array, up: bool) -> Array:
-    """The index of the level (increasing) that is nearest to x; of two the upper one, or else the even one."""
-    middles = (levels[1:] + levels[:-1]) / 2
-    found = np.searchsorted(middles, x, side="right" if up else "left")
-    if not up:
-        tied = x == middles[np.minimum(found, len(middles) - 1)]
-        found += tied & (found % 2 == 1)
-    return found
-
-
-def up(fractions: Array, u: Array) -> Array:
-    """Whether chance rounds up: with the probability of the fraction."""
-    found: Array = u.astype(np.float64) < fractions
-    return found
 
 
 # --- short floating-point numbers ------------------------------------------------------------------------------------

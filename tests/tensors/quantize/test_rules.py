@@ -14,18 +14,8 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, FrameError
 from pslab.tensors.finite import NonFinite
-from pslab.tensors.quantize.rules import (
-    E4M3,
-    Coded,
-    OneBit,
-    ScaledSign,
-    Unquantized,
-    packed,
-    quantization_traits,
-    single,
-    truncated,
-    unpacked,
-)
+from pslab.tensors.quantize.codes import Coded, packed, single, unpacked
+from pslab.tensors.quantize.rules import E4M3, OneBit, ScaledSign, Unquantized, quantization_traits, truncated
 
 V = (0.3, -0.4, 0.0, 1.2)
 U = (0.1, 0.6, 0.3, 0.9)
