@@ -18,7 +18,7 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
-from pslab.tensors.pruning.pruner import Pruner
+from pslab.tensors.pruning.pruner import Pruner, Setting
 from pslab.tensors.pruning.rules import Deviation, PruningRule, Static
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
@@ -111,7 +111,7 @@ def _iteration(prune: str) -> tuple[Callable[[], object], int]:
     experiment, data = resolve(run), Arena()
     layout = Layout.of(experiment)
     job = Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset))
-    pruner = Pruner.of(job.prune, job.keyspace, layout.dtype)
+    pruner = Pruner.of(job.prune, job.keyspace, layout.dtype, setting=Setting(skips=False))
     buffer, steps = torch.zeros(layout.size), count()
     computing = Computing(job, 0, job.shelf.dataset(data), experiment.weights.clone(), [buffer],
                           module_of(job, experiment.device), pruner.kept, None, pruner.sums)  # fmt: skip
