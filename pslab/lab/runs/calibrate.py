@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def calibrate(run: Run, *, rounds: int = ROUNDS, links: LinkSpeeds | None = None
     outcome = execute(resolve(short), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
     phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
-    found = _cluster(run, phases, outcome.facts["costs"], outcome.facts["layers_s"])
+    found = _cluster(run, phases, outcome.facts)
     if run.fleet != "local" and resolve_cluster(run.cluster).free:
         found |= (links or measure_links(run)).cluster()
     return found
@@ -81,7 +81,7 @@ def calibrated(result: Result) -> dict[str, Any]:
     costs = result.manifest.get("costs")
     if result.run.engine != "local" or not isinstance(costs, Mapping):
         raise ConfigError("engine", result.run.engine, "costs are measured in runs of the engine local")
-    return _cluster(result.run, result.phases, costs, result.manifest.get("layers_s") or ())
+    return _cluster(result.run, result.phases, result.manifest)
 
 
 def trace(result: Result) -> dict[int, list[float]]:
@@ -91,11 +91,10 @@ def trace(result: Result) -> dict[int, list[float]]:
     return {int(str(worker)): [float(s) for s in own] for worker, own in spent.groupby(computing.worker)}
 
 
-def _cluster(
-    run: Run, phases: pd.DataFrame, costs: Mapping[str, float], layers_s: Sequence[Sequence[float]]
-) -> dict[str, Any]:
+def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     from pslab.config.cluster import resolve_cluster
 
+    costs, layers_s = facts["costs"], facts.get("layers_s") or ()
     warm = phases[phases.iteration >= min(WARM, phases.iteration.max() // 2)]
     spent = (warm.end_s - warm.begin_s).groupby([warm.phase, warm.worker, warm.iteration]).sum()  # over the ranges
     by_phase = {str(name): own for name, own in spent.groupby(level=0)}
@@ -106,9 +105,11 @@ def _cluster(
     for name, field in MEASURED.items():
         fields[field] = float(by_phase[name].mean()) if name in by_phase else 0.0
     if cluster.compute_s is None:
-        computing = by_phase["compute"]
-        fields["compute_s"] = float(computing.mean())
-        fields["compute_sigma"] = float(np.log(computing).std()) if len(computing) > 1 else 0.0
+        counts = by_phase["compute"].index.get_level_values("iteration").map(_gradients(run, facts)).to_numpy(float)
+        each = by_phase["compute"] / counts
+        fields["compute_s"] = float(each.mean())
+        # the mean of n gradients spreads less than one, by the root of n
+        fields["compute_sigma"] = float(np.log(each).std() * counts.mean() ** 0.5) if len(each) > 1 else 0.0
     if layers_s:
         fields["layer_shares"] = [[forward, backward] for forward, backward in layers_s]
     fields["slow"] = dict(cluster.slow)
@@ -116,6 +117,17 @@ def _cluster(
     fields |= {"select_s": fields["select_s"] / select, "apply_s": fields["apply_s"] / apply}
     fields["find_s"] = fields["search_s"] = 0.0  # they are in what serving, and a message, has taken
     return {name: value for name, value in fields.items() if value is not None and not _nothing(value)}
+
+
+def _gradients(run: Run, facts: Mapping[str, Any]) -> Callable[[int], int]:
+    """How many gradients an iteration of a run is made of."""
+    from pslab.engines.experiment.compatibility import lengths
+    from pslab.protocol.traits import sized, traits_of
+
+    if isinstance(run.sync, str) and OBJECT in run.sync:  # of a policy of the user's nothing is known
+        return lambda iteration: 1
+    policy = spec.resolve("sync", run.sync)
+    return traits_of(sized(policy, lengths(run, int(facts.get("pass_iterations", 1))))).gradients
 
 
 def _factors(run: Run, cluster: Cluster) -> tuple[float, float]:

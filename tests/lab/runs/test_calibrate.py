@@ -39,6 +39,15 @@ def test_computation_is_measured_where_the_cluster_models_none():
     assert resolve_cluster(found).free
 
 
+def test_a_gradient_takes_its_share_of_an_iteration_of_several(tmp_path):
+    """By the record: the time of all computations, by the number of gradients."""
+    finished = run(tiny(workers=2, sync="local:4", pushes=48), results=tmp_path, progress=False)
+    spent = finished.phases[finished.phases.phase == "compute"]
+    warm = spent[spent.iteration >= spent.iteration.max() // 2]
+    measured_s = (warm.end_s - warm.begin_s).sum() / (4 * len(warm))
+    assert calibrated(finished)["compute_s"] == pytest.approx(measured_s)
+
+
 # -- from a finished run ---------------------------------------------------------------------------
 
 
