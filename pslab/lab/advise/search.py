@@ -312,7 +312,8 @@ class _Asking:
         return "\n".join(["no policy keeps the limits:", *lines, what_to_do])
 
     def _sweep(self, runs: Sequence[Run], policy: str = "", what: str = "learning rates") -> Results:
-        self._shown.say(f"{what} of {policy or f'{len(runs)} policies'}")
+        whose = "the single machine" if policy == ALONE else policy or f"{len(runs)} policies"
+        self._shown.say(f"{what} of {whose}")
         found = self._swept(runs, results=self._place, progress=False)
         self._done |= {result.digest: (result, policy) for result in found if policy}
         return found
