@@ -192,7 +192,7 @@ class Job(Setup):
 
     def averages(self, step: Step) -> bool:
         """Whether a step is the plain mean of its changes."""
-        return any(self.traits.averages(push.iteration) for push in step.pushes)
+        return self.traits.changes and any(self.traits.averages(push.iteration) for push in step.pushes)
 
     def learning_rate(self, applied: int) -> float:
         """The scheduled learning rate once so many gradients have been applied."""

@@ -260,7 +260,7 @@ class Reading:
     def __init__(self, run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> None:
         self.run, self.tables, self.facts = run, tables, facts
         self.cluster = resolve_cluster(run.cluster)
-        self.sync, self.unknown = _policy(run, facts)
+        self.sync, self.unknown = policy_of(run, facts)
         self.known = self.sync is not None
         self.traits = traits_of(self.sync) if self.known else Traits()
         self.layered = _layered(run)  #: whether workers wait for each layer's weights, and push layer by layer
@@ -396,7 +396,7 @@ def _layered(run: Run) -> bool:
     return bool(getattr(ranges, "layered", True))
 
 
-def _policy(run: Run, facts: Mapping[str, Any]) -> tuple[Any, list[str]]:
+def policy_of(run: Run, facts: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The policy object; None, and why, if the record does not determine it."""
     sync = run.sync
     try:

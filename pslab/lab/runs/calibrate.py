@@ -121,13 +121,11 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
 
 def _gradients(run: Run, facts: Mapping[str, Any]) -> Callable[[int], int]:
     """How many gradients an iteration of a run is made of."""
-    from pslab.engines.experiment.compatibility import lengths
-    from pslab.protocol.traits import sized, traits_of
+    from pslab.lab.judge.reading import policy_of
+    from pslab.protocol.traits import Traits, traits_of
 
-    if isinstance(run.sync, str) and OBJECT in run.sync:  # of a policy of the user's nothing is known
-        return lambda iteration: 1
-    policy = spec.resolve("sync", run.sync)
-    return traits_of(sized(policy, lengths(run, int(facts.get("pass_iterations", 1))))).gradients
+    policy, _ = policy_of(run, facts)  # of a policy of the user's a record knows nothing
+    return (Traits() if policy is None else traits_of(policy)).gradients
 
 
 def _factors(run: Run, cluster: Cluster) -> tuple[float, float]:

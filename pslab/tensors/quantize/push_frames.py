@@ -40,6 +40,7 @@ Array = NDArray[Any]
 
 RECENT = 8  # steps of which the places that both sides draw are kept
 
+
 @dataclass(frozen=True)
 class PushContext:
     """Whose push a frame holds: random choices depend on it, and what the rule keeps is this worker's."""
