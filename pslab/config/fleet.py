@@ -86,6 +86,9 @@ ENTRIES: dict[str, Any] = {
     "on_death": "on_death", "lease_s": "lease_s", "checkpoint_every": "checkpoint_every", "links": "cluster",
 }  # fmt: skip
 
+#: The same for the file that `pslab doctor --cluster FILE --write FILE` makes: a modelled cluster that equals the hosts.
+PREDICTED = {name: name for name in ("engine", "workers", "servers", "cluster")}
+
 
 def is_file(cluster: Any) -> bool:
     """Whether a run's `cluster` names a file of hosts or has the content of one, and is no emulated cluster."""
@@ -108,6 +111,8 @@ def fields_of(cluster: Any) -> dict[str, Any]:
             raise ConfigError("cluster", str(cluster), f"cannot be read: {error}") from None
         if not isinstance(given, Mapping):
             raise ConfigError("cluster", str(cluster), f"must have some of the entries {', '.join(ENTRIES)}")
+    if "cluster" in given:
+        return _taken(given, PREDICTED, "cluster.")
     found = _taken(given, ENTRIES, "cluster.")
     fleet = {name.removeprefix("fleet."): value for name, value in found.items() if name.startswith("fleet.")}
     fields = {name: value for name, value in found.items() if not name.startswith("fleet.")}

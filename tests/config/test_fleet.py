@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pslab.config.fleet import Fleet, fields_of, is_file
+from pslab.config.run import Run
 from pslab.errors import ConfigError
 
 FILE = """
@@ -38,9 +39,18 @@ def test_a_mapping_with_an_engine_is_one_of_hosts_and_one_of_links_is_not():
         "fleet": "loopback", "cluster": {"latency_s": 1e-3}}  # fmt: skip
 
 
+def test_a_file_may_be_one_that_the_doctor_wrote(tmp_path):
+    path = tmp_path / "predicted.yaml"
+    path.write_text("engine: virtual\nworkers: 3\ncluster: {compute_s: 0.02, bandwidth_bit_s: 6240000000.0}\n")
+    run = Run(cluster=str(path), pushes=30)
+    assert (run.engine, run.workers, run.fleet) == ("virtual", 3, "local")
+    assert run.cluster == {"compute_s": 0.02, "bandwidth_bit_s": 6.24e9}
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
+        ({"engine": "virtual", "cluster": {}, "payload": "plain"}, r"cluster.payload.*there is no such entry"),
         ({"engine": "ray", "wokers": {"count": 2}}, r"cluster.wokers.*did you mean 'workers'"),
         ({"engine": "ray", "workers": {"cout": 2}}, r"cluster.workers.cout.*did you mean 'count'"),
         ({"engine": "ray", "workers": 2}, r"cluster.workers=2: must say count, cpus, gpus, per_node"),
