@@ -86,7 +86,7 @@ ENTRIES: dict[str, Any] = {
     "on_death": "on_death", "lease_s": "lease_s", "checkpoint_every": "checkpoint_every", "links": "cluster",
 }  # fmt: skip
 
-#: The same for the file that `pslab doctor --cluster FILE --write FILE` makes: a modelled cluster that equals the hosts.
+#: The same for what `pslab doctor --cluster FILE --write FILE` leaves: a modelled cluster that equals the hosts.
 PREDICTED = {name: name for name in ("engine", "workers", "servers", "cluster")}
 
 
