@@ -213,14 +213,19 @@ class _Asking:
         centre, needed = self._pilot(self._default, self._base.learning_rate, seed)
         if not math.isfinite(needed):
             raise Unreached(self._unreached(self._most))
-        centres = dict.fromkeys(self._policies, centre)
-        with_momentum: dict[str, list[str]] = {}  # whose steps have other learning rates: policies by rule
+        usual = dict[str, float | None]()  # of a worker's own optimizer: a rate that it takes
+        alike = dict[str, list[str]]()  # policies by what their rates are of
         for name, fields in self._policies.items():
-            rule = resolve(self._base.but(**fields)).prune
-            if getattr(rule, "momentum", 0.0) and name != self._default:
-                with_momentum.setdefault(repr(rule), []).append(name)
-        for names in with_momentum.values() if rates is None else ():
-            centres |= dict.fromkeys(names, self._pilot(names[0], centre, seed)[0])
+            experiment = resolve(self._base.but(**fields))
+            inner, rule = experiment.inner, experiment.prune
+            usual[name] = inner.spec.usual_rate if inner else None
+            alike.setdefault(repr((inner, rule if getattr(rule, "momentum", 0.0) else None)), []).append(name)
+        gradients = centre if usual[self._default] is None else float(FIELDS["learning_rate"].default)
+        centres = dict.fromkeys(self._policies, centre)
+        for first, *others in alike.values() if rates is None else ():
+            if self._default not in (first, *others):
+                best, _ = self._pilot(first, usual[first] or gradients, seed)
+                centres |= dict.fromkeys((first, *others), best)
         grids = {name: rates or around(at) for name, at in centres.items()}
         return grids, needed
 

@@ -107,8 +107,8 @@ def _until(result: Result, goal: float, merit: Merit) -> _Until:
         raise ConfigError("goal", goal, f"{_named(result.run)[0]} {what} with seed {result.run.seed}: explain a goal "
                                         "that every run has to train for, and arrives at")  # fmt: skip
     spent = _activities(result, at_s) if merit is SECONDS else _counted(dict(zip(merit.columns, parts, strict=True)))
-    applied = result.pushes[result.pushes.seconds <= at_s]
-    return _Until(sum(parts), pushes / result.run.workers, spent, applied.staleness.to_numpy(float))
+    applied = max(1, int((result.pushes.seconds <= at_s).sum()))  # a goal that the first push reaches is held before it
+    return _Until(sum(parts), pushes / result.run.workers, spent, result.pushes.staleness.to_numpy(float)[:applied])
 
 
 def _activities(result: Result, until_s: float) -> pd.Series:

@@ -45,6 +45,12 @@ class OptimizerSpec:
         """Whether it is stochastic gradient descent that remembers nothing; it may decay weights."""
         return self.cls is torch.optim.SGD and not any(self.options.get(name) for name in ("momentum", "nesterov"))
 
+    @property
+    def usual_rate(self) -> float | None:
+        """The learning rate that its class takes by itself; None of stochastic gradient descent, which has no usual
+        one."""
+        return None if self.cls is torch.optim.SGD else float(inspect.signature(self.cls).parameters["lr"].default)
+
     def make(self, parameters: Iterable[torch.Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """A new optimizer of these parameters."""
         return self.cls(parameters, lr=learning_rate, **self.options)  # type: ignore[call-arg]

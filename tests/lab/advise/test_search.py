@@ -139,6 +139,14 @@ def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(
     assert found.why.attrs["merit"] == merit
 
 
+def test_rates_of_an_optimizer_of_the_workers_are_looked_for_around_what_it_takes_by_itself(place: Path):
+    asked = {**ONE, "target": 0.3, "space": {"sync": ["bsp", "local:2", "diloco:2"]}}
+    found = advise(base(), results=place, **asked)
+    rates = {each.policy: each.rates for each in found.answer.standings}
+    assert all(math.log2(rate / 1e-3) == pytest.approx(round(math.log2(rate / 1e-3))) for rate in rates["diloco:2"])
+    assert all(math.log2(rate / base().learning_rate).is_integer() for rate in rates["local:2"])
+
+
 def test_a_loss_is_a_target_to_come_down_to(place: Path):
     found = advise(base(metric="loss"), results=place, **{**ONE, "target": 1.7})
     assert "loss 1.7 after" in found.words
