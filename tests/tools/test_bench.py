@@ -21,7 +21,7 @@ from pslab.protocol.messages import Weights
 from pslab.protocol.server import Reply, Step
 from pslab.protocol.store import Order
 from pslab.tensors.pruning.rules import Deviation, Dynamic, Static
-from tools.bench import command, peers, processes, ray_example, scale, selection, virtual, zipline
+from tools.bench import command, hooks, peers, processes, ray_example, scale, selection, virtual, zipline
 from tools.bench.measure import Row, alternated, interleaved
 
 # --- measuring and printing -------------------------------------------------------------------------------------------
@@ -74,6 +74,14 @@ def test_a_round_without_shared_memory_is_measured(small_pool):
 def test_training_and_preparation_are_measured():
     assert processes.training_s(1, workers=4, batch_size=2, sync="bsp") > 0
     assert processes.preparation_s() > 0
+
+
+@pytest.mark.slow
+def test_every_hook_trains_beside_all_reduce_and_sends_fewer_bytes():
+    found = hooks.measured(3, batch_size=4)
+    assert len({each.step_bytes for each in found.values()}) == len(found)
+    assert all(each.step_bytes <= found["all-reduce"].step_bytes for each in found.values())
+    assert all(0 < each.step_s < math.inf and 0 <= each.accuracy <= 1 for each in found.values())
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ SECTIONS = {
                        "virtual:rows"),
     "training": Section("a round of real training, beside torch DDP and bare local steps; lateness of emulated "
                         "messages", "processes:training"),
+    "hooks": Section("a step under torch DDP with pslab's compressors, beside torch's own hooks", "hooks:rows"),
     "layers": Section("requests layer by layer, beside the whole model at once and virtual time", "processes:layers"),
     "mnist": Section("to 98 % of MNIST, beside one process", "processes:mnist"),
     "zipline": Section("ZipLine's variants, beside their published times", "zipline:rows"),
