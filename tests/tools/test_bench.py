@@ -15,6 +15,7 @@ import torch
 from tiny import tiny
 
 from pslab.__main__ import main
+from pslab.config.table import ROWS
 from pslab.engines.experiment.wire import Frame
 from pslab.policies.planning.zipline import ZIPLINES, zipline_sweep
 from pslab.protocol.messages import Weights
@@ -234,6 +235,14 @@ def test_bars_depend_on_density_and_size():
     found = {case: selection.bar(*case) for case in [(0.001, 10**6), (0.01, 25 * 10**6), (0.1, 10**6),
                                                      (0.05, 25 * 10**6), (0.3, 10**6)]}  # fmt: skip
     assert list(found.values()) == [4, 1.5, 30, 8, None]
+
+
+def test_the_code_of_every_rule_is_measured_both_ways():
+    rows = list(selection.codes(2000, 0.0))
+    rules = [row.name.partition(":")[0] for row in rows[1:]]
+    assert rules == [name for name in ROWS["quantize"] if name != "none" for _ in range(2)]
+    assert all(0 < row.ours < math.inf for row in rows)
+    assert rows[1].note == "16 bits a value"
 
 
 def test_operators_of_torch_select_the_same():
