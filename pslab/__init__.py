@@ -9,6 +9,7 @@ from pslab.errors import ConfigError, PslabError
 from pslab.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from pslab import ddp
     from pslab.engines.check.plan import check
     from pslab.lab import plots
     from pslab.lab.advise.advice import Advice
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Advice", "ConfigError", "PslabError", "Result", "Results", "Run", "advices", "advise", "advise_map", "best",
-    "check", "claim", "export", "goal", "grid", "load", "parameters", "plots", "records", "run", "save", "summary",
-    "sweep", "tuned",
+    "check", "claim", "ddp", "export", "goal", "grid", "load", "parameters", "plots", "records", "run", "save",
+    "summary", "sweep", "tuned",
 ]  # fmt: skip
 
 _LAZY = {
@@ -62,8 +63,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'pslab' has no attribute {name!r}")
     from importlib import import_module
 
-    if name == "plots":
-        return import_module("pslab.lab.plots")
+    if name in (modules := {"ddp": "pslab.ddp", "plots": "pslab.lab.plots"}):
+        return import_module(modules[name])
     return getattr(import_module(_LAZY[name]), name)
 
 

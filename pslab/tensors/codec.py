@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from pslab.config.table import ROWS
 from pslab.errors import FrameError, nearest
+from pslab.tensors.compiling import read_only
 
 Array = NDArray[Any]
 
@@ -215,7 +216,7 @@ class Varint(PositionCodec):
 
     def indices(self, positions: Array, n: int, k: int) -> Array:
         loop, indices = loops(), np.empty(min(k, len(positions)), np.int64)  # a varint has a byte at least
-        found = loop.read_varints(loop.read_only(positions), n, indices)
+        found = loop.read_varints(read_only(positions), n, indices)
         if k > len(positions) or found == loop.INCOMPLETE:
             raise FrameError(f"{len(positions)} bytes are not {k} complete varints")
         if found == loop.TOO_LONG:

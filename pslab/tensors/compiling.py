@@ -13,6 +13,8 @@ from tempfile import TemporaryFile
 from types import FunctionType, ModuleType
 from typing import IO, Any, TypeVar, cast
 
+from numpy.typing import NDArray
+
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 WAIT_S = 60.0  # at most, for a process that may be stopped
@@ -70,6 +72,13 @@ class Loops:
         finally:
             config.CACHE_DIR = before
         return folder
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written: a loop is compiled once more for arrays that can be."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _compiled(function: FunctionType) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.tensors.compiling import Loops
+from pslab.tensors.compiling import Loops, read_only
 from pslab.tensors.selection import simd
 
 Array = NDArray[Any]
@@ -142,10 +142,3 @@ def _call_all() -> None:
     read_bits(np.ones(1, np.uint64), indices)
     write_runs(indices, *np.zeros((2, 1), np.uint32))
     read_runs(indices, indices, 1, indices)
-
-
-def read_only(array: Array) -> Array:
-    """A view that cannot be written: a loop is compiled once more for arrays that can be."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -15,13 +15,14 @@ import torch
 from tiny import tiny
 
 from pslab.__main__ import main
+from pslab.config.table import ROWS
 from pslab.engines.experiment.wire import Frame
 from pslab.policies.planning.zipline import ZIPLINES, zipline_sweep
 from pslab.protocol.messages import Weights
 from pslab.protocol.server import Reply, Step
 from pslab.protocol.store import Order
 from pslab.tensors.pruning.rules import Deviation, Dynamic, Static
-from tools.bench import command, peers, processes, ray_example, scale, selection, virtual, zipline
+from tools.bench import command, hooks, peers, processes, ray_example, scale, selection, virtual, zipline
 from tools.bench.measure import Row, alternated, interleaved
 
 # --- measuring and printing -------------------------------------------------------------------------------------------
@@ -74,6 +75,14 @@ def test_a_round_without_shared_memory_is_measured(small_pool):
 def test_training_and_preparation_are_measured():
     assert processes.training_s(1, workers=4, batch_size=2, sync="bsp") > 0
     assert processes.preparation_s() > 0
+
+
+@pytest.mark.slow
+def test_every_hook_trains_beside_all_reduce_and_sends_fewer_bytes():
+    found = hooks.measured(3, batch_size=4)
+    assert len({each.step_bytes for each in found.values()}) == len(found)
+    assert all(each.step_bytes <= found["all-reduce"].step_bytes for each in found.values())
+    assert all(0 < each.step_s < math.inf and 0 <= each.accuracy <= 1 for each in found.values())
 
 
 @pytest.mark.slow
@@ -226,6 +235,14 @@ def test_bars_depend_on_density_and_size():
     found = {case: selection.bar(*case) for case in [(0.001, 10**6), (0.01, 25 * 10**6), (0.1, 10**6),
                                                      (0.05, 25 * 10**6), (0.3, 10**6)]}  # fmt: skip
     assert list(found.values()) == [4, 1.5, 30, 8, None]
+
+
+def test_the_code_of_every_rule_is_measured_both_ways():
+    rows = list(selection.codes(2000, 0.0))
+    rules = [row.name.partition(":")[0] for row in rows[1:]]
+    assert rules == [name for name in ROWS["quantize"] if name != "none" for _ in range(2)]
+    assert all(0 < row.ours < math.inf for row in rows)
+    assert rows[1].note == "16 bits a value"
 
 
 def test_operators_of_torch_select_the_same():

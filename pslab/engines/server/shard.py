@@ -15,7 +15,7 @@ from pslab.engines.experiment.wire import WHOLE
 from pslab.errors import FrameError, WorkerFailed
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
-from pslab.tensors.codec import Entries, decode, encode_into, prepare, requested
+from pslab.tensors.codec import Entries, decode, encode_into, requested
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.store import Gradient, Part, WeightStore
 from pslab.tensors.workload.keyspace import KeyRange
@@ -38,7 +38,7 @@ class TensorShard:
         if not job.optimizer.plain_sgd:
             self._warm_up()
         if job.lists_positions:
-            prepare()  # here, and not while a run is timed
+            job.push_frames.prepare()  # here, and not while a run is timed
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
         self._encoded: tuple[Entries, bytes] | None = None
         self._found: tuple[int, KeyRange, int, Entries] | None = None

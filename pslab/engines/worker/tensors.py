@@ -21,7 +21,7 @@ from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
-from pslab.tensors.codec import Entries, decode, encode_into, frame_length, prepare, write_into
+from pslab.tensors.codec import Entries, decode, encode_into, frame_length, write_into
 from pslab.tensors.finite import NonFinite, checked_finite, is_finite
 from pslab.tensors.pruning.pruner import Pruner, Setting, zeros
 from pslab.tensors.pruning.range_push import RangePruner, pruner_of
@@ -84,7 +84,7 @@ class Producer:
         self._device = device = job.device.of(worker)
         alone, first = module is None, module is None and not successor
         if job.lists_positions:
-            prepare()  # here, and not while a run is timed
+            job.push_frames.prepare()  # here, and not while a run is timed
         self._keys: BatchKeys | None = None
         if job.keyed:
             self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]

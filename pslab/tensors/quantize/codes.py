@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cache
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from pslab.config.parameters import Bounds, check
 from pslab.errors import FrameError
+from pslab.tensors.compiling import read_only
 from pslab.tensors.finite import NonFinite
 
 Array = NDArray[Any]
@@ -55,9 +58,32 @@ class Coded(ABC):
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         """The scales and the symbols of v."""
 
-    @abstractmethod
-    def values(self, scales: Array, symbols: Array) -> Array:
-        """What they say."""
+    def table(self, scales: Array) -> Array:
+        """The value of each symbol, before it is multiplied by the scale of its block."""
+        raise NotImplementedError
+
+    def blocks(self, scales: Array, n: int) -> tuple[Array, int]:
+        """The scales by which the values of the table are multiplied, and the entries that share one."""
+        return np.ones(1), n
+
+    @property
+    def divisor(self) -> float:
+        """By which the values are divided at last."""
+        return 1.0
+
+    def values(self, scales: Array, code: Array, n: int) -> Array:
+        """The values of n packed symbols.
+
+        Raises:
+            FrameError: a symbol that there is not.
+        """
+        table, found = np.zeros(1 << self.width), np.empty(n)
+        table[: self.levels] = self.table(scales)
+        factors, block = self.blocks(scales, n)
+        highest = loops().read(read_only(code), self.width, table, factors, block, self.divisor, found)
+        if highest >= self.levels:
+            raise FrameError(f"a symbol of {highest}, of {self.levels} that there are")
+        return found
 
     def encode(self, v: Array, *more: Array) -> Array:
         """The code of v."""
@@ -72,10 +98,10 @@ class Coded(ABC):
         scales = finite(np.frombuffer(code[:split].tobytes(), "<f4"))
         if not self.signed and np.signbit(scales).any():
             raise FrameError("scales that are negative")
-        symbols = unpacked(code[split:], self.symbols(n), self.width)
-        if symbols.max(initial=0) >= self.levels:
-            raise FrameError(f"a symbol of {symbols.max()}, of {self.levels} that there are")
-        return self.values(scales, symbols)
+        used = self.symbols(n) * self.width % 8
+        if used and code[-1] >> used:
+            raise FrameError("bits behind the last symbol that are not 0")
+        return self.values(scales, code[split:], n)
 
 
 class Blockwise(Coded):
@@ -87,9 +113,16 @@ class Blockwise(Coded):
         """One for each block."""
         return -(-n // (self.block or n))
 
+    def blocks(self, scales: Array, n: int) -> tuple[Array, int]:
+        return scales, self.block or n
+
     def largest(self, v: Array) -> Array:
         """The largest magnitude of each block."""
-        return self.of_blocks(np.maximum, np.abs(v))
+        found = np.empty(self.scales(len(v)))
+        if len(found) == 1:
+            return np.abs([max(v.max(), -v.min())])
+        loops().largest(v, self.block, found)
+        return found
 
     def of_blocks(self, reduce: np.ufunc, v: Array) -> Array:
         """A reduction of each block."""
@@ -97,13 +130,14 @@ class Blockwise(Coded):
         return found
 
     def each(self, scales: Array, n: int) -> Array:
-        """The scale of each of n values."""
-        return np.repeat(scales, self.block or n)[:n]
+        """The scale of each of n values; the only one, if all share it."""
+        return scales if len(scales) == 1 else np.repeat(scales, self.block)[:n]
 
     def over(self, v: Array, scales: Array) -> Array:
         """Values divided by their scale: 0 where that is 0."""
-        each = self.each(scales, len(v))
-        return np.divide(v, each, out=np.zeros(len(v)), where=each > 0)
+        found = np.empty(len(v))
+        loops().over(v, scales, self.block or len(v), found)
+        return found
 
 
 def single(x: Any) -> Array:
@@ -126,34 +160,27 @@ def finite(numbers: Array) -> Array:
     return numbers.astype(np.float64)
 
 
+@cache
+def loops() -> ModuleType:
+    """The compiled loops, ready."""
+    from pslab.tensors.quantize import loops as compiled  # late, because numba's import takes a third of a second
+
+    compiled.warm()
+    return compiled
+
+
 def packed(symbols: Array, width: int) -> Array:
     """Symbols as `width` bits each, lowest first, filled up to a byte with zeros: uint8."""
     if width == 16:
         return symbols.astype("<u2").view(np.uint8)
-    if 8 % width:
-        return np.packbits(bits_of(symbols, width), bitorder="little")
-    lanes = np.zeros((-(-len(symbols) * width // 8), 8 // width), np.uint8)
-    lanes.ravel()[: len(symbols)] = symbols
-    found: Array = np.bitwise_or.reduce(lanes << SHIFTS[::width], axis=1)
+    if width == 1:
+        return np.packbits(symbols.astype(bool), bitorder="little")
+    symbols = symbols.astype(np.uint8)
+    if width == 8:
+        return symbols
+    found = np.empty(-(-len(symbols) * width // 8), np.uint8)
+    loops().pack(symbols, width, found)
     return found
-
-
-def unpacked(code: Array, count: int, width: int) -> Array:
-    """The symbols (int64) of a code of the right length; FrameError if it is not filled with zeros."""
-    if width == 16:
-        return np.frombuffer(code.tobytes(), "<u2").astype(np.int64)
-    if 8 % width:
-        bits = np.unpackbits(code, bitorder="little")
-        symbols, rest = numbers_of(bits[: count * width].reshape(count, width)), bits[count * width :]
-    else:
-        lanes: Array = ((code[:, None] >> SHIFTS[::width]) & ((1 << width) - 1)).ravel()
-        symbols, rest = lanes[:count], lanes[count:]
-    if rest.any():
-        raise FrameError("bits behind the last symbol that are not 0")
-    return symbols.astype(np.int64)
-
-
-SHIFTS = np.arange(8, dtype=np.uint8)
 
 
 def bits_of(numbers: Array, width: int) -> Array:
@@ -169,22 +196,25 @@ def numbers_of(bits: Array) -> Array:
 
 def signed(magnitudes: Array, negative: Array, width: int) -> Array:
     """Symbols of `width` bits whose highest bit is the sign: of 0 there is none."""
-    found: Array = magnitudes | ((negative & (magnitudes > 0)).astype(np.int64) << (width - 1))
+    found: Array = magnitudes | (negative & (magnitudes > 0)).astype(magnitudes.dtype) << (width - 1)
     return found
 
 
 def unsigned(symbols: Array, width: int) -> tuple[Array, Array]:
-    """The magnitudes of such symbols, and their signs: 1 or -1."""
+    """The magnitudes of such symbols (int64), and their signs: 1 or -1."""
     return symbols & ((1 << (width - 1)) - 1), 1.0 - 2.0 * (symbols >> (width - 1))
 
 
+def both(magnitudes: Array) -> Array:
+    """The values of such symbols, whose magnitudes these are."""
+    return np.concatenate([magnitudes, -magnitudes])
+
+
 def nearest(x: Array, levels: Array, up: bool) -> Array:
-    """The index of the level (increasing) that is nearest to x; of two the upper one, or else the even one."""
-    middles = (levels[1:] + levels[:-1]) / 2
-    found = np.searchsorted(middles, x, side="right" if up else "left")
-    if not up:
-        tied = x == middles[np.minimum(found, len(middles) - 1)]
-        found += tied & (found % 2 == 1)
+    """The number (uint8) of the level (increasing) that is nearest to x; of two the upper one, or else the even one."""
+    middles, found = np.full(loops().MIDDLES, np.inf), np.empty(len(x), np.uint8)
+    middles[: len(levels) - 1] = (levels[1:] + levels[:-1]) / 2
+    loops().nearest(x, middles, not up, found)
     return found
 
 

@@ -27,10 +27,12 @@ from pslab.tensors.codec import (
     decode,
     encode_into,
     largest_frame_bytes,
+    prepare,
     sliced_bytes,
     spread_bytes,
 )
 from pslab.tensors.pruning.rules import rule_traits
+from pslab.tensors.quantize.codes import loops
 from pslab.tensors.quantize.rules import Unquantized, quantization_traits
 from pslab.tensors.random_streams import numpy_generator, seed_of
 from pslab.tensors.update.store import Part
@@ -138,6 +140,12 @@ class PushFrames:
         self._codings = None if self.exact else [self._coding(rule, index) for index in range(len(parts))]
         self.shares = rule_traits(prune).shared  #: whether the places are in no frame
         self._drawn = dict[int, Array]()  # by step, of the last ones: workers ask for those of nearly the same steps
+
+    def prepare(self) -> None:
+        """Compile or load the loops now, and not in the first frame."""
+        prepare()
+        if not self.exact:
+            loops()
 
     def write(
         self, buffer: memoryview, index: int, entries: Entries, worker: int, step: int, kept: Array | None = None

@@ -28,7 +28,9 @@ from pslab.tensors.quantize.codes import (
     Coded,
     Residual,
     bits_of,
+    both,
     finite,
+    loops,
     nearest,
     numbers_of,
     signed,
@@ -99,10 +101,10 @@ class Half(Coded):
     residual: Residual = False
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        return v[:0], np.clip(v, -65504, 65504).astype("<f2").view("<u2").astype(np.int64)
+        return v[:0], np.clip(v, -65504, 65504).astype("<f2").view("<u2")
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        return finite(symbols.astype("<u2").view("<f2"))
+    def values(self, scales: Array, code: Array, n: int) -> Array:
+        return finite(np.frombuffer(code.tobytes(), "<f2"))
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,12 @@ class Brain(Coded):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         limit = float(np.finfo(np.float32).max)
-        whole = np.clip(v, -limit, limit).astype("<f4").view("<u4").astype(np.int64)
+        whole = np.clip(v, -limit, limit).astype("<f4").view("<u4")
         magnitude = (whole & 0x7FFFFFFF) + 0x7FFF + (whole >> 16 & 1) >> 16
         return v[:0], np.minimum(magnitude, self.LARGEST) | (whole >> 31 << 15)
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        return finite((symbols << 16).astype("<u4").view("<f4"))
+    def values(self, scales: Array, code: Array, n: int) -> Array:
+        return finite((np.frombuffer(code.tobytes(), "<u2").astype("<u4") << 16).view("<f4"))
 
 
 EIGHTHS = np.arange(127)
@@ -145,11 +147,14 @@ class Float8(Blockwise):
         scales = single(self.largest(v) / E4M3[-1])
         return scales, signed(nearest(np.abs(self.over(v, scales)), E4M3, up=False), v < 0, 8)
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        magnitudes, signs = unsigned(symbols, 8)
-        if magnitudes.max(initial=0) >= len(E4M3):
+    def table(self, scales: Array) -> Array:
+        return both(np.append(E4M3, np.nan))
+
+    def values(self, scales: Array, code: Array, n: int) -> Array:
+        found = super().values(scales, code, n)
+        if np.isnan(found.sum()):
             raise FrameError("a scale or a symbol that is no finite number")
-        return E4M3[magnitudes] * signs * self.each(scales, len(symbols))
+        return found
 
 
 @dataclass(frozen=True)
@@ -168,9 +173,8 @@ class PowersOfTwo(Blockwise):
         scales = single(self.largest(v))
         return scales, signed(nearest(np.abs(self.over(v, scales)), self.LEVELS, up=True), v < 0, 4)
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        magnitudes, signs = unsigned(symbols, 4)
-        return self.LEVELS[magnitudes] * signs * self.each(scales, len(symbols))
+    def table(self, scales: Array) -> Array:
+        return both(self.LEVELS)
 
 
 # --- levels at equal distances ---------------------------------------------------------------------------------------
@@ -193,10 +197,12 @@ class Int8(Blockwise):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         scales = single(self.largest(v) / 127)
-        return scales, np.clip(np.rint(self.over(v, scales)), -127, 127).astype(np.int64) + 127
+        levels = self.over(v, scales)
+        np.clip(np.rint(levels, out=levels), -127, 127, out=levels)
+        return scales, (levels + 127).astype(np.uint8)
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        return (symbols - 127) * self.each(scales, len(symbols))
+    def table(self, scales: Array) -> Array:
+        return np.arange(255) - 127.0
 
 
 @dataclass(frozen=True)
@@ -221,11 +227,11 @@ class UInt8(Blockwise):
         scales = single(np.maximum((high - low) / 255, self.LEAST))
         zeros = np.clip(-np.rint(low / scales), 0, 255)
         levels = np.clip(np.rint(self.over(v, scales)) + self.each(zeros, len(v)), 0, 255)
-        return scales, np.concatenate([zeros, levels]).astype(np.int64)
+        return scales, np.concatenate([zeros, levels]).astype(np.uint8)
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        zeros, levels = symbols[: len(scales)], symbols[len(scales) :]
-        return (levels - self.each(zeros, len(levels))) * self.each(scales, len(levels))
+    def values(self, scales: Array, code: Array, n: int) -> Array:
+        zeros, levels = np.split(code.astype(np.float64), [len(scales)])
+        return (levels - self.each(zeros, n)) * self.each(scales, n)
 
 
 @dataclass(frozen=True)
@@ -265,16 +271,17 @@ class QSGD(Blockwise):
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         (u,), top = more, 2 ** (self.bits - 1) - 1
         scales = single(self.largest(v) if self.norm == "max" else np.sqrt(self.of_blocks(np.add, v * v)))
-        exact = top * np.abs(self.over(v, scales))
-        below = np.floor(exact)
-        levels = np.minimum(below + up(exact - below, u), top).astype(np.int64)
-        return scales, signed(levels, v < 0, self.bits)
+        symbols = np.empty(len(v), np.uint8)
+        loops().by_chance(self.over(v, scales), u, top, symbols)
+        return scales, symbols
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        levels, signs = unsigned(symbols, self.bits)
-        shrunk = (2 ** (self.bits - 1) - 1) * (1 + self.variance * self.residual)
-        found: Array = levels * signs * self.each(scales, len(symbols)) / shrunk
-        return found
+    def table(self, scales: Array) -> Array:
+        return both(np.arange(2.0 ** (self.bits - 1)))
+
+    @property
+    def divisor(self) -> float:
+        """The number of levels, and what bounds the residual."""
+        return float((2 ** (self.bits - 1) - 1) * (1 + self.variance * self.residual))
 
 
 @dataclass(frozen=True)
@@ -301,9 +308,8 @@ class Uniform8(Coded):
             bins = np.clip(np.rint((v - mean) / (6 * deviation / self.BINS)) + bins, 0, self.BINS - 1).astype(np.int64)
         return np.concatenate([[mean, deviation], single(means(v, bins, self.BINS))]), bins
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        found: Array = scales[2:][symbols]
-        return found
+    def table(self, scales: Array) -> Array:
+        return scales[2:]
 
 
 @dataclass(frozen=True)
@@ -337,9 +343,8 @@ class Quantile(Coded):
         run[np.argsort(v, kind="stable")] = np.arange(len(v)) * self.runs // len(v)
         return single(means(v, run, self.runs)), run
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        found: Array = scales[symbols]
-        return found
+    def table(self, scales: Array) -> Array:
+        return scales
 
 
 def means(v: Array, groups: Array, count: int) -> Array:
@@ -373,9 +378,8 @@ class Dynamic8(Blockwise):
         scales = single(self.largest(v))
         return scales, nearest(self.over(v, scales), self.LEVELS, up=True)
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        found: Array = self.LEVELS[symbols] * self.each(scales, len(symbols))
-        return found
+    def table(self, scales: Array) -> Array:
+        return self.LEVELS
 
 
 @dataclass(frozen=True)
@@ -397,11 +401,11 @@ class Natural(Coded):
         fractions, exponents = np.frexp(np.abs(v))  # |v| = fraction * 2^exponent, fraction in [0.5, 1)
         exponents = exponents - 1 + up(2 * fractions - 1, more[0])
         codes = np.where(v == 0, 0, np.clip(exponents - self.LEAST + 1, 0, 127))
-        return v[:0], signed(codes.astype(np.int64), v < 0, 8)
+        return v[:0], signed(codes, v < 0, 8)
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        codes, signs = unsigned(symbols, 8)
-        return np.where(codes > 0, np.ldexp(signs, codes + self.LEAST - 1), 0.0) / (1 + self.residual / 8)
+    def table(self, scales: Array) -> Array:
+        powers = np.ldexp(1.0, np.arange(128) + self.LEAST - 1) / (1 + self.residual / 8)
+        return both(powers) * (np.arange(256) % 128 > 0)
 
 
 @dataclass(frozen=True)
@@ -526,8 +530,8 @@ class TernGrad(Coded):
         sent = more[0].astype(np.float64) * scale < size
         return scale, np.where(sent & (scale > 0), 1 + (v < 0), 0)
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        return np.array([0.0, 1.0, -1.0])[symbols] * scales
+    def table(self, scales: Array) -> Array:
+        return np.array([0.0, 1.0, -1.0]) * scales
 
 
 @dataclass(frozen=True)
@@ -545,12 +549,11 @@ class OneBit(Coded):
         return 2
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        negative = (v < 0).astype(np.int64)
+        negative = v < 0
         return single(means(np.abs(v), negative, 2)), negative
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        found: Array = (scales * [1.0, -1.0])[symbols]
-        return found
+    def table(self, scales: Array) -> Array:
+        return scales * [1.0, -1.0]
 
 
 class Signs(Coded):
@@ -560,11 +563,10 @@ class Signs(Coded):
     width: ClassVar[int] = 1
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        return v[:0], (v < 0).astype(np.int64)
+        return v[:0], v < 0
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        found: Array = 1.0 - 2.0 * symbols
-        return found
+    def table(self, scales: Array) -> Array:
+        return np.array([1.0, -1.0])
 
 
 @dataclass(frozen=True)
@@ -610,7 +612,7 @@ class ScaledSign(Coded):
         return 1
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        return single(np.abs(v).mean()), (v < 0).astype(np.int64)
+        return single(np.abs(v).mean()), v < 0
 
-    def values(self, scales: Array, symbols: Array) -> Array:
-        return scales * (1.0 - 2.0 * symbols)
+    def table(self, scales: Array) -> Array:
+        return scales * [1.0, -1.0]

@@ -14,7 +14,7 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, FrameError
 from pslab.tensors.finite import NonFinite
-from pslab.tensors.quantize.codes import Coded, packed, single, unpacked
+from pslab.tensors.quantize.codes import Coded, packed, single
 from pslab.tensors.quantize.rules import E4M3, OneBit, ScaledSign, Unquantized, quantization_traits, truncated
 
 V = (0.3, -0.4, 0.0, 1.2)
@@ -147,14 +147,6 @@ def test_truncated_never_rounds_away_from_zero() -> None:
     found = truncated(v).astype(np.float64)
     assert (np.abs(found) <= np.abs(v)).all()
     np.testing.assert_allclose(found, v, rtol=2.0**-23)
-
-
-@given(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 16]), st.data())
-def test_unpacked_inverts_packed(width: int, data: st.DataObject) -> None:
-    symbols = np.array(data.draw(st.lists(st.integers(0, 2**width - 1), max_size=20)), np.int64)
-    written = packed(symbols, width)
-    assert len(written) == -(-len(symbols) * width // 8)
-    assert unpacked(written, len(symbols), width).tolist() == symbols.tolist()
 
 
 def test_symbols_are_packed_lowest_bits_first() -> None:

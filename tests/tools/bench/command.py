@@ -31,11 +31,13 @@ class Section(NamedTuple):
 SECTIONS = {
     "rounds": Section("a dense round of push and pull, beside shared memory, gloo and pickled pipes",
                       "processes:rounds"),
-    "selection": Section("the selection of a gradient's entries, in read passes", "selection:rows"),
+    "selection": Section("the selection of a gradient's entries, and the codes of values, in read passes",
+                         "selection:rows"),
     "virtual": Section("virtual time, beside the bare gradients; events a second; a message by the number of workers",
                        "virtual:rows"),
     "training": Section("a round of real training, beside torch DDP and bare local steps; lateness of emulated "
                         "messages", "processes:training"),
+    "hooks": Section("a step under torch DDP with pslab's compressors, beside torch's own hooks", "hooks:rows"),
     "layers": Section("requests layer by layer, beside the whole model at once and virtual time", "processes:layers"),
     "mnist": Section("to 98 % of MNIST, beside one process", "processes:mnist"),
     "zipline": Section("ZipLine's variants, beside their published times", "zipline:rows"),

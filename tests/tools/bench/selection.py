@@ -1,4 +1,5 @@
-"""Pruning on one thread: selection in passes over the gradient, and all of pruning as a share of an iteration."""
+"""What pruning and quantization take on one thread: selection and codes in passes over the gradient, and all of pruning
+as a share of an iteration."""
 
 from __future__ import annotations
 
@@ -12,14 +13,18 @@ from torch.nn import functional
 
 from pslab.config.run import Run
 from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.lab.runs.resolve import resolve
+from pslab.tensors.codec import Entries
 from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import Pruner, Setting
 from pslab.tensors.pruning.rules import Deviation, PruningRule, Static
+from pslab.tensors.quantize.push_frames import PushContext, RangeCoding
+from pslab.tensors.quantize.rules import quantization_traits
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
 from tools.bench.measure import Row, interleaved
@@ -34,12 +39,13 @@ CACHE_ENTRIES = 1 << 22
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    """Every threshold of the thesis at both sizes, for Laplace and Gaussian gradients; then the shares."""
+    """Every threshold of the thesis at both sizes, for Laplace and Gaussian gradients; codes; then the shares."""
     seconds = 1.0 if quick else 6.0
     with one_thread():
         for n in SIZES:
             for kind in DRAWS:
                 yield from selections(n, kind, seconds)
+        yield from codes(SIZES[0], seconds)
         yield from shares(seconds / 4)
         yield from as_trained(seconds)
 
@@ -62,6 +68,30 @@ def selections(n: int, kind: str, seconds: float) -> Iterator[Row]:
         density, torch_s = len(rule.select(vectors[0])) / n, spent.get(f"{text} in torch")
         note = f"sends {density:.2%}" + (f"; torch's operators: {torch_s / pass_s:.3g}" if torch_s else "")
         yield Row(f"{text} of {n / 1e6:g} M, {kind}", spent[text], pass_s, "a read pass", bar(density, n), note=note)
+
+
+def codes(n: int, seconds: float) -> Iterator[Row]:
+    """The code of n Gaussian float32 by each quantization rule, and what it is read as, in passes as for selection.
+
+    With what belongs to it: values as float64, random numbers, lengths.
+    """
+    v = DRAWS["gaussian"](n, torch.Generator().manual_seed(0)).numpy()
+    calls: dict[str, Callable[[], object]] = {"max": lambda: np.max(v), "float64": lambda: v.astype(np.float64)}
+    sizes = dict[str, int]()
+    for text in [row.example or name for name, row in ROWS["quantize"].items() if name != "none"]:
+        rule = build("quantize", text)
+        kept = np.zeros(n, v.dtype) if quantization_traits(rule).keeps else None
+        coding = RangeCoding(rule, (0,), np.array([0, n]), v.dtype, context=PushContext(kept=kept))
+        written = coding.write(Entries(n, None, v))
+        sizes[text] = len(written)
+        calls[f"{text}: encode"] = partial(coding.write, Entries(n, None, v))
+        calls[f"{text}: decode"] = partial(coding.read, written, None, n)
+    spent = interleaved(calls, seconds)
+    pass_s = spent.pop("max")
+    for name, taken_s in spent.items():
+        size = sizes.get(name.partition(": ")[0])
+        note = f"{8 * size / n:.3g} bits a value" if size else "a copy as float64"
+        yield Row(f"{name} of {n / 1e6:g} M", taken_s, pass_s, "a read pass", note=note)
 
 
 def shares(seconds: float, batch_size: int = BATCH_SIZE) -> Iterator[Row]:
