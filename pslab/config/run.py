@@ -24,7 +24,7 @@ from pslab.config.fleet import Fleet
 from pslab.config.metric import LOWER, medians, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
 from pslab.config.spec import split
-from pslab.config.table import ROWS
+from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError
 
 SEMANTICS = 5  # raise it when the same Run gives other results than before: old records are then not reused
@@ -250,6 +250,7 @@ class Run:
         newer |= {"whole rounds": 1} if self._ended_torn else {}
         newer |= {"costs of its weights": 1} if self._costs_grow else {}
         newer |= {"stalest of all": 1} if self._missed_stalest else {}
+        newer |= {"votes": 1} if self._voted_by_mean else {}
         newer |= {} if (found := self.products_of(library)) == products.MKL else {"products": found}
         newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
         fields = self.plain()
@@ -278,6 +279,12 @@ class Run:
         """Whether its rate did not see workers that went on with weights that they had, before it looked at all."""
         sync, rate = (each if isinstance(each, str) else "" for each in (self.sync, self.rate))
         return split(sync)[0] == "downpour" and "stalest" in rate
+
+    @property
+    def _voted_by_mean(self) -> bool:
+        """Whether signs that are pushed together were averaged, before the majority decided."""
+        quantize, sync = (find(name, getattr(self, name)) for name in ("quantize", "sync"))
+        return quantize is not None and quantize.name in ("sign", "signum") and (sync is None or sync.averages)
 
     @property
     def _costs_grow(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pslab.config import gpus
-from pslab.config.run import FIELDS, Run
+from pslab.config.run import FIELDS, SEMANTICS, Run, digest_of
 from pslab.errors import ConfigError
 
 
@@ -39,6 +39,15 @@ def test_a_fleet_that_is_only_a_place_is_that_place_however_it_is_written():
         assert Run(fleet={"place": place}) == Run(fleet=place)
         assert Run(fleet={"place": place}).digest == Run(fleet=place).digest
     assert Run(fleet={"place": "local", "worker_cpus": 2}).digest == Run().digest  # of which nothing local is made
+
+
+def test_signs_that_are_pushed_together_are_not_those_that_were_averaged():
+    """The majority decides since; what each of them was before has another digest."""
+    for quantize, sync, moved in (("sign", "bsp", True), ("signum:0.8", "local:2", True), ("sign", "asp", False),
+                                  ("efsign", "bsp", False)):  # fmt: skip
+        run = Run(quantize=quantize, sync=sync)
+        before = digest_of({"semantics": SEMANTICS, **run.plain()})
+        assert (run.digest_on("") != before) == moved
 
 
 def test_the_digest_is_the_same_in_another_process():

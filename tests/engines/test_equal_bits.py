@@ -59,6 +59,18 @@ def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: Sequence[
     assert list(filter(None, (problem(seed, fleet, drawn(seed)) for seed in seeds))) == []
 
 
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("fields", [
+    {"prune": "lowrank:2"}, {"prune": "powersgd:2", "ranges": "layers", "servers": 2}, {"prune": "ef21:5%"},
+    {"prune": "powersgd:1,after=2", "sync": "local:2", "quantize": "fp16"}, {"quantize": "signum"},
+    {"prune": "demo:topk=4,chunk=16", "servers": 3, "ranges": "layers:400"},
+    {"prune": "powersgd:2", "sync": "diloco:2"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("fleet", ["local", "loopback"])
+def test_aggregates_of_pushes_are_the_same_on_every_engine(fleet: str, fields: dict[str, Any]):
+    assert problem(1, fleet, {"sync": "bsp", "workers": 3, "pushes": 21, "learning_rate": 0.02, **fields}) == ""
+
+
 @pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}, {"prune": "dgc:5%", "workers": 3}], ids=str)
 @pytest.mark.parametrize("fleet", ["local", "loopback"])
 def test_with_onednn_all_processes_leave_the_same_bits(fleet: str, fields: dict[str, Any], monkeypatch):

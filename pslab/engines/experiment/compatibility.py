@@ -12,6 +12,7 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError, nearest
 from pslab.protocol.traits import Lengths, traits_of
+from pslab.tensors import aggregates
 from pslab.tensors.codec import frame_bytes
 from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
@@ -32,6 +33,8 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_rate(run, policies["rate"])
     _check_codec(run, policies["prune"])
     _check_quantize(run, policies["prune"], policies["quantize"])
+    _check_matrices(run, policies["prune"], policies["quantize"])
+    _check_aggregate(run, policies, cluster)
     _check_virtual(run, policies, cluster)
     _check_dilation(run, cluster)
     _check_fleet(run)
@@ -88,6 +91,45 @@ def _check_quantize(run: Run, prune: Any, quantize: Any) -> None:
     if quantize.residual and not prune.residual:
         problem = f"keeps what its code loses, and prune={run.prune!r} drops what it does not send"
         raise ConfigError("quantize", run.quantize, f"{problem}: use residual=off in both, or residual=on in both")
+
+
+def _check_matrices(run: Run, prune: Any, quantize: Any) -> None:
+    """A rule of whole matrices sends no places that a codec could write, and moves all weights."""
+    if not rule_traits(prune).matrices:
+        return
+    if run.codec not in ("auto", "dense"):
+        raise ConfigError("codec", run.codec, f"prune={run.prune!r} sends no entries with positions: use codec='auto'")
+    if run.pull != "whole":
+        raise ConfigError("pull", run.pull, f"prune={run.prune!r} changes all weights in each step: use pull='whole'")
+    if quantization_traits(quantize).draws:
+        problem = f"draws its roundings, whose errors prune={run.prune!r} would add up in its residual"
+        raise ConfigError("quantize", run.quantize, f"{problem}: use none, or a rule such as fp16 or int8")
+
+
+def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
+    """What the server keeps of its workers' pushes needs a push of each of them in each step."""
+    rule, traits = policies["prune"], traits_of(policies["sync"])
+    name = aggregates.named(rule, policies["quantize"])
+    if name not in ("", *aggregates.AGGREGATES):
+        problem = f"has the aggregate {name!r}, which nothing computes; {nearest(name, aggregates.AGGREGATES)}"
+        raise ConfigError("prune", run.prune, problem)
+    if name in ("", "vote"):
+        return
+    if not traits.rounds:
+        able = ", ".join(name for name, row in ROWS["sync"].items() if getattr(row.load(), "rounds", False))
+        problem = "needs a push of every worker in each step, and this policy's steps are no rounds"
+        raise ConfigError("prune", run.prune, f"{problem}: use sync: {able}, or another rule, such as static")
+    if name == "coefficients" and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
+        problem = "keeps its momentum at the workers, and the server steps by signs of gradients: use optimizer='sgd'"
+        raise ConfigError("prune", run.prune, f"{problem}, and no policy that pushes changes of the weights")
+    here = run.on_death == "restart" and run.engine == run.fleet == "local" and run.device == "cpu"
+    if name == "estimates" and run.on_death != "stop" and not here:
+        problem = f"prune={run.prune!r} keeps at the server what a dead worker has sent, and its successor forgets it"
+        raise ConfigError("on_death", run.on_death, f"{problem}: use stop")
+    for field in ("leave", "join"):
+        if name == "estimates" and (given := getattr(cluster, field)):
+            problem = f"prune={run.prune!r} keeps at the server what each worker has sent: let all of them stay"
+            raise ConfigError(f"cluster.{field}", dict(given), problem)
 
 
 def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:

@@ -21,10 +21,10 @@ from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.device import Device
+from pslab.tensors.matrices.frames import frames_of
 from pslab.tensors.pruning.pruner import KeptVector, memories
-from pslab.tensors.pruning.rules import Dense
+from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.quantize.push_frames import PushFrames
-from pslab.tensors.quantize.rules import quantization_traits
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.inner import InnerOptimizer
@@ -36,7 +36,7 @@ from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entro
 from pslab.tensors.workload.running_statistics import Running, calibration
 
 SQUARES = "squares"  # the memory of a rate that needs its worker's own
-QUANTIZATION = "quantization"  # the memory of a quantization rule that keeps something
+QUANTIZATION = "quantization"  # the memory of a rule by which frames are written, if it keeps something
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Setup:
         In wall-clock time only where no link is emulated: the weights cross such a link as copies.
         """
         alone = self.cluster.free or self.run.engine != "local"
-        return self.run.pull == "whole" and alone and self.traits.barrier
+        return self.run.pull == "whole" and alone and self.traits.barrier and not self.push_frames.states
 
     @property
     def own(self) -> bool:
@@ -105,12 +105,12 @@ class Setup:
     @property
     def _chosen(self) -> bool:
         """Whether a push holds some entries of a gradient, and not all."""
-        return self.keyed or not isinstance(self.prune, Dense)
+        return self.keyed or not (isinstance(self.prune, Dense) or rule_traits(self.prune).matrices)
 
     @cached_property
     def push_frames(self) -> PushFrames:
         """How pushes become frames."""
-        return PushFrames(self.quantize, self.prune, self.parts, self.keyspace, self.run.codec, self.run.seed)
+        return frames_of(self.quantize, self.prune, self.parts, self.keyspace, self.run.codec, self.run.seed)
 
     @property
     def lists_positions(self) -> bool:
@@ -146,8 +146,8 @@ class Setup:
         pruned = dict[str, KeptVector]()
         if self.sparse:
             pruned = memories(self.prune, len(self.keyspace.layers), size, dtype, self.quantize.residual)
-        if quantization_traits(self.quantize).keeps:  # NumPy reads it, so it does not lie on a GPU
-            pruned[QUANTIZATION] = KeptVector(size, dtype, scalars=True)
+        if kept := self.push_frames.kept:  # NumPy reads it, so it does not lie on a GPU
+            pruned[QUANTIZATION] = KeptVector(kept, dtype, scalars=True)
         squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
         own = {SQUARES: KeptVector(size, dtype)} if squares else {}
         return {**pruned, **own, **methods.memories(self.sync, size, dtype, self.inner)}

@@ -99,7 +99,7 @@ def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     rule = copy.deepcopy(job.prune)
     pruner = pruner_of(rule, job.keyspace, layout.dtype, device.place) if job.sparse else None
     room = memoryview(bytearray(max(size for _, size in job.layout.frames)))
-    kept = np.zeros(layout.size, buffer.numpy().dtype) if QUANTIZATION in layout.memories else None
+    kept = np.zeros(job.push_frames.kept, np.dtype(job.run.dtype)) if QUANTIZATION in layout.memories else None
 
     def choose(step: int) -> None:
         if pruner is not None:

@@ -20,6 +20,7 @@ from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 from pslab.protocol.store import Forget, Order, Snapshot
 from pslab.protocol.worker import buffers_of
+from pslab.tensors.matrices.frames import MatrixFrames
 from pslab.tensors.update import rate_state
 from pslab.tensors.workload.data import rounds
 
@@ -150,12 +151,18 @@ class ServerDriver:
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the policy's method, of how many batches a worker's pass over the data has, and,
         where it is not what the table of pushes adds up to, of what has crossed the network; of quantized pushes, how
-        many entries each range has of each tensor, which decides how long the codes are."""
+        many entries each range has of each tensor, which decides
+        how long the codes are, or its rows, columns and entries."""
         job = self._job
         passed = rounds(job.examples, job.run.workers, job.run.batch_size)
         crossed = {} if self._listed else {"network_bytes": self._network_bytes}
-        tensors = {} if job.push_frames.exact else {
-            "tensors": [[s.stop - s.start for s in job.push_frames.tensors(index)] for index in range(len(job.parts))]}
+        frames, ranges = job.push_frames, range(len(job.parts))
+        if isinstance(frames, MatrixFrames):
+            shapes = [[[*each.shape, each.entries] for each in own] for own in frames.matrices]
+            tensors: dict[str, Any] = {"matrices": shapes}
+        else:
+            tensors = {} if frames.exact else {
+                "tensors": [[s.stop - s.start for s in frames.tensors(index)] for index in ranges]}
         return {"pass_iterations": passed, **crossed, **tensors, **self._shard.facts()}
 
     def diverge(self, message: Diverged, now: float) -> None:

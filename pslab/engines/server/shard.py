@@ -15,6 +15,7 @@ from pslab.engines.experiment.wire import WHOLE
 from pslab.errors import FrameError, WorkerFailed
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
+from pslab.tensors import aggregates
 from pslab.tensors.codec import Entries, decode, encode_into, requested
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.store import Gradient, Part, WeightStore
@@ -35,13 +36,15 @@ class TensorShard:
         stated = [arena.tensor(own[methods.STATED], *job.layout.memories[methods.STATED][:2])
                   for own in job.layout.kept if methods.STATED in own]  # fmt: skip
         self._consensus = methods.at_server(job.sync, job.parts, weights, stated, job.layout.number(arena))
+        self._aggregates = aggregates.at_server(job.prune, job.quantize, job.parts, job.push_frames, job.run.seed,
+                                                job.layout.dtype)  # fmt: skip
         if not job.optimizer.plain_sgd:
             self._warm_up()
         if job.lists_positions:
             job.push_frames.prepare()  # here, and not while a run is timed
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
         self._encoded: tuple[Entries, bytes] | None = None
-        self._found: tuple[int, KeyRange, int, Entries] | None = None
+        self._found: tuple[Any, ...] | None = None  # of a range the last Entries that were laid ready, behind their key
 
     @property
     def weights(self) -> torch.Tensor:
@@ -74,6 +77,8 @@ class TensorShard:
             gradients = self._consensus.adjust(step, gradients)
         elif self._job.keyed:
             gradients = methods.over_users(self._job.sync, self._job.parts[step.range], gradients)
+        if self._aggregates and gradients:
+            gradients = self._aggregates[step.range].adjust(step, gradients)
         if self._rate_states and gradients:
             gradients = self._rate_states[step.range].adjust(step, gradients, computing)
         self._store.step(step.range, gradients, rate, plain=self._job.averages(step))
@@ -96,6 +101,8 @@ class TensorShard:
         if job.run.pull == "range":
             keys = KeyRange(pull.payload.start, pull.payload.stop)
             return self._write(pull, self._of_keys(pull.range, keys, reply.version))
+        if isinstance(own := self._aggregates[pull.range] if self._aggregates else None, aggregates.Factors):
+            return self._write(pull, self._with_factors(own, pull))
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
             return self._write(pull, entries)
@@ -105,6 +112,15 @@ class TensorShard:
         for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
             there.copy_(here)
         return WHOLE
+
+    def _with_factors(self, own: aggregates.Factors, pull: Pull) -> Entries:
+        """The weights of a range, and what its rule is told with them; the same object for the workers of a round."""
+        if self._found is None or self._found[:2] != (pull.range, pull.iteration):
+            values = torch.cat(self._job.parts[pull.range].views(self._store.weights)).numpy()
+            found = np.concatenate([values, own.stated(pull.iteration)])
+            self._found = pull.range, pull.iteration, Entries(len(found), None, found)
+        answer: Entries = self._found[-1]
+        return answer
 
     def _lay_keys(self, pull: Pull) -> int:
         """The weights that a request names, in its order; nothing if it names none."""
@@ -129,7 +145,8 @@ class TensorShard:
             indices = np.concatenate([np.arange(s.start, s.stop) for s in slices])
             values = torch.cat([self._store.weights[s] for s in slices]).numpy()
             self._found = index, keys, version, self._job.parts[index].inside(indices, values)
-        return self._found[3]
+        found: Entries = self._found[3]
+        return found
 
     def _write(self, pull: Pull, entries: Entries) -> int:
         """What is pulled, as a frame; several workers of one round get the same, which is encoded once."""
@@ -155,7 +172,7 @@ class TensorShard:
             if self._job.keyed:
                 return decode(frame, n=self._job.parts[push.range].size)
             step = self._job.traits.gradients_before(push.iteration)
-            return self._job.push_frames.read(frame, push.range, step)
+            return self._job.push_frames.read(frame, push.range, step, push.iteration)
         except FrameError as error:
             raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
 

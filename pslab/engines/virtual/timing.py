@@ -33,9 +33,11 @@ from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import ConfigError
 from pslab.protocol.server import Reply, Step
-from pslab.tensors.codec import sliced_bytes, spread_bytes
+from pslab.tensors.codec import frame_bytes, sliced_bytes, spread_bytes
+from pslab.tensors.matrices.frames import MatrixFrames
 from pslab.tensors.pruning.pruner import sent
 from pslab.tensors.pruning.range_push import Ranges
+from pslab.tensors.pruning.rules import rule_traits
 from pslab.tensors.workload.data import rounds
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -109,6 +111,9 @@ class Sizes:
             logs = self._unchanged[index]
             changed = round(-math.expm1(logs[reply.version] - logs[reply.pull.version]) * part.size)
             return spread_bytes(part.size, changed, self._job.layout.dtype.itemsize)
+        if isinstance(frames := self._job.push_frames, MatrixFrames) and frames.states:
+            told = sum(frames.stated(reply.pull.range, reply.pull.iteration))
+            return frame_bytes(self._job.parts[reply.pull.range].size + told, self._job.layout.dtype.itemsize)
         if self._job.run.pull != "range":
             return WHOLE
         pull, part = reply.pull, self._job.parts[reply.pull.range]
@@ -163,6 +168,8 @@ class NoGradients:
         job, run = self._job, self._job.run
         each = max(1, rounds(job.examples, run.workers, run.batch_size))
         pieces = tuple(sent(job.prune, job.keyspace, job.traits.gradients_before(iteration) / each))
+        if rule_traits(job.prune).matrices:
+            return [list(job.push_frames.spread_bytes(index, pieces, iteration)) for index in range(len(job.parts))]
         if pieces not in self._sent:
             self._sent[pieces] = [list(job.push_frames.spread_bytes(index, pieces)) for index in range(len(job.parts))]
         return self._sent[pieces]

@@ -23,6 +23,7 @@ from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
 from pslab.tensors.codec import Entries, decode, encode_into, frame_length, write_into
 from pslab.tensors.finite import NonFinite, checked_finite, is_finite
+from pslab.tensors.matrices.frames import MatrixFrames
 from pslab.tensors.pruning.pruner import Pruner, Setting, zeros
 from pslab.tensors.pruning.range_push import RangePruner, pruner_of
 from pslab.tensors.update import rate_state
@@ -258,16 +259,17 @@ class Producer:
             chosen = pruner.prune(gradient, step, self._computing.summed if self._computing else ())
         indices, values = (found.numpy() for found in self._device.fetch(*chosen))
         selected_s, found = time.monotonic(), []
-        lost = torch.zeros(job.layout.size, dtype=job.layout.dtype) if job.quantize.residual else None
+        frames = job.push_frames
+        lost = torch.zeros(job.layout.size, dtype=job.layout.dtype) if frames.feeds_back else None
         for index in ranges:
             part, (offset, room) = job.parts[index], job.layout.frames[index]
             entries, frame = part.inside(indices, values), self._up[buffer][offset : offset + room]
-            size = job.push_frames.write(frame, index, entries, self._worker, step, self._quantization)
-            found.append(Gradient(size, len(entries.values), loss))
+            size = frames.write(frame, index, entries, self._worker, step, self._quantization, iteration)
+            found.append(Gradient(size, frames.count(index, entries, iteration), loss))
             if lost is not None:
                 part.add(lost, entries, 1.0)
-            if lost is not None or (self._reads_own and not job.push_frames.exact):
-                entries = job.push_frames.read(frame[:size], index, step)
+            if lost is not None or (self._reads_own and not frames.exact):
+                entries = frames.sent(frame[:size], index, step, iteration, self._quantization)
             if lost is not None:
                 part.add(lost, entries, -1.0)
             if self._range is not None and self._reads_own:
@@ -289,7 +291,13 @@ class Producer:
             return
         part, (offset, _) = self._job.parts[index], self._job.layout.frames[index]
         if size_bytes != WHOLE:
-            entries = decode(in_turn(self._down, iteration)[offset : offset + size_bytes], n=part.size)
+            frame, frames = in_turn(self._down, iteration)[offset : offset + size_bytes], self._job.push_frames
+            if isinstance(frames, MatrixFrames) and frames.states:
+                assert self._quantization is not None
+                told = sum(frames.stated(index, iteration))
+                entries = frames.install(index, iteration, decode(frame, n=part.size + told), self._quantization)
+            else:
+                entries = decode(frame, n=part.size)
             part.put(self._held, entries)
             self._came += [(index, entries)] if self._reads_own else []
         elif self._job.traits.eager:
@@ -346,7 +354,8 @@ class Producer:
         """An own push, as far as weights have come since that overwrote it."""
         part, offset = self._job.parts[write.range], self._job.layout.frames[write.range][0]
         frame = self._up[self._buffer(write.iteration)][offset : offset + write.size_bytes]
-        pushed = self._job.push_frames.read(frame, write.range, self._job.traits.gradients_before(write.iteration))
+        step = self._job.traits.gradients_before(write.iteration)
+        pushed = self._job.push_frames.read(frame, write.range, step, write.iteration)
         for index, came in self._came:
             if index == write.range:
                 part.add(self._held, common(pushed, came), -write.rate)
@@ -366,7 +375,7 @@ class Producer:
             return
         offset, _ = self._job.layout.frames[index]
         step = self._job.traits.gradients_before(iteration)
-        entries = self._job.push_frames.read(self._up[buffer][offset : offset + size_bytes], index, step)
+        entries = self._job.push_frames.read(self._up[buffer][offset : offset + size_bytes], index, step, iteration)
         part.add(self._shared_weights, entries, -rate)
 
     def _to_device(self, part: Part | None = None) -> None:

@@ -103,7 +103,8 @@ def bytes_up(r: Reading) -> list[str]:
     else:
         if (values := _value_bounds(r, k, size)) is None:
             return ["its tensors do not make up its ranges: how long quantized pushes may be is unknown"]
-        shared = not r.keyed and rule_traits(r.prune).shared
+        traits = rule_traits(r.prune)
+        shared = not r.keyed and (traits.shared or traits.matrices)
         low, high = (0 * k, 0 * k) if shared else position_bounds(k, size, r.run.codec)
         start = np.where((k == 0) & r.keyed, 0, START)
         least, most = start + values[0] + low, start + values[1] + high
@@ -118,6 +119,8 @@ def bytes_up(r: Reading) -> list[str]:
 def _value_bounds(r: Reading, k: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """The least and the most bytes that the values of each push take, of k of the entries of its range; None if the
     record does not say of which tensors these are, and needs to."""
+    if rule_traits(r.prune).matrices and not r.keyed:
+        return _matrix_bounds(r, k, size)
     if isinstance(rule := r.quantize, Unquantized):
         return k * r.itemsize, k * r.itemsize
     tensors = r.facts.get("tensors", [])
@@ -135,6 +138,38 @@ def _value_bounds(r: Reading, k: np.ndarray, size: np.ndarray) -> tuple[np.ndarr
     return low, high
 
 
+def _matrix_bounds(r: Reading, k: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The least and the most bytes of pushes of whole matrices; none that hold another number of values."""
+    matrices, pushed = _matrices(r), np.stack([r.pushes.range, r.pushes.iteration, size])
+    pairs, which = np.unique(pushed.astype(np.int64), axis=1, return_inverse=True)
+    found = list[tuple[int, float, float]]()
+    for index, turn, whole in pairs.T.tolist():
+        own = matrices[index] if index < len(matrices) else []
+        if sum(entries for *_, entries in own) != whole:
+            return None
+        counts = [min(r.prune.count((rows, columns), turn), entries) for rows, columns, entries in own]
+        each = [(n * r.itemsize,) * 2 if isinstance(r.quantize, Unquantized) else r.quantize.bounds(n) for n in counts]
+        places = r.prune.place_bytes * sum(counts)
+        found.append((sum(counts), sum(low for low, _ in each) + places, sum(high for _, high in each) + places))
+    count, low, high = np.array(found, float).reshape(-1, 3)[which.ravel()].T
+    return np.where(k == count, low, np.nan), np.where(k == count, high, np.nan)
+
+
+def _matrices(r: Reading) -> list[list[tuple[int, int, int]]]:
+    """Rows, columns and entries of each matrix of each range, as the manifest says."""
+    return [[(int(rows), int(columns), int(entries)) for rows, columns, entries in own]
+            for own in r.facts.get("matrices", [])]  # fmt: skip
+
+
+def _told(r: Reading) -> np.ndarray:
+    """The values that come with the weights after each push for its rule."""
+    if not (matrices := _matrices(r)) or not hasattr(r.prune, "stated"):
+        return np.zeros(r.pushes.size)
+    rows = zip(r.pushes.range.tolist(), r.pushes.iteration.tolist(), strict=True)
+    return np.array([sum(r.prune.stated(each[:2], turn + 1) for own in matrices[index : index + 1] for each in own)
+                     for index, turn in rows])  # fmt: skip
+
+
 def bytes_down(r: Reading) -> list[str]:
     """A pull of all weights is a dense frame; every pull but each worker's last was answered."""
     h, down, raw, size = r.pushes, r.numbers["bytes_down"], r.numbers["bytes_down_raw"], _sizes(r)
@@ -143,7 +178,7 @@ def bytes_down(r: Reading) -> list[str]:
     last[h.predecessors()[1]] = False
     answered = (raw == size * r.itemsize) & ((down >= START) | r.keyed)
     if r.run.pull == "whole":
-        answered &= down == START + size * r.itemsize
+        answered &= down == START + (size + _told(r)) * r.itemsize
     elif r.keyed:  # values in the request's order, without positions
         k = (down - START) / r.itemsize
         answered &= (down == 0) | ((k == np.round(k)) & (k > 0) & (k <= size))

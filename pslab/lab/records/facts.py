@@ -93,7 +93,7 @@ FACTS: dict[str, FactType] = {
     "rewinds": listed(body(seconds=SECONDS, how=TEXT, pushes=COUNT, to_pushes=COUNT, to_seconds=SECONDS)),
     "resumed": listed(body(pushes=COUNT, made=TEXT)),
     "faults": mapped(COUNT), "faulted": listed(row(TEXT, TEXT, COUNT, _PART, _PART, SECONDS)),
-    "tensors": listed(listed(COUNT)),
+    "tensors": listed(listed(COUNT)), "matrices": listed(listed(row(COUNT, COUNT, COUNT))),
     "skips": listed(row(COUNT, COUNT, COUNT)), "residuals": listed(listed(NUMBER)), "sweeps": listed(listed(NUMBER)),
     "layers_s": listed(listed(NUMBER) | NUMBER) | NUMBER, "costs": mapped(NUMBER),
     "emulation": _EMULATION, "repeated_after": _EMULATION, "environment": mapped(FactType("plain", lambda value: True)),

@@ -202,7 +202,12 @@ class Pruner:
             v.guess = self._guesses.get(place.start)
             return v
         added = self._with_momentum(gradient, place)
-        return added if self.residual is None else self.residual[place].add_(added)
+        if self._traits.estimates and self.residual is not None:
+            return added + self.residual[place]
+        if self.residual is None:
+            return added
+        own = self.residual[place]
+        return (own if self._traits.decay == 1 else own.mul_(self._traits.decay)).add_(added)
 
     def _taken(self, v: select.Vector, indices: torch.Tensor, place: slice) -> torch.Tensor:
         """The entries that are sent: the memories no longer have them."""
@@ -213,7 +218,9 @@ class Pruner:
         values = v.index_select(0, indices)
         if self._traits.scale is not None:
             values.mul_(self._traits.scale(len(v)))
-        if self.residual is not None:
+        if self._traits.estimates and self.residual is not None:
+            self.residual[place].index_add_(0, indices, values, alpha=-1)
+        elif self.residual is not None:
             v.index_fill_(0, indices, 0.0)
         if masked is not None:
             masked.index_fill_(0, indices, 0.0)

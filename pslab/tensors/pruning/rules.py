@@ -50,6 +50,10 @@ class RuleTraits:
     masking: bool = False
     shared: bool = False  #: it draws the same for all workers: places(n, draw) says where, and no frame does
     scale: Callable[[int], float] | None = None  #: scale(n): the factor of the entries that are sent of n
+    decay: float = 1.0  #: the residual is multiplied by this before a gradient is added
+    estimates: bool = False  #: the residual is minus the sum of what was sent: the difference to a gradient is pruned
+    matrices: bool = False  #: pushes are made of whole matrices: see `pslab.tensors.matrices.frames`
+    aggregate: str = ""  #: what the server makes of the pushes of a step: see `pslab.tensors.aggregates`
     clip: float | None = None  #: the norm that gradients are scaled down to, times the root of the number of workers
 
 
@@ -280,6 +284,35 @@ class Threshold:
     def select(self, v: select.Vector) -> torch.Tensor:
         """The sorted indices with |v| >= theta."""
         return select.reaching(v, self.theta)
+
+
+@dataclass(frozen=True)
+class EF21:
+    """The largest `fraction` of each layer of the difference of a gradient and its estimate, the sum of those sent.
+
+    The server adds the mean of the differences to an estimate of its own, and steps by that: nothing is added to the
+    next gradient, and each step moves all weights. Needs rounds.
+
+    Source: Richtárik et al. (NeurIPS 2021)
+    """
+
+    residual: ClassVar[bool] = True  # minus the estimate
+    estimates: ClassVar[bool] = True
+    aggregate: ClassVar[str] = "estimates"
+    compiled: ClassVar[bool] = False
+
+    fraction: Annotated[float, SHARE, "of each layer's entries that is sent"]
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def sends(self, n: int) -> int:
+        """The number of entries sent of n."""
+        return select.share(self.fraction, n)
+
+    def select(self, v: select.Vector) -> torch.Tensor:
+        """The sorted indices of the k largest |v|."""
+        return select.top(v, self.sends(len(v)))
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,12 @@ class PushFrames:
         self._dtype = torch.empty(0, dtype=keyspace.dtype).numpy().dtype
         self.exact = isinstance(rule, Unquantized)  #: whether a reader has the very entries that were written
         self._codings = None if self.exact else [self._coding(rule, index) for index in range(len(parts))]
-        self.shares = rule_traits(prune).shared  #: whether the places are in no frame
+        traits = rule_traits(prune)
+        self.shares = traits.shared  #: whether the places are in no frame
+        self.kept = keyspace.size if quantization_traits(rule).keeps else 0  #: values that a worker keeps for the rules
+        #: whether a worker's residual has what the codes of its push lose
+        self.states = False  #: whether something comes with the weights for the rules
+        self.feeds_back = rule.residual or (traits.estimates and not self.exact)
         self._drawn = dict[int, Array]()  # by step, of the last ones: workers ask for those of nearly the same steps
 
     def prepare(self) -> None:
@@ -147,12 +152,17 @@ class PushFrames:
         if not self.exact:
             loops()
 
+    def count(self, index: int, entries: Entries, turn: int) -> int:
+        """The number of values in the frame of these entries of a range."""
+        return len(entries.values)
+
     def write(
-        self, buffer: memoryview, index: int, entries: Entries, worker: int, step: int, kept: Array | None = None
-    ) -> int:
+        self, buffer: memoryview, index: int, entries: Entries, worker: int, step: int, kept: Array | None = None,
+        turn: int | None = None,
+    ) -> int:  # fmt: skip
         """Write the frame of a range's entries, of a worker's step, to the start of a buffer; its length in bytes.
 
-        `kept` ([size]) is what a rule keeps of this worker.
+        `kept` is what the rules keep of this worker, `turn` the number of its push: that of the step if it is None.
 
         Raises:
             NonFinite: a scale of the values is too large for float32.
@@ -165,7 +175,7 @@ class PushFrames:
             return encode_into(buffer, Entries(len(entries.values), None, entries.values), "dense", coding)
         return encode_into(buffer, entries, self._codec, coding)
 
-    def read(self, frame: memoryview | bytes, index: int, step: int) -> Entries:
+    def read(self, frame: memoryview | bytes, index: int, step: int, turn: int | None = None) -> Entries:
         """The entries of a range's push of a step.
 
         Raises:
@@ -178,6 +188,12 @@ class PushFrames:
         if coding is not None:
             coding = replace(coding, places=places)
         return Entries(n, places, decode(frame, len(places), coding).values)
+
+    def sent(
+        self, frame: memoryview | bytes, index: int, step: int, turn: int | None = None, kept: Array | None = None
+    ) -> Entries:
+        """What the server makes of this push alone, of a worker for which the rules keep this: entries of the range."""
+        return self.read(frame, index, step, turn)
 
     def places(self, index: int, step: int) -> Array:
         """The places in a range (int64) that all workers push of a step, where a rule draws them for all."""
@@ -197,7 +213,9 @@ class PushFrames:
         coding = self._codings[index]
         return max(exact, largest_frame_bytes(n, 0) + coding.bounds(np.diff(coding.edges))[1])
 
-    def spread_bytes(self, index: int, pieces: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+    def spread_bytes(
+        self, index: int, pieces: Sequence[tuple[int, int, int]], turn: int = 0
+    ) -> tuple[int, int]:
         """The length of a frame of entries of a range, and their number, where of each of the pieces (start, stop, k)
         of the flat vector k entries, evenly spread, are sent."""
         held = [sum(evenly(own, piece) for piece in pieces) for own in self.tensors(index)]

@@ -71,6 +71,7 @@ class QuantizationTraits:
     draws: bool = False  #: the call is encode(v, u), with chance u, float32 [n] in [0, 1)
     keeps: bool = False  #: the call is encode(v, kept), with a vector [n] of the piece, zeros at first, to be changed
     every: bool = False  #: it needs every entry of the gradient: none is pruned before
+    aggregate: str = ""  #: what the server makes of the pushes of a step: see `pslab.tensors.aggregates`
     length: Callable[[Array, int], int] | None = None  #: length(code, n): of a code with more behind it, if it varies
 
 
@@ -560,6 +561,7 @@ class Signs(Coded):
     """Signs alone."""
 
     every: ClassVar[bool] = True  # of a pruned vector, signs would move each entry that is sent by the same
+    aggregate: ClassVar[str] = "vote"
     width: ClassVar[int] = 1
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
@@ -573,6 +575,8 @@ class Signs(Coded):
 class Sign(Signs):
     """The sign: 1 or -1, and 1 of 0. Steps are as long as the learning rate: use about 1/100 of SGD's.
 
+    Of pushes that are applied together the majority decides, and 1 in a tie.
+
     Source: Bernstein et al. (ICML 2018)
     """
 
@@ -581,7 +585,7 @@ class Sign(Signs):
 
 @dataclass(frozen=True)
 class Signum(Signs):
-    """The sign of a momentum m = beta m + (1 - beta) v that each worker keeps: 1 or -1, and 1 of 0.
+    """The sign of a momentum m = beta m + (1 - beta) v that each worker keeps: 1 or -1, and 1 of 0; by majority, too.
 
     Source: Bernstein et al. (ICML 2018)
     """

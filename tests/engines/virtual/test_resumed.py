@@ -45,6 +45,8 @@ FAST: list[dict[str, Any]] = [
     {"sync": "asp", "quantize": "signum"},
     {"sync": "eager", "quantize": "efsign"},
     {"sync": "asp", "prune": "randomk:5%", "quantize": "onebit", "pull": "changed"},
+    {"sync": "asp", "prune": "lowrank:2"},
+    *({"sync": "bsp", "prune": prune} for prune in ("powersgd:2", "ef21:5%", "demo:topk=4,chunk=16")),
 ]  # fmt: skip
 SLOW: list[dict[str, Any]] = [
     *({"sync": row.small or row.example or row.name, **PRUNED} for row in ROWS["sync"].values() if row.name != "admm"),
@@ -56,7 +58,7 @@ SLOW: list[dict[str, Any]] = [
       for more in ({}, PRUNED)),
     *({"sync": "asp", "rate": row.example or row.name, **PRUNED} for row in ROWS["rate"].values()),
     *({"sync": "asp", "prune": row.example or row.name, "pull": "changed"} for row in ROWS["prune"].values()
-      if row.name != "range"),
+      if row.name not in ("range", "lowrank", "powersgd", "ef21", "demo")),
     *({"sync": "asp", "quantize": row.example or row.name} for row in ROWS["quantize"].values()),
     {"sync": "asp", "on_nonfinite": "skip"},
     *PORTABLE,

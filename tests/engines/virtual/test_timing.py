@@ -41,6 +41,9 @@ LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_s
      {"quantize": "efsign", "ranges": "layers", "cluster": LINK},
      {"prune": "randomk:5%", "quantize": "int8", "cluster": THIN, "sync": "local:3"},
      {"prune": "range:5", "pull": "range", "quantize": "e3m0", "cluster": THIN, "sync": "eager"},
+     {"prune": "lowrank:1", "sync": "asp", "ranges": "layers:400", "cluster": LINK},
+     {"prune": "powersgd:2,after=2", "quantize": "fp16", "cluster": THIN, "sync": "local:2"},
+     {"prune": "demo:topk=4,chunk=16", "cluster": LAB},
      {"prune": "static:5%", "codec": "bitmap", "sync": "local:3", "cluster": LAB, "optimizer": "sgd:momentum=0.5"}],
     ids=str,
 )  # fmt: skip
@@ -84,7 +87,7 @@ def test_an_answer_has_what_the_pushes_since_the_last_one_change():
 @pytest.mark.parametrize("fields", [{"prune": "std:2"}, {"prune": "dynamic"}, {"prune": "static:1%,mode=frozen"},
                                     {"prune": "std:2,warm_up=1"}, {"pull": "keys"}], ids=str)  # fmt: skip
 def test_pushes_of_unknown_length_need_tensors(fields: dict[str, Any]):
-    with pytest.raises(ConfigError, match="how much is sent: use none, static, dgc, randomk, with pull='whole'"):
+    with pytest.raises(ConfigError, match=r"how much is sent: use none, static, dgc, .*, with pull='whole'"):
         resolve(tiny(engine="timing", cluster=LAB, **fields))
 
 

@@ -42,7 +42,8 @@ def steps(count: int, **fields: Any) -> tuple[torch.Tensor, torch.Tensor, Produc
             for index, payload in enumerate(payloads):
                 at = in_turn(job.layout.up[0], iteration) + job.layout.frames[index][0]
                 frame = arena.bytes(at, payload.size_bytes)
-                job.parts[index].add(sent, job.push_frames.read(frame, index, iteration), 1.0)
+                read = job.push_frames.sent(frame, index, iteration, kept=worker._quantization)
+                job.parts[index].add(sent, read, 1.0)
     return total, sent, worker
 
 
@@ -61,6 +62,28 @@ def test_pruned_and_quantized_pushes_lose_nothing(prune: str, quantize: str):
     total, sent, worker = steps(5, prune=prune, quantize=quantize)
     torch.testing.assert_close(sent + worker._memories["residual"], total, rtol=0, atol=1e-12)
     assert 0 < (sent != 0).sum() < len(sent)
+
+
+@pytest.mark.parametrize("prune", ["lowrank:2", "powersgd:2", "powersgd:1,after=2", "lowrank:1,square=on",
+                                   "demo:topk=4,chunk=16,decay=1"])  # fmt: skip
+@pytest.mark.parametrize("quantize", ["none", "fp16", "int8:7", "onebit"])
+def test_pushes_of_whole_matrices_lose_nothing(prune: str, quantize: str):
+    total, sent, worker = steps(5, prune=prune, quantize=quantize)
+    torch.testing.assert_close(sent + worker._memories["residual"], total, rtol=0, atol=1e-12)
+    assert worker._memories["residual"].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("quantize", ["none", "fp16", "int8:7", "onebit", "qsgd:4"])
+def test_an_estimate_is_the_sum_of_what_was_sent(quantize: str):
+    _, sent, worker = steps(5, prune="ef21:10%", quantize=quantize)
+    torch.testing.assert_close(-worker._memories["residual"], sent, rtol=0, atol=1e-12)
+    assert 0 < (sent != 0).sum() < len(sent)
+
+
+def test_factors_without_a_residual_drop_what_they_lose():
+    total, sent, worker = steps(1, prune="lowrank:2,residual=off")
+    assert "residual" not in worker._memories
+    assert 0.01 < float((total - sent).norm() / total.norm()) < 1
 
 
 def test_without_a_residual_of_its_own_the_code_drops_what_it_loses():
@@ -132,7 +155,10 @@ def test_every_rule_but_one_takes_a_residual():
      {"quantize": "e3m0:64", "prune": "threshold:0.02", "pull": "changed"}, {"quantize": "onebit", "prune": "adaq:5%"},
      {"quantize": "efsign", "prune": "randomk:5%", "servers": 2}, {"prune": "randomk:5%", "ranges": "layers:400"},
      {"quantize": "int8", "prune": "range:7", "pull": "range", "sync": "eager"},
-     {"quantize": "fp8", "sync": "downpour:2,2"}, {"quantize": "sign", "learning_rate": 0.001}],
+     {"quantize": "fp8", "sync": "downpour:2,2"}, {"quantize": "sign", "learning_rate": 0.001},
+     {"prune": "lowrank:2", "sync": "asp"}, {"prune": "lowrank:1,square=on,after=2", "quantize": "fp16"},
+     {"prune": "powersgd:2", "sync": "local:2"}, {"prune": "powersgd:1", "quantize": "inceptionn", "ranges": "layers"},
+     {"prune": "demo:topk=4,chunk=16", "learning_rate": 0.003}, {"prune": "ef21:5%", "quantize": "int8"}],
     ids=str,
 )  # fmt: skip
 def test_the_record_of_a_quantized_run_is_valid_and_one_with_other_bytes_is_not(fields: dict[str, Any]):
