@@ -51,7 +51,7 @@ class Computing:
     ) -> None:  # fmt: skip
         run = job.run
         self._job = job
-        alone = Applied(run.workers, 1, False, run.push_weight, 0, 0, 0)
+        alone = Applied(run.workers, 1, False, job.push_weight, 0, 0, 0)
         self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype)
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
