@@ -38,7 +38,10 @@ class Pull(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Server -> worker: the reply to a pull. These weights contain `own` of the worker's own pushes."""
+    """Server -> worker: the reply to a pull. These weights contain `own` of the worker's own pushes.
+
+    The server had `gradients` of all workers when it was made, if the policy's workers are to know.
+    """
 
     worker: int
     range: int
@@ -46,6 +49,7 @@ class Weights(NamedTuple):
     version: int
     payload: Any = None
     own: int = 0
+    gradients: int = 0
 
 
 class Ack(NamedTuple):

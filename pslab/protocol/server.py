@@ -59,7 +59,8 @@ class Discard(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Effect: send the worker the weights of the range, which contain `own` of its pushes.
+    """Effect: send the worker the weights of the range, which contain `own` of its pushes, and how many `gradients` of
+    all workers have come, if the policy's workers are to know.
 
     `released_by` is the worker for which it waited, or NO_WORKER. `empty`: it goes on with the weights that it has.
     """
@@ -69,6 +70,7 @@ class Reply(NamedTuple):
     released_by: int
     own: int = 0
     empty: bool = False
+    gradients: int = 0
 
 
 class Refuse(NamedTuple):
@@ -299,7 +301,8 @@ class Server:
         if new:
             self._new.remove((pull.worker, index))
         goes_on = not (new or self.traits.fetches(pull.iteration))
-        return Reply(pull, pull.version if goes_on else part.version, released_by, own, goes_on)
+        gradients = self.gradients if self.traits.counted else 0
+        return Reply(pull, pull.version if goes_on else part.version, released_by, own, goes_on, gradients)
 
     def _step(self, part: Range, index: int, decision: Apply | Aggregate) -> Step:
         aggregate = isinstance(decision, Aggregate)

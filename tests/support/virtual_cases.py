@@ -29,6 +29,7 @@ PORTABLE: list[dict[str, Any]] = [
       for sync in ("eager", "eager:1", "local:3", "downpour:2,3", "backup:1")
       for more in ({}, {"prune": "static:5%", "pull": "changed"})),
     {"sync": "admm:3"},
+    {"sync": "adiloco:3", "learning_rate": 0.01, "schedule": "linear"},
     {"sync": "diloco:3", "learning_rate": 0.01, "prune": "static:5%", "pull": "changed"},
     *({"sync": sync, "prune": f"range:{size}", **THIN} for sync in ("bsp", "ssp:3", "eager") for size in (5, "fit")),
 ]  # fmt: skip

@@ -169,7 +169,7 @@ class _Record:
 _KINDS: tuple[tuple[Any, ...], ...] = (
     (Push, "HIqqqqddq", Gradient),
     (Pull, "HIqqqqdq", Wanted),
-    (Weights, "HIqqqhdddddq", Answer),
+    (Weights, "HIqqqhdddddqq", Answer),
     (Ack, "HIqdd", Taken),
     (Go, "dqq"),
     (Stop, "h"),

@@ -307,7 +307,7 @@ class ServerDriver:
         pushed_s, applied_s = dealt or (begin_s, begin_s)
         asked_s = self._asked_s.get(key, begin_s)
         answer = Answer(size_bytes, reply.released_by, pushed_s, applied_s, asked_s, begin_s, done_s)
-        weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
+        weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own, reply.gradients)
         place = worker, self._server_of[index]
         frame = [*self._outbox.pop(place, ()), weights]
         self._ledger.answered(weights)

@@ -85,6 +85,8 @@ def test_what_is_no_message_of_the_run_is_refused(message: Any, words: str):
 def test_a_worker_refuses_too_much_of_its_server():
     with pytest.raises(FrameError, match="a Weights of range 0 brings"):
         Buffers().messages.checked(weights(10**9), TO_WORKER)
+    with pytest.raises(FrameError, match="says that the server has -1 gradients"):
+        Buffers().messages.checked(weights(WHOLE)._replace(gradients=-1), TO_WORKER)
     with pytest.raises(FrameError, match="a Pull of range 0 brings"):
         Buffers(**KEYED).messages.checked(pull(10**9), TO_SERVER)
 
