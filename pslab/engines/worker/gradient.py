@@ -52,7 +52,8 @@ class Computing:
         run = job.run
         self._job = job
         alone = Applied(run.workers, 1, False, job.push_weight, 0, 0, 0)
-        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype)
+        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype,
+                                        run.workers)  # fmt: skip
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)

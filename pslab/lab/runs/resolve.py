@@ -32,7 +32,7 @@ from pslab.tensors.partitioning.traffic import used
 from pslab.tensors.products import check_products
 from pslab.tensors.sparse import SparseInputs, on_keys
 from pslab.tensors.update.inner import InnerOptimizer, resolve_inner
-from pslab.tensors.update.methods import INNER
+from pslab.tensors.update.methods import TRAINING
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
@@ -113,7 +113,7 @@ def _optimizers(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | No
         step = first_step(sync, run.workers)
         return spec.of(1 if step is not None and step.aggregate else run.workers)
 
-    if traits_of(sync).method != INNER:
+    if traits_of(sync).method not in TRAINING:
         for name in ("inner", "outer_learning_rate"):
             if (value := getattr(run, name)) != FIELDS[name].default:
                 problem = "is for workers that train by themselves between two exchanges: set sync='diloco:20', say"
