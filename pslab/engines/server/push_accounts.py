@@ -52,11 +52,11 @@ class PushAccounts:
 
     def counted(self, step: Step) -> bool:
         """A step was decided, and is or will be applied; whether an iteration was complete with it."""
-        complete, traits = False, self._job.traits
+        complete = False
         for push in step.pushes:
             if self._ranges == 1 or self._complete(push):
                 complete = True
-                self.applied += traits.gradients(push.iteration)
+                self.applied += push.steps
         return complete
 
     def applied_at(self, step: Step, now: float) -> None:

@@ -126,15 +126,17 @@ class Computing:
         return gradient
 
     def iteration(
-        self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True, counted: int = 0
+        self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True, counted: int = 0,
+        assigned: range | None = None,
     ) -> float:
         """All gradients of an iteration, on batches that come `ahead` batches later; their mean loss.
 
         In the buffer is what they make, which is to be pushed; the weights stay as they are. `fetched`: they are new.
-        `counted`: the gradients that the server had of all workers, if the policy's workers are to know.
+        `counted`: the gradients that the server had of all workers, if the policy's workers are to know; `assigned`:
+        those of the iteration, by their numbers, if the policy says so.
         """
         job, traits = self._job, self._job.traits
-        steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
+        steps = assigned or range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
         batches = [step + ahead for step in steps]
         if traits.repeats:
             batches = [batch % self._reader.batches.rounds for batch in batches]

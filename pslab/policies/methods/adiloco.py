@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pslab.config.parameters import Bounds, check
 from pslab.policies.methods.diloco import DiLoCo
 from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.ssp import SSP
-from pslab.protocol.messages import Decisions, SyncEvent
+from pslab.protocol.messages import Decisions, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
+
+
+class WorkerPace(NamedTuple):
+    """How fast a worker is: since when it computes, of how many steps, and steps per second of its last push."""
+
+    worker: int
+    released_s: float
+    steps: int
+    speed: float = 0.0  #: 0: not known
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,10 @@ class AsyncDiLoCo:
     its weights are read. The outer optimizer is delayed Nesterov with a period of as many pushes as there are workers,
     unless the run names another, by which a push counts `push_weight`. With one worker it is DiLoCo.
 
+    `dylu` (dynamic local updates) lets slow workers push as often as fast ones: a worker's next push is made of
+    max(1, floor(period v / max v)) steps, where v are the steps per second of each worker's last push, from the instant
+    at which it was released to that at which the push came. Its first has `period`.
+
     Source: Liu et al. (arXiv 2401.09135, 2024)
     """
 
@@ -30,6 +43,7 @@ class AsyncDiLoCo:
         int | None, Bounds(at_least=0), "exchanges that a worker may be ahead of the slowest; none: no bound"
     ] = None
     fresh: Annotated[bool, "a worker's optimizer begins anew after each exchange"] = False
+    dylu: Annotated[bool, "as few steps of slower workers as they do while the fastest does `period`"] = False
     method: ClassVar[str] = "inner"
     changes: ClassVar[bool] = True
     counted: ClassVar[bool] = True
@@ -53,8 +67,39 @@ class AsyncDiLoCo:
         """The gradients that a worker has computed before this iteration."""
         return iteration * self.period
 
+    @property
+    def assigns(self) -> bool:
+        return self.dylu
+
+    @property
+    def whole(self) -> bool:
+        return self.dylu  # all ranges of a push have one number of steps
+
     def initial(self, workers: tuple[int, ...]) -> Any:
-        return self.gate.initial(workers)
+        state = self.gate.initial(workers)
+        return (state, frozenset(WorkerPace(worker, 0.0, self.period) for worker in workers)) if self.dylu else state
 
     def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
-        return self.gate.step(state, event, clocks)
+        if not self.dylu:
+            return self.gate.step(state, event, clocks)
+        state, paces = state[0], {pace.worker: pace for pace in state[1]}
+        if isinstance(event, Left):
+            paces.pop(event.worker, None)
+        elif isinstance(event, Pushed) and (own := paces[event.worker]).released_s < event.now:
+            paces[event.worker] = own._replace(speed=own.steps / (event.now - own.released_s))
+        state, decisions = self.gate.step(state, event, clocks)
+        found = list[Any]()
+        for each in decisions:
+            if isinstance(each, Start):
+                speed = paces[each.worker].speed if each.worker in paces else 0.0
+                steps = self._fitted(speed, max((pace.speed for pace in paces.values()), default=0.0))
+                paces[each.worker] = WorkerPace(each.worker, event.now, steps, speed)
+                each = each._replace(steps=steps)
+            found.append(each)
+        return (state, frozenset(paces.values())), tuple(found)
+
+    def _fitted(self, speed: float, fastest: float) -> int:
+        """The steps of a worker of this speed, if it is known."""
+        if not speed:
+            return self.period
+        return max(1, int(self.period * speed / fastest * (1 + 1e-9)))  # two instants differ by rounding, too

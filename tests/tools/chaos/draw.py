@@ -79,7 +79,7 @@ class _Draw:
                           f"local:{1 + small}", f"backup:{self.integer(0, workers)}")  # fmt: skip
         if not found.startswith("local"):
             return found
-        return self.pick(found, f"diloco:{1 + small}", f"adiloco:{1 + small}",
+        return self.pick(found, f"diloco:{1 + small}", f"adiloco:{1 + small}", f"adiloco:{2 + 3 * small},dylu=on",
                          f"adiloco:{1 + small},staleness={small}", f"easgd:{1 + small}", f"easgd:{1 + small},alone=on",
                          f"downpour:{1 + small},{self.integer(1, 5)}", f"average:{0.02 * (1 + small):g}",
                          f"admm:{1 + small}")  # fmt: skip
