@@ -17,6 +17,7 @@ class Push(NamedTuple):
     """Worker -> server: the gradient of `iteration` on `range`, computed on version `version` of its weights.
 
     `seen` is the staleness that the worker itself has observed: steps by others between these weights and its next.
+    `steps` are the gradients that it is made of, as the server knows it; what a worker says of that is not read.
     """
 
     worker: int
@@ -25,6 +26,7 @@ class Push(NamedTuple):
     version: int
     payload: Any = None
     seen: int = 0
+    steps: int = 1
 
 
 class Pull(NamedTuple):
@@ -38,7 +40,11 @@ class Pull(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Server -> worker: the reply to a pull. These weights contain `own` of the worker's own pushes."""
+    """Server -> worker: the reply to a pull. These weights contain `own` of the worker's own pushes.
+
+    The server had `gradients` of all workers when it was made, if the policy's workers are to know. If the policy says
+    of how many gradients an iteration is made, these are `steps`, after the `begin` that the worker has computed.
+    """
 
     worker: int
     range: int
@@ -46,6 +52,9 @@ class Weights(NamedTuple):
     version: int
     payload: Any = None
     own: int = 0
+    gradients: int = 0
+    begin: int = 0
+    steps: int = 0
 
 
 class Ack(NamedTuple):
@@ -92,10 +101,11 @@ SyncEvent = Asked | Pushed | Left
 
 
 class Start(NamedTuple):
-    """Answer this worker's pull: it may start `iteration`."""
+    """Answer this worker's pull: it may start `iteration`, made of so many `steps` if the policy assigns them."""
 
     worker: int
     iteration: int
+    steps: int = 0
 
 
 class Apply(NamedTuple):

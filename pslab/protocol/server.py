@@ -59,7 +59,9 @@ class Discard(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Effect: send the worker the weights of the range, which contain `own` of its pushes.
+    """Effect: send the worker the weights of the range, which contain `own` of its pushes; and, if the policy's workers
+    are to know, how many `gradients` of all workers have come, and of how many `steps` this iteration is made, after
+    the `begin` of those before.
 
     `released_by` is the worker for which it waited, or NO_WORKER. `empty`: it goes on with the weights that it has.
     """
@@ -69,6 +71,9 @@ class Reply(NamedTuple):
     released_by: int
     own: int = 0
     empty: bool = False
+    gradients: int = 0
+    begin: int = 0
+    steps: int = 0
 
 
 class Refuse(NamedTuple):
@@ -93,6 +98,8 @@ class Server:
         self.accepted = 0  #: iterations whose push is complete on all ranges, and was not dropped, over all workers
         self.gradients = 0  #: that these pushes are made of: what a budget counts
         self._partial: dict[tuple[int, int], int] = {}
+        # by worker, if the policy assigns: the iteration that it was started with last, its gradients before, and in it
+        self._assigned: dict[int, tuple[int, int, int]] = {}
         self._new: set[tuple[int, int]] = set()  # (worker, range): it has just joined, and has no weights to go on with
 
     def handle(self, message: Push | Pull, now: float) -> list[Effect]:
@@ -230,10 +237,12 @@ class Server:
             return [Refuse(push, "duplicate push")]
         if iteration > clock or not part.window.valid(iteration):
             return [Refuse(push, "push of an iteration that is not valid")]
+        if (steps := self._steps(worker, iteration)) != push.steps:
+            push = push._replace(steps=steps)
         moved = part.window.push(iteration)
         part.clocks[worker] = clock + 1
         part.held[worker, iteration] = push
-        complete = self._count(worker, iteration)
+        complete = self._count(push)
         if scope.complete is not None:
             if not complete:
                 return []
@@ -244,19 +253,27 @@ class Server:
             effects += self._ask(scope, worker, pull.iteration, now)
         return effects
 
-    def _count(self, worker: int, iteration: int) -> bool:
+    def _count(self, push: Push) -> bool:
         """Count a push of one range; True if all ranges have it now."""
         if len(self.ranges) > 1:
-            arrived = self._partial.pop((worker, iteration), 0) + 1
+            name = push.worker, push.iteration
+            arrived = self._partial.pop(name, 0) + 1
             if arrived < len(self.ranges):
-                self._partial[worker, iteration] = arrived
+                self._partial[name] = arrived
                 return False
-        self._accept(iteration, 1)
+        self.accepted += 1
+        self.gradients += push.steps
         return True
 
-    def _accept(self, iteration: int, count: int) -> None:
-        self.accepted += count
-        self.gradients += count * self.traits.gradients(iteration)
+    def _steps(self, worker: int, iteration: int) -> int:
+        """The gradients that a worker's iteration is made of."""
+        return self._assigned[worker][2] if worker in self._assigned else self.traits.gradients(iteration)
+
+    def _assign(self, start: Start) -> None:
+        """A worker is started with an iteration, perhaps once more, since it is back or another process."""
+        iteration, begin, steps = self._assigned.get(start.worker, (0, 0, self.traits.gradients(0)))
+        begin += steps * (start.iteration > iteration)
+        self._assigned[start.worker] = start.iteration, begin, start.steps
 
     def _decide(self, scope: Scope, event: SyncEvent) -> list[Effect]:
         clocks = self.ranges[scope.indices[0]].window if scope.complete is None else scope.complete
@@ -267,7 +284,10 @@ class Server:
                 effects.append(decision)
                 continue
             if isinstance(decision, Drop):
-                self._accept(decision.iteration, -1)
+                self.accepted -= 1
+                self.gradients -= self._steps(decision.worker, decision.iteration)
+            elif isinstance(decision, Start) and self.traits.assigns:
+                self._assign(decision)
             for index in scope.indices:
                 effects.append(self._perform(scope, index, event, decision))
         return effects
@@ -299,7 +319,9 @@ class Server:
         if new:
             self._new.remove((pull.worker, index))
         goes_on = not (new or self.traits.fetches(pull.iteration))
-        return Reply(pull, pull.version if goes_on else part.version, released_by, own, goes_on)
+        version, gradients = pull.version if goes_on else part.version, self.gradients if self.traits.counted else 0
+        _, begin, steps = self._assigned.get(start.worker, (0, 0, 0))
+        return Reply(pull, version, released_by, own, goes_on, gradients, begin, steps)
 
     def _step(self, part: Range, index: int, decision: Apply | Aggregate) -> Step:
         aggregate = isinstance(decision, Aggregate)

@@ -34,6 +34,9 @@ class Sync(Protocol):
                        pslab.tensors.update.methods
     changes            True: a push is a change of the weights, which no learning rate scales
     averages           a method: whether the step of an iteration's changes is their plain mean, and no optimizer's
+    counted            True: with weights go the gradients that the server has by then, of all workers: the rates of a
+                       worker's own steps follow them, and not its own count
+    assigns            True: Start says of how many gradients an iteration is made, and gradients_before of the first
     repeats            True: a worker has the examples of its first pass over the data in every pass
     sized              a method: for some `Lengths`, the policy with those in numbers that it was given in passes
     variants           a method of a policy that plans by instants (it says so by Searched): for so many workers, the
@@ -92,6 +95,8 @@ class Traits:
     plans: bool = False  #: it plans by instants, and has `variants` for the checker
     method: str = ""  #: what workers make of several gradients, and the server of their pushes
     changes: bool = False  #: a push is a change of the weights, which no learning rate scales
+    counted: bool = False  #: the rates of a worker's own steps follow the gradients that the server has
+    assigns: bool = False  #: Start says of how many gradients an iteration is made
     repeats: bool = False  #: a worker has the examples of its first pass in every pass
     gradients_before: Callable[[int], int] = one_each  #: gradients that a worker has computed before an iteration
     pushes: Callable[[int], bool] = always  #: whether the push of an iteration holds anything
@@ -123,6 +128,8 @@ def traits_of(sync: Sync) -> Traits:
         plans=hasattr(sync, "variants"),
         method=str(getattr(sync, "method", "")),
         changes=bool(getattr(sync, "changes", False)),
+        counted=bool(getattr(sync, "counted", False)),
+        assigns=bool(getattr(sync, "assigns", False)),
         repeats=bool(getattr(sync, "repeats", False)),
         gradients_before=getattr(sync, "gradients_before", one_each),
         pushes=getattr(sync, "pushes", always),

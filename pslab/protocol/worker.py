@@ -63,6 +63,7 @@ class Worker:
         self._held_for = [0] * ranges  # per range, the iteration that its weights were sent for
         self._unpushed: set[int] = set()  # ranges whose gradient of this iteration is not ready
         self._acked = [-1] * ranges  # per range, the last iteration whose push is free
+        self.begin = self.steps = 0  #: of the iteration that may be computed next, if the policy assigns them
 
     def start(self) -> list[Effect]:
         """The run starts."""
@@ -76,7 +77,7 @@ class Worker:
         ranges = len(self.versions)
         self.iteration, self.computing, self._unpushed = iteration, False, set()
         self.versions, self._held_for = [0] * ranges, [iteration - 1] * ranges
-        self._acked = [iteration - 1] * ranges
+        self._acked, self.begin, self.steps = [iteration - 1] * ranges, 0, 0
         return [Send(Pull(self.worker, index, iteration, 0)) for index in range(ranges)]
 
     def computed(self, index: int, payload: Any = None) -> list[Effect]:
@@ -96,7 +97,7 @@ class Worker:
         if message.iteration <= self._held_for[message.range]:
             return []
         self._held_for[message.range] = message.iteration
-        self.versions[message.range] = message.version
+        self.versions[message.range], self.begin, self.steps = message.version, message.begin, message.steps
         return self._compute_if_ready()
 
     def ack(self, message: Ack) -> list[Effect]:

@@ -21,6 +21,8 @@ EXPECTED = {
     "eager": Traits(eager=True, reads_own=True),
     "local": Traits(1, rounds=True, method="average"),  # and it accumulates gradients
     "diloco": Traits(1, rounds=True, method="inner", changes=True),
+    "adiloco": Traits(method="inner", changes=True, counted=True),
+    "easgd": Traits(1, rounds=True, method="elastic", changes=True),
     "average": Traits(1, rounds=True),  # until it is sized
     "downpour": Traits(method="replica"),
     "admm": Traits(1, rounds=True, method="consensus", changes=True, repeats=True),
@@ -31,7 +33,7 @@ EXPECTED = {
 def test_traits_of_the_policies(name):
     found = traits_of(build("sync", ROWS["sync"][name].example or name))
     assert replace(found, gradients_before=one_each, pushes=always, fetches=always, averages=never) == EXPECTED[name]
-    assert found.accumulates is (name in ("local", "diloco", "downpour", "admm"))
+    assert found.accumulates is (name in ("local", "diloco", "adiloco", "easgd", "downpour", "admm"))
 
 
 def test_defaults_and_options():

@@ -29,6 +29,9 @@ PORTABLE: list[dict[str, Any]] = [
       for sync in ("eager", "eager:1", "local:3", "downpour:2,3", "backup:1")
       for more in ({}, {"prune": "static:5%", "pull": "changed"})),
     {"sync": "admm:3"},
+    {"sync": "adiloco:6,dylu=on", "learning_rate": 0.01, "cluster": LAB},
+    {"sync": "adiloco:3", "learning_rate": 0.01, "schedule": "linear"},
+    *({"sync": f"easgd:3,alone={alone}", "inner": "sgd:momentum=0.9"} for alone in ("on", "off")),
     {"sync": "diloco:3", "learning_rate": 0.01, "prune": "static:5%", "pull": "changed"},
     *({"sync": sync, "prune": f"range:{size}", **THIN} for sync in ("bsp", "ssp:3", "eager") for size in (5, "fit")),
 ]  # fmt: skip

@@ -256,7 +256,7 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.method not in ("", *methods.METHODS):
         problem = f"has the method {traits.method!r}, which nothing computes; {nearest(traits.method, methods.METHODS)}"
         raise ConfigError("sync", run.sync, problem)
-    if traits.method == methods.INNER:
+    if traits.method in methods.TRAINING:
         _check_inner(run, policies)
     elif traits.changes:
         what = "pushes changes of the weights, not gradients"
@@ -290,6 +290,9 @@ def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
         raise ConfigError("rate", run.rate, f"{what}, which outer_learning_rate scales: use constant")
     if run.pull == "keys":
         raise ConfigError("pull", run.pull, "a worker's own optimizer has a state of all weights: use whole or changed")
+    if traits_of(policies["sync"]).method == methods.ELASTIC and policies["sync"].beta == run.workers:
+        problem = "a worker's weights and those of the center would change places: use two workers, or beta below 1"
+        raise ConfigError("sync", run.sync, problem)
 
 
 def _goes_on(sync: Any) -> bool:

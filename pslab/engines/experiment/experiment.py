@@ -127,6 +127,12 @@ class Setup:
         """What a gradient takes at its worker, in the cluster's `select_s`."""
         return select_factor(self.cluster, self.prune, self.rate)
 
+    @property
+    def push_weight(self) -> float | None:
+        """The factor of a push that is applied alone; None: 1 / workers, unless the optimizer divides by itself."""
+        given = self.run.push_weight
+        return 1.0 if given is None and self.optimizer.divides else given
+
     @cached_property
     def apply_factor(self) -> float:
         """What a push takes at the server, in the cluster's `apply_s`."""

@@ -167,9 +167,9 @@ class _Record:
 
 
 _KINDS: tuple[tuple[Any, ...], ...] = (
-    (Push, "HIqqqqddq", Gradient),
+    (Push, "HIqqqqddqq", Gradient),
     (Pull, "HIqqqqdq", Wanted),
-    (Weights, "HIqqqhdddddq", Answer),
+    (Weights, "HIqqqhdddddqqqq", Answer),
     (Ack, "HIqdd", Taken),
     (Go, "dqq"),
     (Stop, "h"),

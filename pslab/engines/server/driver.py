@@ -20,7 +20,6 @@ from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 from pslab.protocol.store import Forget, Order, Snapshot
 from pslab.protocol.worker import buffers_of
-from pslab.tensors.matrices.frames import MatrixFrames
 from pslab.tensors.update import rate_state
 from pslab.tensors.workload.data import rounds
 
@@ -61,6 +60,7 @@ class ServerDriver:
         self._dealt: dict[tuple[int, int], Dealt] = {}  # of (worker, range) the last push: taken, done
         self._asked_s: dict[tuple[int, int], float] = {}  # of (worker, range) when its last request was taken
         self._answered: dict[tuple[int, int], int] = {}  # of (worker, range) the last iteration with weights
+        self._steps: dict[tuple[int, int], int] = {}  # of (worker, iteration) the gradients, if the policy assigns them
         self._applied_s = 0.0  # when the last step was
         self._copies: dict[int, tuple[int, int, float]] = {}  # of a snapshot: servers to come, pushes, latest instant
         self.outcome = ""  #: why the run ended
@@ -150,20 +150,13 @@ class ServerDriver:
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the policy's method, of how many batches a worker's pass over the data has, and,
-        where it is not what the table of pushes adds up to, of what has crossed the network; of quantized pushes, how
-        many entries each range has of each tensor, which decides
-        how long the codes are, or its rows, columns and entries."""
+        where it is not what the table of pushes adds up to, of what has crossed the network; where the policy assigns
+        them, of how many gradients each iteration is made; of frames, what decides how long codes and factors are."""
         job = self._job
         passed = rounds(job.examples, job.run.workers, job.run.batch_size)
         crossed = {} if self._listed else {"network_bytes": self._network_bytes}
-        frames, ranges = job.push_frames, range(len(job.parts))
-        if isinstance(frames, MatrixFrames):
-            shapes = [[[*each.shape, each.entries] for each in own] for own in frames.matrices]
-            tensors: dict[str, Any] = {"matrices": shapes}
-        else:
-            tensors = {} if frames.exact else {
-                "tensors": [[s.stop - s.start for s in frames.tensors(index)] for index in ranges]}
-        return {"pass_iterations": passed, **crossed, **tensors, **self._shard.facts()}
+        steps = {"steps": [[*name, count] for name, count in sorted(self._steps.items())]} if job.traits.assigns else {}
+        return {"pass_iterations": passed, **crossed, **job.push_frames.facts(), **steps, **self._shard.facts()}
 
     def diverge(self, message: Diverged, now: float) -> None:
         """A gradient is not finite: the run ends."""
@@ -240,6 +233,8 @@ class ServerDriver:
         pull = reply.pull
         key = pull.worker, pull.range
         self.accounts.replied(reply)
+        if reply.steps:
+            self._steps[pull.worker, pull.iteration] = reply.steps
         self._answered[key] = pull.iteration
         if self._waiting is not None:
             self._waiting.answered(reply)
@@ -314,7 +309,8 @@ class ServerDriver:
         pushed_s, applied_s = dealt or (begin_s, begin_s)
         asked_s = self._asked_s.get(key, begin_s)
         answer = Answer(size_bytes, reply.released_by, pushed_s, applied_s, asked_s, begin_s, done_s)
-        weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
+        weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own, reply.gradients, reply.begin,
+                          reply.steps)  # fmt: skip
         place = worker, self._server_of[index]
         frame = [*self._outbox.pop(place, ()), weights]
         self._ledger.answered(weights)

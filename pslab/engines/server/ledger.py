@@ -67,7 +67,7 @@ class Ledger:
 
     def applied(self, push: Push, version: int, now: float) -> None:
         """A push became part of `version`, the one before which was computed without it."""
-        job, (worker, index, iteration, used, gradient, _) = self._job, push
+        job, (worker, index, iteration, used, gradient, *_) = self._job, push
         size, key = job.parts[index].size, (worker, index, iteration)
         early = self._early.pop(key, None) if self._early else None
         bytes_down, bytes_down_raw = early or (0, 0)

@@ -40,10 +40,11 @@ class PushAccounts:
             computing.pop((push.worker, push.iteration), None)
         if computing and job.layout.in_place:
             raise ProtocolError(f"{run.sync} has a barrier, but applies {len(pushes)} pushes while others compute")
-        if job.traits.changes:
-            return 1.0 if job.averages(step) else job.outer_learning_rate
-        applied = Applied(run.workers, len(pushes), step.aggregate, run.push_weight, stale, stalest, seen)
-        return job.learning_rate(self.applied) * job.rate.scale(applied)
+        if job.averages(step):
+            return 1.0
+        applied = Applied(run.workers, len(pushes), step.aggregate, job.push_weight, stale, stalest, seen)
+        rate = job.outer_learning_rate if job.traits.changes else job.learning_rate(self.applied)
+        return rate * job.rate.scale(applied)
 
     def computing(self, index: int) -> Collection[int]:
         """The versions of a range on which workers compute now."""
@@ -51,11 +52,11 @@ class PushAccounts:
 
     def counted(self, step: Step) -> bool:
         """A step was decided, and is or will be applied; whether an iteration was complete with it."""
-        complete, traits = False, self._job.traits
+        complete = False
         for push in step.pushes:
             if self._ranges == 1 or self._complete(push):
                 complete = True
-                self.applied += traits.gradients(push.iteration)
+                self.applied += push.steps
         return complete
 
     def applied_at(self, step: Step, now: float) -> None:

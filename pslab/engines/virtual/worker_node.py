@@ -148,7 +148,7 @@ class WorkerNode:
 
     def _spent_s(self, iteration: int) -> float:
         """What the gradients of an iteration take, and the steps between them."""
-        return self.driver.modelled_s(iteration) + self._job.traits.gradients(iteration) * self._job.inner_s
+        return self.driver.modelled_s(iteration) + self.driver.gradients(iteration) * self._job.inner_s
 
     def _until(self, now: float, spent_s: float, share: float, act: Any, content: Any) -> None:
         """Computing ends; of this share of the model, gradients are then rated and chosen, and encoded if sparse."""

@@ -45,6 +45,7 @@ class WorkerDriver:
         self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
         self._burst_s = 0.0  # since when it computes without a wait
         self._ahead = 0  # batches that were skipped
+        self._resumed = False  # compute times of the process before are not drawn yet
         self._here: dict[tuple[type, int], int] = {}  # of frames of a kind and a range, the last one's iteration
         self.refused = 0  #: frames that were here before, and changed nothing
         self.skips: dict[int, int] = {}  #: of an iteration: gradients that were not finite
@@ -71,7 +72,8 @@ class WorkerDriver:
     def resume(self, iteration: int) -> None:
         """This process takes the place of one that has pushed all iterations before this one. The server has asked for
         its weights."""
-        for before in range(iteration):
+        self._resumed = self._job.traits.assigns  # then its weights say how many gradients have been computed
+        for before in range(0 if self._resumed else iteration):
             self.modelled_s(before)
         if self.range_schedule:
             self.range_schedule.join(iteration)
@@ -92,7 +94,7 @@ class WorkerDriver:
         if self._job.run.on_nonfinite == "stop" or skipped == SKIPS:
             return None
         self.skips[iteration] = skipped + 1
-        self._ahead += self._job.traits.gradients(iteration)
+        self._ahead += self.gradients(iteration)
         return basis._replace(ahead=self._ahead)
 
     def skipped(self) -> list[list[int]]:
@@ -101,8 +103,16 @@ class WorkerDriver:
 
     def modelled_s(self, iteration: int) -> float:
         """How long an iteration's gradients take in the modelled cluster; to be asked once for each, and each skip."""
-        count = self._job.traits.gradients(iteration)
+        if self._resumed:
+            self._resumed = False
+            for _ in range(self.machine.begin):
+                self._times.draw()
+        count = self.gradients(iteration)
         return self._times.draw() if count == 1 else sum([self._times.draw() for _ in range(count)])
+
+    def gradients(self, iteration: int) -> int:
+        """The gradients that an iteration is made of, which is computed now."""
+        return self.machine.steps or self._job.traits.gradients(iteration)
 
     def computed(
         self, ranges: Sequence[int], payloads: Iterable[Gradient], ends_s: float, selected_s: float, now: float
@@ -198,7 +208,7 @@ class WorkerDriver:
         return compute
 
     def _push(self, push: Push, now: float) -> Push:
-        worker, index, iteration, version, (size_bytes, entries, loss, sent_s), seen = push
+        worker, index, iteration, version, (size_bytes, entries, loss, sent_s), seen, *_ = push
         self._sent_s[index, iteration] = now
         if self.range_schedule:
             self.range_schedule.pushed(iteration, now)

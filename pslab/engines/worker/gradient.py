@@ -51,8 +51,9 @@ class Computing:
     ) -> None:  # fmt: skip
         run = job.run
         self._job = job
-        alone = Applied(run.workers, 1, False, run.push_weight, 0, 0, 0)
-        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype)
+        alone = Applied(run.workers, 1, False, job.push_weight, 0, 0, 0)
+        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype,
+                                        run.workers)  # fmt: skip
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
@@ -124,19 +125,25 @@ class Computing:
         self._added_to, self._written = [[gradient]], [[]]
         return gradient
 
-    def iteration(self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True) -> float:
+    def iteration(
+        self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True, counted: int = 0,
+        assigned: range | None = None,
+    ) -> float:
         """All gradients of an iteration, on batches that come `ahead` batches later; their mean loss.
 
         In the buffer is what they make, which is to be pushed; the weights stay as they are. `fetched`: they are new.
+        `counted`: the gradients that the server had of all workers, if the policy's workers are to know; `assigned`:
+        those of the iteration, by their numbers, if the policy says so.
         """
         job, traits = self._job, self._job.traits
-        steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
+        steps = assigned or range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
         batches = [step + ahead for step in steps]
         if traits.repeats:
             batches = [batch % self._reader.batches.rounds for batch in batches]
         if len(steps) == 1 and not self._local.keeps:
             return self.gradient(batches[0], buffer, alone=True)
-        rates = [job.learning_rate(step * job.run.workers) for step in steps]
+        begin = counted if traits.counted else steps.start * job.run.workers
+        rates = [job.learning_rate(begin + step * job.run.workers) for step in range(len(steps))]
         self._course = Course(batches, rates, lambda batch: self.gradient(batch, buffer), self._weights,
                               self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share)
         return self._local.run(self._course)

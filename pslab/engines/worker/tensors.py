@@ -49,15 +49,19 @@ class Basis(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """Weights that have arrived: their range, the iteration that they allow, and the size of the frame, or WHOLE."""
+    """Weights that have arrived: their range, the iteration that they allow, the size of the frame, or WHOLE, and what
+    the policy lets its workers know (see pslab.protocol.messages.Weights)."""
 
     range: int
     iteration: int
     size_bytes: int
+    gradients: int = 0
+    begin: int = 0
+    steps: int = 0
 
     @classmethod
     def of(cls, weights: Weights) -> Pulled:
-        return cls(weights.range, weights.iteration, weights.payload.size_bytes)
+        return cls(weights.range, weights.iteration, weights.payload.size_bytes, *weights[-3:])
 
 
 NO_BASIS = Basis([])
@@ -120,6 +124,8 @@ class Producer:
                                         module_of(job, device) if module is None else module, self._memories,
                                         layout.number(arena), sums)  # fmt: skip
         self._fetched = True  # the weights are new
+        self._counted = 0  # gradients of all workers that the server had when it read them
+        self._assigned: range | None = None  # the worker's own that its iteration is made of, if the policy says so
         self._range: RangeOfIteration | None = None
         self._rated = 0  # ranges of this iteration
         self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
@@ -213,7 +219,8 @@ class Producer:
             self._to_device()
         if self._computing is None:
             return math.nan
-        return self._computing.iteration(iteration, self._buffer(iteration), ahead, fetched=self._fetched)
+        return self._computing.iteration(iteration, self._buffer(iteration), ahead, fetched=self._fetched,
+                                         counted=self._counted, assigned=self._assigned)  # fmt: skip
 
     def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
         """Rate, prune and encode: the payload of each range, and the instant before encoding, on the monotonic clock.
@@ -283,7 +290,9 @@ class Producer:
 
     def install(self, pulled: Pulled) -> None:
         """The weights of a range have arrived: a frame to be decoded, or there already; or none, and it goes on."""
-        index, iteration, size_bytes = pulled
+        index, iteration, size_bytes, gradients, begin, steps = pulled
+        self._counted = max(self._counted, gradients)
+        self._assigned = range(begin, begin + steps) if steps else None
         if self._keys is not None:
             return  # they are read where they lie
         self._fetched = bool(size_bytes)

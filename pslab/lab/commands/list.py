@@ -24,7 +24,7 @@ WIDTH = 100
 OTHERS: dict[str, str] = {
     **{name: ", ".join((*kind.forms, kind.objects)) for name, kind in KINDS.items() if kind.objects},
     **{name: f"an object with {', '.join(kind.methods)}" for name, kind in KINDS.items() if kind.methods},
-    "optimizer": "a class of torch.optim that is one of these",
+    "optimizer": "an elementwise class of torch.optim, as itself or by name: adam, adamw, ...",
     "cluster": "a mapping of Cluster's fields, perhaps over a preset",
 }
 
@@ -69,9 +69,12 @@ def _of_row(row: Row) -> Listing:
 def _of_optimizer(name: str, cls: type) -> Listing:
     options = [{"name": p.name, "type": str(p.annotation), "default": str(p.default), "what": ""}
                for p in inspect.signature(cls).parameters.values() if p.name not in ("params", "lr")]  # fmt: skip
-    what = (inspect.getdoc(cls) or "").partition("\n")[0].rstrip(".")
+    what, _, text = (inspect.getdoc(cls) or "").partition("\n")
+    own = cls.__module__.startswith("pslab.")
+    file = f"{cls.__module__.replace('.', '/')}.py" if own else f"torch.optim.{cls.__name__}"
+    text, source = (text.strip(), text.rpartition("Source: ")[2]) if own else ("", "")
     form, example = f"{name}[:OPTION=VALUE,...]", f"{name}:weight_decay=0.0001"
-    return Listing("optimizer", name, form, what, "", options, "", f"torch.optim.{cls.__name__}",
+    return Listing("optimizer", name, form, what.rstrip("."), text, options, source, file,
                  _command("optimizer", example if "weight_decay" in str(options) else name))  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def _due(r: Reading) -> Iterator[tuple[int, float]]:
     for worker, iteration, now, ended in rows:
         parts[worker, iteration] += 1
         if parts[worker, iteration] == r.arrivals.ranges:
-            applied, complete = applied + r.traits.gradients(iteration), True
+            applied, complete = applied + r.gradients(worker, iteration), True
         if ended and complete:
             measure, complete = applied if period is not None else now, False
             if measure >= due:
@@ -246,7 +246,7 @@ def computing(r: Reading) -> list[str]:
     for worker in np.flatnonzero(done > 0).tolist():
         times = ComputeTimes(r.cluster, r.run.seed, worker)
         for iteration in range(done[worker]):
-            draws = r.traits.gradients(iteration) * (1 + skips.get((worker, iteration), 0))
+            draws = r.gradients(worker, iteration) * (1 + skips.get((worker, iteration), 0))
             drawn_s = sum(times.draw() for _ in range(draws)) + draws * float(r.facts.get("inner_s", 0.0))
             due_s[worker, iteration] = drawn_s
             if r.cluster.faults and not r.layered:  # of whose passes a fault may meet any

@@ -302,6 +302,15 @@ class Reading:
         """A fact that is a list; an empty one if the manifest does not have it."""
         return list(self.facts.get(name, ()))
 
+    @cached_property
+    def _steps(self) -> dict[tuple[int, int], int]:
+        return {(worker, iteration): count for worker, iteration, count in self.all("steps")}
+
+    def gradients(self, worker: int, iteration: int) -> int:
+        """The gradients that a worker's iteration is made of: where the policy has assigned them, the recorded number,
+        which a replay of the policy must make again."""
+        return self._steps.get((worker, iteration)) or self.traits.gradients(iteration)
+
     @property
     def replaced(self) -> list[tuple[int, float]]:
         """The workers whose process was replaced by another one, and when it had ended."""

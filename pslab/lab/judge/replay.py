@@ -54,6 +54,7 @@ class _Replay:
     got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, iteration) -> version
     held: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: the same -> version that its worker named
     released: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: the same -> worker that it waited for
+    assigned: dict[tuple[int, int], int] = field(default_factory=dict)  #: (worker, iteration) -> its gradients
     parts: Counter[tuple[int, int]] = field(default_factory=Counter)  #: of a push, the ranges that are applied
 
     def run(self) -> None:
@@ -99,10 +100,18 @@ class _Replay:
 
     def compare_counts(self) -> None:
         """The manifest counts what happened; raises Other."""
+        if self.steps != (told := self.reading.facts.get("steps", [])):
+            raise Other(f"the manifest says of {len(told)} iterations how many gradients the policy assigned them; it "
+                        f"assigns them to {len(self.steps)}, or others")  # fmt: skip
         found = {"accepted": self.server.gradients, "applied": self.applied, "dropped": self.dropped}
         for name, count in found.items():
             if (counted := self.reading.facts["pushes" if name == "applied" else name]) != count:
                 raise Other(f"the manifest counts {counted} pushes as {name}; what arrived makes {count}")
+
+    @property
+    def steps(self) -> list[list[int]]:
+        """The gradients of each iteration that the policy has assigned any, as the manifest has them."""
+        return [[*name, count] for name, count in sorted(self.assigned.items())]
 
     def compare_waits(self, phases: Phases) -> None:
         """A worker waits for the one whose message released it, and for none in other phases; raises Other."""
@@ -141,6 +150,8 @@ class _Replay:
             elif isinstance(effect, Reply):
                 self.got[effect.pull.worker, effect.pull.range, effect.pull.iteration] = effect.version
                 self.released[effect.pull.worker, effect.pull.range, effect.pull.iteration] = effect.released_by
+                if effect.steps:
+                    self.assigned[effect.pull.worker, effect.pull.iteration] = effect.steps
                 pending.extend(self.server.answered(effect.pull.range))
             elif isinstance(effect, Discard):
                 self.dropped += 1
@@ -170,7 +181,7 @@ class _Replay:
             name = push.worker, push.iteration
             self.parts[name] += 1
             if self.parts[name] == len(self.server.ranges):
-                self.applied += self.server.traits.gradients(push.iteration)
+                self.applied += push.steps
         self.row += len(rows)
         self.rows[step.range] = self.rows.get(step.range, 0) + len(rows)
 

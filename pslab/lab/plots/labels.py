@@ -212,7 +212,7 @@ def column_name(field: str, value: Any, run: Run) -> str:
         return plain(value)
     if field == "target_accuracy" and value is not None and not (metric := metric_of(run)).share:
         return metric.goal(value)
-    if field == "push_weight" and value is None and averages(run):
+    if field == "push_weight" and value is None and (averages(run) or _divides(run)):
         return ""
     return name(field, own if field in PARAMETERS else value)
 
@@ -221,6 +221,14 @@ def averages(run: Run) -> bool:
     """Whether a step of this run's policy is the mean of several pushes: then no push has a weight of its own."""
     row = find("sync", run.sync)
     return bool(getattr(run.sync, "rounds", False)) if row is None else row.averages
+
+
+def _divides(run: Run) -> bool:
+    """Whether the server's optimizer divides pushes by itself, the run's own or the one of its policy's paper."""
+    row, named = find("sync", run.sync), run.optimizer
+    if named == PARAMETERS["optimizer"].default:
+        named = getattr(run.sync if row is None else row.load(), "outer", named)
+    return str(named).partition(":")[0] == "dn"
 
 
 def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:

@@ -94,7 +94,8 @@ FACTS: dict[str, FactType] = {
     "resumed": listed(body(pushes=COUNT, made=TEXT)),
     "faults": mapped(COUNT), "faulted": listed(row(TEXT, TEXT, COUNT, _PART, _PART, SECONDS)),
     "tensors": listed(listed(COUNT)), "matrices": listed(listed(row(COUNT, COUNT, COUNT))),
-    "skips": listed(row(COUNT, COUNT, COUNT)), "residuals": listed(listed(NUMBER)), "sweeps": listed(listed(NUMBER)),
+    "skips": listed(row(COUNT, COUNT, COUNT)), "steps": listed(row(COUNT, COUNT, COUNT)),
+    "residuals": listed(listed(NUMBER)), "sweeps": listed(listed(NUMBER)),
     "layers_s": listed(listed(NUMBER) | NUMBER) | NUMBER, "costs": mapped(NUMBER),
     "emulation": _EMULATION, "repeated_after": _EMULATION, "environment": mapped(FactType("plain", lambda value: True)),
 }  # fmt: skip

@@ -221,7 +221,7 @@ class _Cut:
         for effect in pending:  # to which more are added meanwhile
             if isinstance(effect, Step):
                 self.rows += len(effect.pushes)
-                self.applied += sum(self.server.traits.gradients(push.iteration) for push in effect.pushes)
+                self.applied += sum(push.steps for push in effect.pushes)
                 self.clock_s = float(self.applied_s[self.rows - 1])
             elif isinstance(effect, Reply):
                 name = effect.pull.worker, effect.pull.iteration - 1

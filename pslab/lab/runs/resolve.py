@@ -23,6 +23,7 @@ from pslab.engines.experiment.experiment import Experiment
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
 from pslab.policies.partition import evenly, in_parts
+from pslab.protocol.server import first_step
 from pslab.protocol.traits import sized, traits_of
 from pslab.tensors.device import DEVICES, no_cuda
 from pslab.tensors.partitioning.partition import partition
@@ -31,7 +32,7 @@ from pslab.tensors.partitioning.traffic import used
 from pslab.tensors.products import check_products
 from pslab.tensors.sparse import SparseInputs, on_keys
 from pslab.tensors.update.inner import InnerOptimizer, resolve_inner
-from pslab.tensors.update.methods import INNER
+from pslab.tensors.update.methods import TRAINING
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
@@ -106,15 +107,21 @@ def resolve(run: Run) -> Experiment:
 
 def _optimizers(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | None, float]:
     """The server's optimizer; if workers train by themselves, their own, and the server's learning rate of changes."""
-    if traits_of(sync).method != INNER:
+    def at_server(value: object) -> OptimizerSpec:
+        if not (spec := resolve_optimizer(value)).divides:
+            return spec
+        step = first_step(sync, run.workers)
+        return spec.of(1 if step is not None and step.aggregate else run.workers)
+
+    if traits_of(sync).method not in TRAINING:
         for name in ("inner", "outer_learning_rate"):
             if (value := getattr(run, name)) != FIELDS[name].default:
                 problem = "is for workers that train by themselves between two exchanges: set sync='diloco:20', say"
                 raise ConfigError(name, value, problem)
-        return resolve_optimizer(run.optimizer), None, 1.0
+        return at_server(run.optimizer), None, 1.0
     outer = sync.outer if run.optimizer == FIELDS["optimizer"].default else run.optimizer
     rate = sync.outer_learning_rate if run.outer_learning_rate is None else run.outer_learning_rate
-    return resolve_optimizer(outer), resolve_inner(run.inner or sync.inner, sync.fresh), rate
+    return at_server(outer), resolve_inner(run.inner or sync.inner, sync.fresh), rate
 
 
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:

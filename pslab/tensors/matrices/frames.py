@@ -139,6 +139,10 @@ class MatrixFrames(PushFrames):
                 row = 1
             yield own.start, size, (-(-size // row), row)
 
+    def facts(self) -> dict[str, Any]:
+        """The rows, columns and entries of each range's matrices."""
+        return {"matrices": [[[*each.shape, each.entries] for each in own] for own in self.matrices]}
+
     def counts(self, index: int, turn: int) -> list[int]:
         """The values of each of a range's matrices in push number `turn` of its worker."""
         return [each.values(self._prune, turn) for each in self.matrices[index]]

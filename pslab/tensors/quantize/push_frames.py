@@ -235,6 +235,12 @@ class PushFrames:
         """What so many entries of each of a range's tensors take, at most, without their places."""
         return self._codings[index].bounds(counts)[1] if self._codings else sum(counts) * self._dtype.itemsize
 
+    def facts(self) -> dict[str, Any]:
+        """What decides how long the codes of a push are: how many entries each range has of each tensor."""
+        if self.exact:
+            return {}
+        return {"tensors": [[own.stop - own.start for own in self.tensors(index)] for index in range(len(self._parts))]}
+
     def tensors(self, index: int) -> list[slice]:
         """The slices of the flat vector in which a range has something of one parameter tensor each."""
         part = self._parts[index]

@@ -7,6 +7,8 @@
                  kept where fetches and pushes differ
     consensus    x and u of ADMM                        the proximal step, residuals, rho
     inner        steps of an optimizer of its own       a step of the outer optimizer by the mean
+    elastic      the same, on weights of its own,       the same: they are the center
+                 which are drawn to the server's
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ import torch
 
 from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.pruner import KeptVector
+from pslab.tensors.update import elastic
 from pslab.tensors.update.consensus import Consensus, Solving
 from pslab.tensors.update.inner import InnerOptimizer, InnerSteps
 from pslab.tensors.update.steps import Local, LocalSteps
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean_over_users, outside
 
-AVERAGE, REPLICA, CONSENSUS, INNER = METHODS = "average", "replica", "consensus", "inner"
+AVERAGE, REPLICA, CONSENSUS, INNER, ELASTIC = METHODS = "average", "replica", "consensus", "inner", "elastic"
+TRAINING = INNER, ELASTIC  # whose workers train by an optimizer of their own
 STATED = "stated"  # the memory of scalars that the server reads
 
 
@@ -38,7 +42,8 @@ def memories(
         return {"x": own, "u": own, STATED: KeptVector(4, torch.float64, scalars=True)}
     if traits.method == REPLICA and sync.n_fetch != sync.n_push:
         return {"accrued": KeptVector(size, dtype), "moved": KeptVector(size, dtype)}
-    return {} if inner is None else inner.memories(size, dtype)
+    found = {} if inner is None else inner.memories(size, dtype)
+    return found | elastic.memories(size, dtype) if traits.method == ELASTIC else found
 
 
 def has_rho(sync: Any) -> bool:
@@ -48,7 +53,7 @@ def has_rho(sync: Any) -> bool:
 
 def at_worker(
     sync: Any, kept: Mapping[str, torch.Tensor], scale: float, rho: torch.Tensor | None,
-    inner: InnerOptimizer | None, dtype: torch.dtype,
+    inner: InnerOptimizer | None, dtype: torch.dtype, workers: int,
 ) -> Local:  # fmt: skip
     """A worker's half.
 
@@ -58,13 +63,18 @@ def at_worker(
         rho: where the server states it, if the method has one.
         inner: the optimizer of a method that has one.
         dtype: of the weights.
+        workers: their number.
     """
     method = traits_of(sync).method
     if method == CONSENSUS and rho is not None:
         return Solving(sync, kept["x"], kept["u"], kept[STATED], rho)
     if method == REPLICA:
         return LocalSteps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
-    return LocalSteps() if inner is None else InnerSteps(inner, kept, dtype)
+    if inner is None:
+        return LocalSteps()
+    if method == ELASTIC and kept:  # not in a rehearsal, which keeps nothing
+        return elastic.ElasticSteps(inner, kept, dtype, sync.beta, workers)
+    return InnerSteps(inner, kept, dtype)
 
 
 def at_server(

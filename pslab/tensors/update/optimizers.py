@@ -1,24 +1,25 @@
-"""Optimizers: elementwise classes of torch.optim, because a range's step must change only its slice."""
+"""Optimizers: elementwise classes of torch.optim and one more, because a range's step must change only its slice."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from pslab.config.spec import split
 from pslab.errors import ConfigError, nearest
+from pslab.tensors.update.delayed_nesterov import DelayedNesterov
 
 ELEMENTWISE: dict[str, type[torch.optim.Optimizer]] = {
     cls.__name__.lower(): cls
     for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop,
                 torch.optim.Adadelta, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.ASGD,
                 torch.optim.Rprop)
-}  # fmt: skip
+} | {"dn": DelayedNesterov}  # fmt: skip
 WHOLE_TENSOR = {
     "lbfgs": "it needs the loss as a function, which a server does not have",
     "sparseadam": "it takes torch's sparse gradients only",
@@ -50,6 +51,16 @@ class OptimizerSpec:
         """The learning rate that its class takes by itself; None of stochastic gradient descent, which has no usual
         one."""
         return None if self.cls is torch.optim.SGD else float(inspect.signature(self.cls).parameters["lr"].default)
+
+    @property
+    def divides(self) -> bool:
+        """Whether it divides what is pushed alone by itself, as by the number of workers."""
+        return self.cls is DelayedNesterov
+
+    def of(self, steps: int) -> OptimizerSpec:
+        """The optimizer of a run that takes so many steps by the pushes of all workers, one of each: a period that is
+        not given is their number."""
+        return replace(self, options={"period": steps, **self.options})
 
     def make(self, parameters: Iterable[torch.Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """A new optimizer of these parameters."""
@@ -96,5 +107,5 @@ def _tried(value: str, spec: OptimizerSpec, field: str) -> OptimizerSpec:
         weight.grad = torch.ones(2)
         spec.make([weight], 0.1).step()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(field, value, f"torch.optim.{spec.cls.__name__} refuses it: {error}") from None
+        raise ConfigError(field, value, f"{spec.cls.__name__} refuses it: {error}") from None
     return spec

@@ -71,6 +71,8 @@ def test_a_worker_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undist
     {"sync": "eager", "prune": "none", "cluster": LONG}, {"sync": "backup:1", "workers": 3, "cluster": LONG},
     {"sync": "ssp:1", "prune": "range:20", "pull": "range"}, {"sync": "ssp:1", "ranges": "layers"},
     {"sync": "ssp:2", "ranges": "layers", "cluster": {"compute_s": 0.01, "bandwidth_bit_s": 2e6, "latency_s": 0.002}},
+    {"sync": "adiloco:4,dylu=on", "prune": "none", "cluster": {**LONG, "slow": {0: 2.0}}},
+    {"sync": "adiloco:2", "prune": "none", "schedule": "linear", "cluster": LONG},
     {"sync": "asp", "servers": 3, "pull": "changed", "cluster": {**LONG, "latency_s": 0.002}},
     {"sync": "eager", "servers": 2, "prune": "none", "cluster": LONG},
 ], ids=lambda fields: "-".join(map(str, fields.values()))[:40])  # fmt: skip
@@ -189,7 +191,7 @@ def test_no_frame_is_due_where_the_server_itself_asks_for_a_successors_weights(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", ["admm:2", "diloco:2"])
+@pytest.mark.parametrize("sync", ["admm:2", "diloco:2", "easgd:2"])
 def test_a_successor_goes_on_with_what_the_method_kept(sync, tmp_path):
     fields = {"sync": sync, "prune": "none", "cluster": {"compute_s": 0.01}}
     undisturbed = conduct(tmp_path, **fields)

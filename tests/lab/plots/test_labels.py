@@ -80,6 +80,9 @@ def test_column_name_keeps_names_that_the_grid_gave():
 def test_push_weight_is_said_only_where_a_push_is_applied_alone():
     assert column_name("push_weight", None, BASE.but(sync="bsp")) == ""
     assert column_name("push_weight", None, BASE.but(sync="asp")) == "push weight 1/W"
+    assert column_name("push_weight", None, BASE.but(sync="asp", optimizer="dn:period=2")) == ""
+    assert column_name("push_weight", None, BASE.but(sync="adiloco:2")) == ""  # its paper's optimizer is that one
+    assert column_name("push_weight", None, BASE.but(sync="adiloco:2", optimizer="adam")) == "push weight 1/W"
     assert column_name("push_weight", 1.0, BASE.but(sync="asp", push_weight=1.0)) == "push weight 1"
     assert [averages(BASE.but(sync=sync)) for sync in ("bsp", "local:4", "asp", "ssp:3")] == [True, True, False, False]
 

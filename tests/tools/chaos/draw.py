@@ -14,7 +14,8 @@ T = TypeVar("T")
 MODEL, DATA = "mlp:4", "mnist:train=1024,test=256"
 ORDERS = ("fifo", "filo", "stalest", "advancing", "needed", "front:100000", "tic", "tac")
 KILLS = 0.15  # of the faults
-METHODS = ("local", "diloco", "downpour", "average", "admm")  # whose workers push after several gradients
+# whose workers push after several gradients
+METHODS = ("local", "diloco", "adiloco", "easgd", "downpour", "average", "admm")
 
 
 def drawn(seed: int, number: int, engine: str) -> Run:
@@ -78,15 +79,20 @@ class _Draw:
                           f"local:{1 + small}", f"backup:{self.integer(0, workers)}")  # fmt: skip
         if not found.startswith("local"):
             return found
-        return self.pick(found, f"diloco:{1 + small}", f"downpour:{1 + small},{self.integer(1, 5)}",
-                         f"average:{0.02 * (1 + small):g}", f"admm:{1 + small}")  # fmt: skip
+        return self.pick(found, f"diloco:{1 + small}", f"adiloco:{1 + small}", f"adiloco:{2 + 3 * small},dylu=on",
+                         f"adiloco:{1 + small},staleness={small}", f"easgd:{1 + small}", f"easgd:{1 + small},alone=on",
+                         f"downpour:{1 + small},{self.integer(1, 5)}", f"average:{0.02 * (1 + small):g}",
+                         f"admm:{1 + small}")  # fmt: skip
 
     def tensors(self, sync: str, *, layered: bool) -> dict[str, Any]:
         """What only real gradients have."""
         if sync.startswith("admm"):
             return {"optimizer": "sgd"}
-        if sync.startswith("diloco"):
-            return {"optimizer": self.pick("sgd", "sgd:momentum=0"), "inner": self.pick("sgd", "adamw:clip=1")}
+        if sync.startswith("easgd"):
+            return {"optimizer": "sgd", "inner": self.pick("sgd", "sgd:momentum=0.9")}
+        if sync.startswith(("diloco", "adiloco")):
+            return {"optimizer": self.pick("sgd", "sgd:momentum=0", "dn:period=2"),
+                    "inner": self.pick("sgd", "adamw:clip=1")}  # fmt: skip
         eager = sync.startswith("eager") and "rmw=off" not in sync
         found: dict[str, Any] = {"optimizer": "sgd" if eager else self.pick("sgd", "sgd:momentum=0.5", "adam"),
                                  "rate": "constant" if eager else self.pick("constant", "constant", "dynsgd")}

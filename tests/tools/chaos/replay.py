@@ -66,7 +66,7 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
         names = group[["worker", "iteration", "version_pulled"]].to_numpy(int).tolist()
         gradients: Sequence[Any] = [compute(*name) for name in names]
         stale = int(group.staleness.max())
-        about = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stalest=stale, seen=stale)
+        about = Applied(run.workers, len(group), aggregate, experiment.push_weight, stale, stalest=stale, seen=stale)
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
         factor = experiment.schedule.factor(progress, applied * run.batch_size / len(data.train_y))
         rate = run.learning_rate * factor * experiment.rate.scale(about)

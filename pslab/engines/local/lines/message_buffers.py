@@ -47,7 +47,7 @@ class MessageBuffers:
     def _numbers(self, kind: type, message: Any) -> Places:
         layout = self._job.layout
         if kind is Push:
-            _, index, iteration, _, (size_bytes, *_), _ = message
+            _, index, iteration, _, (size_bytes, *_), *_ = message
             if not size_bytes:
                 return ()
             buffers = layout.gradients if size_bytes == WHOLE else layout.up
@@ -59,7 +59,7 @@ class MessageBuffers:
             if not self._job.keyed or not wanted.size_bytes:
                 return ()
             return self._of(index, in_turn(layout.asked[self._worker], iteration), wanted.size_bytes)
-        _, index, iteration, _, (size_bytes, *_), _ = message
+        _, index, iteration, _, (size_bytes, *_), *_ = message
         if not size_bytes:
             return ()
         if size_bytes == WHOLE:
@@ -108,6 +108,9 @@ class MessageBuffers:
         if not (0 if kind is Pull else WHOLE) <= size_bytes <= room:
             raise FrameError(f"a {kind.__name__} of range {message.range} brings {size_bytes} bytes; there is room "
                              f"for {room}")  # fmt: skip
+        if kind is Weights and (min(message[-3:]) < 0 or message.steps > self._job.traits.gradients(0)):
+            raise FrameError(f"a Weights says that the server has {message.gradients} gradients, and that "
+                             f"{message.steps} are to be computed, after {message.begin}")  # fmt: skip
         if size_bytes == WHOLE and kind is Push and self._job.sparse:
             raise FrameError(f"a Push of range {message.range} brings a dense gradient; this run's are frames")
 

@@ -85,6 +85,11 @@ def test_what_is_no_message_of_the_run_is_refused(message: Any, words: str):
 def test_a_worker_refuses_too_much_of_its_server():
     with pytest.raises(FrameError, match="a Weights of range 0 brings"):
         Buffers().messages.checked(weights(10**9), TO_WORKER)
+    with pytest.raises(FrameError, match="says that the server has -1 gradients"):
+        Buffers().messages.checked(weights(WHOLE)._replace(gradients=-1), TO_WORKER)
+    for impossible in ({"begin": -1}, {"steps": -1}, {"steps": 4}):
+        with pytest.raises(FrameError, match="are to be computed, after"):
+            Buffers(sync="adiloco:3").messages.checked(weights(WHOLE)._replace(**impossible), TO_WORKER)
     with pytest.raises(FrameError, match="a Pull of range 0 brings"):
         Buffers(**KEYED).messages.checked(pull(10**9), TO_SERVER)
 

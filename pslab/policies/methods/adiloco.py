@@ -1,0 +1,105 @@
+"""Asynchronous local SGD: DiLoCo without rounds, in which no worker waits for the mean of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pslab.config.parameters import Bounds, check
+from pslab.policies.methods.diloco import DiLoCo
+from pslab.policies.sync.asp import ASP
+from pslab.policies.sync.ssp import SSP
+from pslab.protocol.messages import Decisions, Left, Pushed, Start, SyncEvent
+from pslab.protocol.window import Window
+
+
+class WorkerPace(NamedTuple):
+    """How fast a worker is: since when it computes, of how many steps, and steps per second of its last push."""
+
+    worker: int
+    released_s: float
+    steps: int
+    speed: float = 0.0  #: 0: not known
+
+
+@dataclass(frozen=True)
+class AsyncDiLoCo:
+    """Asynchronous local SGD: DiLoCo whose outer optimizer takes a step by each change, as soon as it is pushed.
+
+    No worker waits for another, or, with `staleness`, none that is at most so many exchanges ahead of the slowest. The
+    run's fields are DiLoCo's; a worker's learning rate follows the gradients that the server has, of all workers, when
+    its weights are read. The outer optimizer is delayed Nesterov with a period of as many pushes as there are workers,
+    unless the run names another, by which a push counts `push_weight`. With one worker it is DiLoCo.
+
+    `dylu` (dynamic local updates) lets slow workers push as often as fast ones: a worker's next push is made of
+    max(1, floor(period v / max v)) steps, where v are the steps per second of each worker's last push, from the instant
+    at which it was released to that at which the push came. Its first has `period`.
+
+    Source: Liu et al. (arXiv 2401.09135, 2024)
+    """
+
+    period: Annotated[int, Bounds(at_least=1), "steps between two exchanges"]
+    staleness: Annotated[
+        int | None, Bounds(at_least=0), "exchanges that a worker may be ahead of the slowest; none: no bound"
+    ] = None
+    fresh: Annotated[bool, "a worker's optimizer begins anew after each exchange"] = False
+    dylu: Annotated[bool, "as few steps of slower workers as they do while the fastest does `period`"] = False
+    method: ClassVar[str] = "inner"
+    changes: ClassVar[bool] = True
+    counted: ClassVar[bool] = True
+    inner: ClassVar[str] = DiLoCo.inner  #: of a run that names none
+    outer: ClassVar[str] = "dn:momentum=0.9"
+    outer_learning_rate: ClassVar[float] = DiLoCo.outer_learning_rate
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def gate(self) -> ASP | SSP:
+        """Who waits for whom."""
+        return ASP() if self.staleness is None else SSP(self.staleness)
+
+    @property
+    def window(self) -> int | None:
+        return self.gate.window
+
+    def gradients_before(self, iteration: int) -> int:
+        """The gradients that a worker has computed before this iteration."""
+        return iteration * self.period
+
+    @property
+    def assigns(self) -> bool:
+        return self.dylu
+
+    @property
+    def whole(self) -> bool:
+        return self.dylu  # all ranges of a push have one number of steps
+
+    def initial(self, workers: tuple[int, ...]) -> Any:
+        state = self.gate.initial(workers)
+        return (state, frozenset(WorkerPace(worker, 0.0, self.period) for worker in workers)) if self.dylu else state
+
+    def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
+        if not self.dylu:
+            return self.gate.step(state, event, clocks)
+        state, paces = state[0], {pace.worker: pace for pace in state[1]}
+        if isinstance(event, Left):
+            paces.pop(event.worker, None)
+        elif isinstance(event, Pushed) and (own := paces[event.worker]).released_s < event.now:
+            paces[event.worker] = own._replace(speed=own.steps / (event.now - own.released_s))
+        state, decisions = self.gate.step(state, event, clocks)
+        found = list[Any]()
+        for each in decisions:
+            if isinstance(each, Start):
+                speed = paces[each.worker].speed if each.worker in paces else 0.0
+                steps = self._fitted(speed, max((pace.speed for pace in paces.values()), default=0.0))
+                paces[each.worker] = WorkerPace(each.worker, event.now, steps, speed)
+                each = each._replace(steps=steps)
+            found.append(each)
+        return (state, frozenset(paces.values())), tuple(found)
+
+    def _fitted(self, speed: float, fastest: float) -> int:
+        """The steps of a worker of this speed, if it is known."""
+        if not speed:
+            return self.period
+        return max(1, int(self.period * speed / fastest * (1 + 1e-9)))  # two instants differ by rounding, too

@@ -1,0 +1,77 @@
+"""Delayed Nesterov: its vectors, what it is with a period of one, and by how much a whole period moves the weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scalar import scalar, traced
+from tiny import tiny
+
+from pslab.errors import ConfigError
+from pslab.lab.runs.resolve import resolve
+from pslab.tensors.update.delayed_nesterov import DelayedNesterov
+from pslab.tensors.update.optimizers import resolve_optimizer
+
+gradients = st.lists(st.floats(-10, 10), min_size=1, max_size=12)
+momenta = st.floats(0, 0.99)
+
+
+def weights_after_each(optimizer: type[torch.optim.Optimizer], pushed: list[float], **options: object) -> list[float]:
+    """The weight, 0 at first, after each of some gradients."""
+    weight, found = torch.zeros(1, dtype=torch.float64), []
+    made = optimizer([weight], **options)  # type: ignore[arg-type]
+    for each in pushed:
+        weight.grad = torch.tensor([each], dtype=torch.float64)
+        made.step()
+        found.append(float(weight))
+    return found
+
+
+@pytest.mark.parametrize(("activation", "expected"), [
+    (0.0, [-0.25, -1.9, -2.4, -4.61]), (0.25, [-0.25, -1.675, -2.4, -4.1825])])  # fmt: skip
+def test_weights_after_each_push(activation, expected):
+    found = weights_after_each(DelayedNesterov, [1, 3, 2, 2], lr=0.5, momentum=0.9, period=2, activation=activation)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(gradients, momenta.filter(bool))
+def test_a_period_of_one_is_nesterovs_momentum(pushed, momentum):
+    found = weights_after_each(DelayedNesterov, pushed, lr=0.5, momentum=momentum, period=1)
+    wanted = weights_after_each(torch.optim.SGD, pushed, lr=0.5, momentum=momentum, nesterov=True)
+    assert found == pytest.approx(wanted, rel=1e-12, abs=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(gradients, momenta, st.integers(1, 5))
+def test_a_whole_period_moves_the_weights_by_its_mean_and_the_momentum(pushed, momentum, period):
+    found, m = [0.0, *weights_after_each(DelayedNesterov, pushed, lr=0.5, momentum=momentum, period=period)], 0.0
+    for begin in range(0, len(pushed) - period + 1, period):
+        mean = sum(pushed[begin : begin + period]) / period
+        m = momentum * m + mean
+        assert found[begin + period] - found[begin] == pytest.approx(-0.5 * (mean + momentum * m), abs=1e-12)
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    ("dn:momentum=1", "momentum=1 must be at least 0 and below 1"), ("dn:period=0", "whole number of at least 1"),
+    ("dn:period=1.5", "whole number"), ("dn:period=2,activation=0.6", "from 0 to 1 / period"),
+    ("dn:perod=2", "did you mean 'period'"), ("dm", "dn")])  # fmt: skip
+def test_impossible_options_are_refused(value, words):
+    with pytest.raises(ConfigError, match=words):
+        resolve_optimizer(value)
+
+
+@pytest.mark.parametrize(("sync", "optimizer", "period"), [
+    ("asp", "dn", 3), ("asp", "dn:period=2", 2), ("bsp", "dn", 1), ("backup:1", "dn", 1),
+    ("elastic:2", "dn", 3)])  # fmt: skip
+def test_a_period_that_is_not_given_is_the_number_of_workers_that_push_alone(sync, optimizer, period):
+    assert resolve(tiny(workers=3, sync=sync, optimizer=optimizer)).optimizer.options["period"] == period
+
+
+def test_no_push_weight_divides_a_push_once_more(monkeypatch):
+    fields = {"pushes": 4, "optimizer": "dn:momentum=0,period=2"}
+    (*_, wanted), (*_, found) = (traced(monkeypatch, scalar("asp", 0.0, 4.0, **more))[0][-1] for more in (
+        {**fields, "push_weight": 1.0}, fields))  # fmt: skip
+    assert found == wanted == pytest.approx(traced(monkeypatch, scalar("asp", 0.0, 4.0, pushes=4))[0][-1][-1])
