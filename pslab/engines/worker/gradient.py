@@ -20,6 +20,7 @@ from pslab.tensors.device import Device
 from pslab.tensors.finite import checked_finite, is_finite
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.update import methods
+from pslab.tensors.update.fragments import FragmentSteps
 from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
@@ -52,7 +53,8 @@ class Computing:
         run = job.run
         self._job = job
         alone = Applied(run.workers, 1, False, run.push_weight, 0, 0, 0)
-        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype)
+        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype,
+                                        job.parts)  # fmt: skip
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
@@ -129,17 +131,26 @@ class Computing:
 
         In the buffer is what they make, which is to be pushed; the weights stay as they are. `fetched`: they are new.
         """
+        self._course = course = self._course_of(iteration, buffer, ahead, fetched)
+        if len(course.batches) == 1 and not self._local.keeps:
+            return self.gradient(course.batches[0], buffer, alone=True)
+        return self._local.run(course)
+
+    def follow(self, iteration: int, buffer: int, ahead: int) -> None:
+        """Take the first steps of an iteration before its weights are here: those that follow the push before."""
+        if isinstance(self._local, FragmentSteps):
+            self._local.follow(self._course_of(iteration, buffer, ahead, True))
+
+    def _course_of(self, iteration: int, buffer: int, ahead: int, fetched: bool) -> Course:
         job, traits = self._job, self._job.traits
-        steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
+        late, end = traits.overlap if iteration else 0, traits.gradients_before(iteration + 1)
+        steps = range(traits.gradients_before(iteration) - late, end - traits.overlap)
         batches = [step + ahead for step in steps]
         if traits.repeats:
             batches = [batch % self._reader.batches.rounds for batch in batches]
-        if len(steps) == 1 and not self._local.keeps:
-            return self.gradient(batches[0], buffer, alone=True)
         rates = [job.learning_rate(step * job.run.workers) for step in steps]
-        self._course = Course(batches, rates, lambda batch: self.gradient(batch, buffer), self._weights,
-                              self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share)
-        return self._local.run(self._course)
+        return Course(batches, rates, lambda batch: self.gradient(batch, buffer), self._weights, self._buffers[buffer],
+                      fetched, traits.pushes(iteration), self._reader.batches.share, iteration, late)  # fmt: skip
 
     def commit(self) -> None:
         """Let the method keep the result of `iteration`; NonFinite if that is not finite."""

@@ -6,7 +6,8 @@
     replica      the same; what is not yet pushed is    each push by itself
                  kept where fetches and pushes differ
     consensus    x and u of ADMM                        the proximal step, residuals, rho
-    inner        steps of an optimizer of its own       a step of the outer optimizer by the mean
+    inner        steps of an optimizer of its own, on   a step of the outer optimizer by the mean, of each
+                 weights of its own if they are merged  fragment by itself
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.pruner import KeptVector
 from pslab.tensors.update.consensus import Consensus, Solving
+from pslab.tensors.update.fragments import FragmentSteps, own_weights
 from pslab.tensors.update.inner import InnerOptimizer, InnerSteps
 from pslab.tensors.update.steps import Local, LocalSteps
 from pslab.tensors.update.store import Gradient, Part
@@ -38,7 +40,7 @@ def memories(
         return {"x": own, "u": own, STATED: KeptVector(4, torch.float64, scalars=True)}
     if traits.method == REPLICA and sync.n_fetch != sync.n_push:
         return {"accrued": KeptVector(size, dtype), "moved": KeptVector(size, dtype)}
-    return {} if inner is None else inner.memories(size, dtype)
+    return {} if inner is None else inner.memories(size, dtype) | own_weights(sync, size, dtype)
 
 
 def has_rho(sync: Any) -> bool:
@@ -48,7 +50,7 @@ def has_rho(sync: Any) -> bool:
 
 def at_worker(
     sync: Any, kept: Mapping[str, torch.Tensor], scale: float, rho: torch.Tensor | None,
-    inner: InnerOptimizer | None, dtype: torch.dtype,
+    inner: InnerOptimizer | None, dtype: torch.dtype, parts: Sequence[Part],
 ) -> Local:  # fmt: skip
     """A worker's half.
 
@@ -58,13 +60,18 @@ def at_worker(
         rho: where the server states it, if the method has one.
         inner: the optimizer of a method that has one.
         dtype: of the weights.
+        parts: their ranges.
     """
     method = traits_of(sync).method
     if method == CONSENSUS and rho is not None:
         return Solving(sync, kept["x"], kept["u"], kept[STATED], rho)
     if method == REPLICA:
         return LocalSteps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
-    return LocalSteps() if inner is None else InnerSteps(inner, kept, dtype)
+    if inner is None:
+        return LocalSteps()
+    if own_weights(sync, 1, dtype):
+        return FragmentSteps(sync, parts, inner, kept, dtype)
+    return InnerSteps(inner, kept, dtype)
 
 
 def at_server(
