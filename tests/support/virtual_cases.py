@@ -30,6 +30,7 @@ PORTABLE: list[dict[str, Any]] = [
       for more in ({}, {"prune": "static:5%", "pull": "changed"})),
     {"sync": "admm:3"},
     {"sync": "diloco:3", "learning_rate": 0.01, "prune": "static:5%", "pull": "changed"},
+    {"sync": "streaming:6,2,overlap=2", "learning_rate": 0.01, "prune": "static:5%", "pull": "changed"},
     *({"sync": sync, "prune": f"range:{size}", **THIN} for sync in ("bsp", "ssp:3", "eager") for size in (5, "fit")),
 ]  # fmt: skip
 
