@@ -87,7 +87,7 @@ class Run:
     codec: Annotated[str, OneOf(*ROWS["codec"]), "how sparse payloads are written"] = "auto"
     optimizer: Annotated[Named, "at the server: an elementwise torch.optim class, as sgd:momentum=0.9"] = "sgd"
     inner: Annotated[
-        str, "at each worker, where it trains by itself (diloco): as the optimizer, and perhaps clip=1; '': its paper's"
+        str, "at each worker that trains by itself, as diloco's: as the optimizer, and perhaps clip=1; '': its paper's"
     ] = ""
     learning_rate: Annotated[float, Bounds(above=0, at_most=1e6), "before rate and schedule"] = 0.1
     outer_learning_rate: Annotated[

@@ -16,6 +16,9 @@ the weights have been read, with `answered`.
 
 Each range is a scope of its own, with its own state of the policy, unless the policy decides for the whole model: two
 ranges that hold two workers for each other would wait forever. Then all ranges are one scope, and in the same state.
+
+Messages name iterations. Of a range that not every iteration exchanges, clocks, windows and policies count its turns
+(see `rotation`); what follows says iteration for both.
 """
 
 from __future__ import annotations
@@ -180,16 +183,23 @@ class Server:
         if worker in self.workers:
             raise ProtocolError(f"worker {worker} is present already")
         self.workers = tuple(sorted((*self.workers, worker)))
-        iteration = max(max(part.window.base, part.left.get(worker, 0)) for part in self.ranges)
-        for part in self.ranges:
-            part.window.join(iteration)
-            part.clocks[worker] = iteration
+        rotation = self.traits.rotation
+        iteration = max(rotation.joined(index, max(part.window.base, part.left.get(worker, 0)))
+                        for index, part in enumerate(self.ranges))  # fmt: skip
+        for index, part in enumerate(self.ranges):
+            part.clocks[worker] = turn = rotation.turn(index, iteration)
+            part.window.join(turn)
         if not self.traits.fetches(iteration):
             self._new |= {(worker, index) for index in range(len(self.ranges))}
         for scope in self.scopes:
             if scope.complete is not None:
                 scope.complete.join(iteration)
         return iteration
+
+    def clock(self, worker: int) -> int:
+        """The iteration that a worker is to push next: the least that some range lacks."""
+        iteration = self.traits.rotation.iteration
+        return min([iteration(index, part.clocks[worker]) for index, part in enumerate(self.ranges)])
 
     def waits_for(self, index: int) -> tuple[int, ...]:
         """The workers whose clock is at the low bound of a range: those that are held wait for them."""
@@ -204,11 +214,18 @@ class Server:
         """
         if budget is None or not self.traits.rounds or len(self.scopes) == 1:
             return budget is not None and self.gradients >= budget
-        others = (len(self.workers) - 1) * self.traits.gradients(self.ranges[0].window.base)
+        others = (len(self.workers) - 1) * self.traits.gradients(self.base)
         return self.gradients + others >= budget and all(part.at_rest for part in self.ranges)
 
+    @property
+    def base(self) -> int:
+        """The least iteration that some range lacks of some worker."""
+        iteration = self.traits.rotation.iteration
+        return min([iteration(index, part.window.base) for index, part in enumerate(self.ranges)], default=0)
+
     def _pull(self, scope: Scope, part: Range, pull: Pull, now: float) -> list[Effect]:
-        if pull.iteration < part.clocks[pull.worker]:
+        turn = self.traits.rotation.turn(pull.range, pull.iteration)
+        if turn < part.clocks[pull.worker]:
             return [Refuse(pull, "late pull")]
         parked = part.asked.get(pull.worker)
         # a duplicate, on some ranges only, of a pull that was answered: the worker does not wait for it
@@ -216,14 +233,15 @@ class Server:
         if parked is not None and not stale:
             return [Refuse(pull, "duplicate pull")]
         part.asked[pull.worker] = pull
-        return self._ask(scope, pull.worker, pull.iteration, now)
+        return self._ask(scope, pull.worker, turn, now)
 
     def _ask(self, scope: Scope, worker: int, iteration: int, now: float) -> list[Effect]:
         """Hand a request to the policy once all ranges of the scope have it."""
+        turn = self.traits.rotation.turn
         for index in scope.indices:
             part = self.ranges[index]
             asked = part.asked.get(worker)
-            if asked is None or asked.iteration != iteration:
+            if asked is None or turn(index, asked.iteration) != iteration:
                 return []
             # a pull that overtook its own worker's push waits for it: its answer contains what the worker has pushed
             if iteration > part.clocks[worker] and not self.traits.eager:
@@ -231,34 +249,34 @@ class Server:
         return self._decide(scope, Asked(worker, iteration, now))
 
     def _push(self, scope: Scope, part: Range, push: Push, now: float) -> list[Effect]:
-        worker, iteration = push.worker, push.iteration
+        worker, iteration, rotation = push.worker, push.iteration, self.traits.rotation
         clock = part.clocks.get(worker)
-        if clock is None or iteration < clock:
+        if clock is None or iteration < (due := rotation.iteration(push.range, clock)):
             return [Refuse(push, "duplicate push")]
-        if iteration > clock or not part.window.valid(iteration):
+        if iteration > due or not part.window.valid(clock):
             return [Refuse(push, "push of an iteration that is not valid")]
         if (steps := self._steps(worker, iteration)) != push.steps:
             push = push._replace(steps=steps)
-        moved = part.window.push(iteration)
+        moved = part.window.push(clock)
         part.clocks[worker] = clock + 1
-        part.held[worker, iteration] = push
+        part.held[worker, clock] = push
         complete = self._count(push)
         if scope.complete is not None:
             if not complete:
                 return []
-            moved = scope.complete.push(iteration)
-        effects = self._decide(scope, Pushed(worker, iteration, now, moved))
+            moved = scope.complete.push(clock)
+        effects = self._decide(scope, Pushed(worker, clock, now, moved))
         pull = part.asked.get(worker)
-        if pull is not None and pull.iteration == clock + 1 and not self.traits.eager:
-            effects += self._ask(scope, worker, pull.iteration, now)
+        if pull is not None and rotation.turn(push.range, pull.iteration) == clock + 1 and not self.traits.eager:
+            effects += self._ask(scope, worker, clock + 1, now)
         return effects
 
     def _count(self, push: Push) -> bool:
-        """Count a push of one range; True if all ranges have it now."""
+        """Count a push of one range; True if all ranges that its iteration exchanges have it now."""
         if len(self.ranges) > 1:
             name = push.worker, push.iteration
             arrived = self._partial.pop(name, 0) + 1
-            if arrived < len(self.ranges):
+            if arrived < len(self.traits.rotation.ranges(push.iteration, len(self.ranges))):
                 self._partial[name] = arrived
                 return False
         self.accepted += 1
@@ -310,7 +328,7 @@ class Server:
 
     def _reply(self, part: Range, index: int, event: SyncEvent, start: Start) -> Reply:
         pull = part.asked.pop(start.worker, None)
-        if pull is None or pull.iteration != start.iteration:
+        if pull is None or self.traits.rotation.turn(index, pull.iteration) != start.iteration:
             raise ProtocolError(f"{self.sync} starts {start}, which no worker asked for")
         released_by, own = NO_WORKER if event.worker == start.worker else event.worker, 0
         if self.traits.eager:

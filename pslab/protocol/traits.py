@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from pslab.protocol.messages import Decisions, SyncEvent
+from pslab.protocol.rotation import ALL, Rotation
 from pslab.protocol.window import Window
 
 
@@ -37,6 +38,9 @@ class Sync(Protocol):
     counted            True: with weights go the gradients that the server has by then, of all workers: the rates of a
                        worker's own steps follow them, and not its own count
     assigns            True: Start says of how many gradients an iteration is made, and gradients_before of the first
+    fragments          the number of parts of the model that iterations exchange in turn, if not all of it: policies,
+                       clocks and windows count the turns of a range (see pslab.protocol.rotation)
+    overlap            the number of gradients of an iteration that a worker computes after its push
     repeats            True: a worker has the examples of its first pass over the data in every pass
     sized              a method: for some `Lengths`, the policy with those in numbers that it was given in passes
     variants           a method of a policy that plans by instants (it says so by Searched): for so many workers, the
@@ -102,6 +106,8 @@ class Traits:
     pushes: Callable[[int], bool] = always  #: whether the push of an iteration holds anything
     fetches: Callable[[int], bool] = always  #: whether the weights of an iteration are fetched
     averages: Callable[[int], bool] = never  #: whether the step of an iteration is the plain mean of its changes
+    rotation: Rotation = ALL  #: which ranges an iteration exchanges
+    overlap: int = 0  #: gradients of an iteration that a worker computes after its push, while that travels
 
     @property
     def accumulates(self) -> bool:
@@ -135,4 +141,6 @@ def traits_of(sync: Sync) -> Traits:
         pushes=getattr(sync, "pushes", always),
         fetches=getattr(sync, "fetches", always),
         averages=getattr(sync, "averages", never),
+        rotation=Rotation(int(getattr(sync, "fragments", 1))),
+        overlap=int(getattr(sync, "overlap", 0)),
     )

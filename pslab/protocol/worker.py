@@ -8,6 +8,9 @@ A worker starts with weights of version 0 and may compute iteration 0; a worker 
 It has two gradient buffers, used in turn: iteration t is not computed before the server has freed the push of t - 2.
 Duplicate and late messages change nothing. The order of requests on a link is up to the link.
 
+Where iterations exchange fragments of the model in turn, it pushes and awaits only the ranges of that fragment; what it
+holds and what is free are counted in turns of their range (see `pslab.protocol.rotation`).
+
 A layered worker starts an iteration at once, and waits for the weights of a range where its forward pass needs them.
 
 An eager worker asks for the next weights as it starts to compute (Jin et al., TPDS 2022; see EagerWorker).
@@ -20,6 +23,7 @@ from typing import Any, NamedTuple
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.requests import Request
+from pslab.protocol.rotation import ALL, Rotation
 from pslab.protocol.traits import Sync, traits_of
 
 BUFFERS = 2  # gradient buffers per worker
@@ -48,7 +52,8 @@ Effect = Compute | Send
 
 def worker_of(worker: int, ranges: int, sync: Sync, *, layered: bool = False) -> Worker:
     """The machine for a worker under this policy; `layered` if its requests go layer by layer."""
-    return (EagerWorker if traits_of(sync).eager else LayeredWorker if layered else Worker)(worker, ranges)
+    traits = traits_of(sync)
+    return (EagerWorker if traits.eager else LayeredWorker if layered else Worker)(worker, ranges, traits.rotation)
 
 
 class Worker:
@@ -56,13 +61,13 @@ class Worker:
 
     buffers = BUFFERS
 
-    def __init__(self, worker: int, ranges: int) -> None:
-        self.worker, self.iteration = worker, 0
+    def __init__(self, worker: int, ranges: int, rotation: Rotation = ALL) -> None:
+        self.worker, self.iteration, self._rotation = worker, 0, rotation
         self.computing = False
         self.versions = [0] * ranges
-        self._held_for = [0] * ranges  # per range, the iteration that its weights were sent for
+        self._held_for = [0] * ranges  # per range, the turn that its weights were sent for
         self._unpushed: set[int] = set()  # ranges whose gradient of this iteration is not ready
-        self._acked = [-1] * ranges  # per range, the last iteration whose push is free
+        self._freed = [0] * ranges  # per range, the turns whose pushes are free
         self.begin = self.steps = 0  #: of the iteration that may be computed next, if the policy assigns them
 
     def start(self) -> list[Effect]:
@@ -76,8 +81,8 @@ class Worker:
         """
         ranges = len(self.versions)
         self.iteration, self.computing, self._unpushed = iteration, False, set()
-        self.versions, self._held_for = [0] * ranges, [iteration - 1] * ranges
-        self._acked, self.begin, self.steps = [iteration - 1] * ranges, 0, 0
+        self.versions, self._held_for = [0] * ranges, [turns - 1 for turns in self._turns(iteration)]
+        self._freed, self.begin, self.steps = self._turns(iteration), 0, 0
         return [Send(Pull(self.worker, index, iteration, 0)) for index in range(ranges)]
 
     def computed(self, index: int, payload: Any = None) -> list[Effect]:
@@ -94,15 +99,17 @@ class Worker:
 
     def weights(self, message: Weights) -> list[Effect]:
         """The reply to a pull arrived."""
-        if message.iteration <= self._held_for[message.range]:
+        turn = self._rotation.turn(message.range, message.iteration)
+        if turn <= self._held_for[message.range]:
             return []
-        self._held_for[message.range] = message.iteration
+        self._held_for[message.range] = turn
         self.versions[message.range], self.begin, self.steps = message.version, message.begin, message.steps
         return self._compute_if_ready()
 
     def ack(self, message: Ack) -> list[Effect]:
         """The payload of a push is free again."""
-        self._acked[message.range] = max(self._acked[message.range], message.iteration)
+        turn = self._rotation.turn(message.range, message.iteration)
+        self._freed[message.range] = max(self._freed[message.range], turn + 1)
         return self._compute_if_ready()
 
     def _finish(self, index: int) -> None:
@@ -119,11 +126,21 @@ class Worker:
         if self.computing or not self._may_compute():
             return []
         self.computing = True
-        self._unpushed = set(range(len(self.versions)))
+        self._unpushed = set(self._rotation.ranges(self.iteration, len(self.versions)))
         return self._compute()
 
+    def _turns(self, iteration: int) -> list[int]:
+        """Of each range how many turns come before an iteration."""
+        if self._rotation.fragments == 1:
+            return [iteration] * len(self.versions)
+        return [self._rotation.turn(index, iteration) for index in range(len(self.versions))]
+
     def _may_compute(self) -> bool:
-        return min(self._held_for) >= self.iteration and min(self._acked) >= self.iteration - self.buffers
+        return self._free() and all(map(int.__ge__, self._held_for, self._turns(self.iteration)))
+
+    def _free(self) -> bool:
+        """Whether the buffer into which this iteration is computed is free."""
+        return all(map(int.__ge__, self._freed, self._turns(self.iteration - self.buffers + 1)))
 
     def _compute(self) -> list[Effect]:
         return [Compute(self.iteration)]
@@ -148,7 +165,7 @@ class LayeredWorker(Worker):
         return super().computed(index, payload) + self._compute_if_ready()
 
     def _may_compute(self) -> bool:
-        return min(self._acked) >= self.iteration - self.buffers
+        return self._free()
 
 
 class EagerWorker(Worker):
@@ -165,8 +182,8 @@ class EagerWorker(Worker):
 
     buffers = EAGER_BUFFERS
 
-    def __init__(self, worker: int, ranges: int) -> None:
-        super().__init__(worker, ranges)
+    def __init__(self, worker: int, ranges: int, rotation: Rotation = ALL) -> None:
+        super().__init__(worker, ranges, rotation)
         self.own = [0] * ranges
         self._next = [(0, 0)] * ranges  # per range: version and own pushes of the newest weights
         self._ready: dict[int, Any] = {}  # payloads of ranges that are computed and not pushed

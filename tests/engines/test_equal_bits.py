@@ -71,6 +71,16 @@ def test_aggregates_of_pushes_are_the_same_on_every_engine(fleet: str, fields: d
     assert problem(1, fleet, {"sync": "bsp", "workers": 3, "pushes": 21, "learning_rate": 0.02, **fields}) == ""
 
 
+@pytest.mark.parametrize("fields", [
+    {"sync": "streaming:6,2,overlap=2,alpha=0.5"},
+    {"sync": "streaming:4,1,overlap=1,merge=carry", "prune": "static:10%", "pull": "changed", "servers": 2},
+    {"sync": "streaming:4,2,overlap=1", "quantize": "e3m0:residual=on", "servers": 2},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("fleet", ["local", pytest.param("loopback", marks=pytest.mark.slow)])
+def test_steps_that_follow_a_push_leave_the_same_bits_on_every_engine(fleet: str, fields: dict[str, Any]):
+    assert problem(2, fleet, {"learning_rate": 0.01, "pushes": 48, "workers": 2, "eval_every": 10**6, **fields}) == ""
+
+
 @pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}, {"prune": "dgc:5%", "workers": 3}], ids=str)
 @pytest.mark.parametrize("fleet", ["local", "loopback"])
 def test_with_onednn_all_processes_leave_the_same_bits(fleet: str, fields: dict[str, Any], monkeypatch):
@@ -87,7 +97,8 @@ def test_with_onednn_all_processes_leave_the_same_bits(fleet: str, fields: dict[
 
 
 @pytest.mark.parametrize("pushes", range(1, 9))
-@pytest.mark.parametrize("fields", [{"ranges": "layers"}, {"servers": 2}, {"servers": 2, "sync": "local:2"}],
+@pytest.mark.parametrize("fields", [{"ranges": "layers"}, {"servers": 2}, {"servers": 2, "sync": "local:2"},
+                                    {"sync": "streaming:4,2,overlap=1"}],
                          ids=str)  # fmt: skip
 def test_several_ranges_end_with_the_last_round_that_the_budget_holds(fields: dict[str, Any], pushes: int):
     whole = {name: value for name, value in fields.items() if name == "sync"}

@@ -9,6 +9,7 @@ from ownpolicies import NeverWaits
 
 from pslab.config.spec import build
 from pslab.config.table import ROWS
+from pslab.protocol.rotation import Rotation
 from pslab.protocol.traits import Traits, always, never, one_each, traits_of
 
 EXPECTED = {
@@ -21,6 +22,7 @@ EXPECTED = {
     "eager": Traits(eager=True, reads_own=True),
     "local": Traits(1, rounds=True, method="average"),  # and it accumulates gradients
     "diloco": Traits(1, rounds=True, method="inner", changes=True),
+    "streaming": Traits(1, rounds=True, method="inner", changes=True, rotation=Rotation(2), overlap=5),
     "adiloco": Traits(method="inner", changes=True, counted=True),
     "easgd": Traits(1, rounds=True, method="elastic", changes=True),
     "average": Traits(1, rounds=True),  # until it is sized
@@ -33,7 +35,7 @@ EXPECTED = {
 def test_traits_of_the_policies(name):
     found = traits_of(build("sync", ROWS["sync"][name].example or name))
     assert replace(found, gradients_before=one_each, pushes=always, fetches=always, averages=never) == EXPECTED[name]
-    assert found.accumulates is (name in ("local", "diloco", "adiloco", "easgd", "downpour", "admm"))
+    assert found.accumulates is (name in ("local", "diloco", "streaming", "adiloco", "easgd", "downpour", "admm"))
 
 
 def test_defaults_and_options():

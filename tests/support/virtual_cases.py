@@ -33,6 +33,7 @@ PORTABLE: list[dict[str, Any]] = [
     {"sync": "adiloco:3", "learning_rate": 0.01, "schedule": "linear"},
     *({"sync": f"easgd:3,alone={alone}", "inner": "sgd:momentum=0.9"} for alone in ("on", "off")),
     {"sync": "diloco:3", "learning_rate": 0.01, "prune": "static:5%", "pull": "changed"},
+    {"sync": "streaming:6,2,overlap=2", "learning_rate": 0.01, "prune": "static:5%", "pull": "changed"},
     *({"sync": sync, "prune": f"range:{size}", **THIN} for sync in ("bsp", "ssp:3", "eager") for size in (5, "fit")),
 ]  # fmt: skip
 

@@ -170,7 +170,8 @@ class Explorer:
             number = stepped.state
             wrong, at = self._take(stepped, after)
         elif move.computes >= 0 and not wrong:
-            wrong = invariants.bound(move.computes, self.server.views[number].low, self.length, "computes")
+            length = self.length and (self.length - 1) * self.traits.rotation.fragments + 1  # in iterations
+            wrong = invariants.bound(move.computes, self.server.views[number].low, length, "computes")
         if wrong:
             return Next(state, self._same, worker, move, stepped, wrong, at)
         (number, *after), order = self.canonical(number, after)
@@ -193,7 +194,8 @@ class Explorer:
             if reported is not None and reported != true:
                 return invariants.clocks(reported, true), worker
             held = view.held[worker] if view.held is not None else None
-            complete += min(true) if held is None else min(map(int.__add__, true, held))
+            turns = true if held is None else tuple(map(int.__add__, true, held))
+            complete += self.traits.rotation.complete(turns)
             complete -= self.local.locals[number].missed
         return None if view.drops else invariants.budget(view.accepted, complete), 0  # it is dropped on some ranges
 

@@ -149,10 +149,10 @@ def computes(iteration: int, last: int, todo: Sequence[int], acked: Sequence[int
     return None
 
 
-def weighted(iteration: int, got: Sequence[int]) -> Wrong:
-    """A gradient is computed on weights that were sent for its iteration, or newer ones, of every range."""
-    for index, arrived in enumerate(got):
-        if arrived < iteration:
+def weighted(iteration: int, got: Sequence[int], needed: Sequence[int]) -> Wrong:
+    """A gradient is computed on weights of every range that were sent for its iteration, or newer ones, by turns."""
+    for index, (arrived, turn) in enumerate(zip(got, needed, strict=True)):
+        if arrived < turn:
             return f"worker <self> computes iteration {iteration} without the weights of range {index} for it"
     return None
 

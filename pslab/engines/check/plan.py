@@ -139,10 +139,14 @@ def plan(
     """The explorations of one policy; the parameters are `check`'s."""
     _positive("servers", servers)
     some, parts = _numbers("workers", workers), _numbers("ranges", ranges)
+    fragments = traits_of(sync).rotation.fragments
+    if uneven := [each for each in parts if each % fragments]:
+        raise ConfigError("ranges", uneven[0], f"must be a multiple of the policy's {fragments} fragments")
     if servers is not None and servers > min(parts or [servers]):
         raise ConfigError("servers", servers, f"{min(parts)} ranges lie at no more than {min(parts)} servers")
-    narrowed = [(w, r) for r in parts or [servers or 1] for w in some or [2]] if some or parts else []
-    clusters = CLUSTERS if (servers or 1) == 1 else [(1, servers or 1), (2, servers or 1)]
+    least = fragments * -(-(servers or 1) // fragments)
+    narrowed = [(w, r) for r in parts or [least] for w in some or [2]] if some or parts else []
+    clusters = CLUSTERS if least == 1 else [(1, least), (2, least)]
     _positive("iterations", iterations)
     _positive("states_max", states_max)
     _positive("faults_max", faults_max)
@@ -180,7 +184,8 @@ def iterations_for(
              (True, ITERATIONS))  # fmt: skip
     table: Sequence[tuple[int, ...]] = next(table for holds, table in kinds if holds)
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
-    allowed = by_size[min(workers * ranges, len(by_size)) - 1]
+    fragments = traits.rotation.fragments  # ranges of one of them are under way at a time
+    allowed = by_size[min(workers * ranges // fragments, len(by_size)) - 1] * fragments
     if len(faults) > 1 and workers * ranges > 3 and (servers > 1 or (traits.window or 0) > allowed):
         return 0  # so few iterations cannot fill the window: a policy without one is explored, with one server
     if faults or not allowed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pslab.engines.check.invariants import Wrong
+from pslab.protocol.rotation import Rotation
 
 State = tuple[int, ...]  # the server's number, the bits of the faults that have happened, each worker's number
 ALIVE, CUT, DEAD, LEFT = range(4)  # CUT: a message of it is lost; DEAD: the server does not know yet that it stopped
@@ -44,7 +45,7 @@ class ServerView(NamedTuple):
 
     applied: tuple[tuple[int, ...] | None, ...]  #: per range: its clock without the pushes that are held
     held: tuple[tuple[int, ...], ...] | None  #: per range: pushes counted, not yet applied; None if there are none
-    low: int  #: the least clock of all ranges
+    low: int  #: the least clock of all ranges, as an iteration
     accepted: int
     ordered: tuple[int, ...] = ()  #: servers that have something to do
     drops: bool = False  #: ... to drop a push
@@ -72,11 +73,11 @@ class LocalState(NamedTuple):
     reading: tuple[tuple[int, int, int], ...] = ()  #: replies: (range, iteration, own pushes that they contain)
     computing: int = -1  #: the last iteration that it started to compute
     todo: tuple[int, ...] = ()  #: ranges of this iteration that are not computed yet
-    got: tuple[int, ...] = ()  #: per range, the iteration that the newest weights here are for
+    got: tuple[int, ...] = ()  #: per range, the turn that the newest weights here are for
     own: tuple[tuple[int, int], ...] = ()  #: eager, per range: own pushes in the weights in use, and in the newest
     acked: tuple[int, ...] = ()  #: per range, the last iteration acknowledged
-    applied: tuple[int, ...] = ()  #: per range, the iteration that the server applies next
-    owed: tuple[tuple[int, ...], ...] = ()  #: per range, iterations pushed before it left that are not applied yet
+    applied: tuple[int, ...] = ()  #: per range, the turn that the server applies next
+    owed: tuple[tuple[int, ...], ...] = ()  #: per range, turns pushed before it left that are not applied yet
     missed: int = 0  #: iterations that were not complete when it left, or were dropped
     mode: int = ALIVE
 
@@ -84,12 +85,15 @@ class LocalState(NamedTuple):
         """Whether the weights of a range are being computed on: they have arrived, and its gradient is not ready."""
         return index in self.todo and self.got[index] >= self.computing
 
-    def joined(self, iteration: int, pushed: tuple[int, ...], own: tuple[tuple[int, int], ...]) -> LocalState:
+    def joined(
+        self, iteration: int, pushed: tuple[int, ...], own: tuple[tuple[int, int], ...], rotation: Rotation
+    ) -> LocalState:
         """Back with this iteration, on new links; of each range the server has so many of its pushes."""
-        last = (iteration - 1,) * len(pushed)
+        turns = tuple(rotation.turn(index, iteration) for index in range(len(pushed)))
         return LocalState(
-            -1, reading=self.reading, computing=iteration - 1, got=last, acked=last, own=own,
-            applied=(iteration,) * len(pushed), missed=self.missed + iteration - min(pushed),
+            -1, reading=self.reading, computing=iteration - 1, got=tuple(turn - 1 for turn in turns),
+            acked=(iteration - 1,) * len(pushed), own=own, applied=turns,
+            missed=self.missed + iteration - rotation.complete(pushed),
             owed=tuple(tuple(range(done, end)) for done, end in zip(self.applied, pushed, strict=True)),
         )  # fmt: skip
 

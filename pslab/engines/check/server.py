@@ -230,7 +230,9 @@ class ServerSide:
         self, server: Any, effects: list[Any], decisions: list[Any]
     ) -> tuple[list[invariants.Combined], list[invariants.Combined]]:
         """The steps that were made, and those that the policy decided, on each range of its scope."""
-        steps = [(bool(effect.aggregate), tuple((push.worker, push.iteration) for push in effect.pushes))
+        turn = server.traits.rotation.turn
+        steps = [(bool(effect.aggregate),
+                  tuple((push.worker, turn(push.range, push.iteration)) for push in effect.pushes))
                  for effect in effects if isinstance(effect, Step)]  # fmt: skip
         decided = [(isinstance(each, Aggregate), each.pushes if isinstance(each, Aggregate) else
                     ((each.worker, each.iteration),))
@@ -259,7 +261,8 @@ class ServerSide:
                 pull, low = effect.pull, min(server.ranges[effect.pull.range].clocks.values(), default=0)
                 goes_on = pull.version if effect.empty else current[pull.range]
                 wrong = invariants.newest(effect.version, goes_on)
-                wrong, at = wrong or invariants.bound(pull.iteration, low, self._length), int(pull.worker)
+                turn = server.traits.rotation.turn(pull.range, pull.iteration)
+                wrong, at = wrong or invariants.bound(turn, low, self._length), int(pull.worker)
             if wrong:
                 return wrong, at
         return None, 0
@@ -282,7 +285,8 @@ class ServerSide:
             if all(w in part.clocks for part in server.ranges) else None
             for w in self._names
         )  # fmt: skip
-        lows = [min(part.clocks.values()) for part in server.ranges if part.clocks]
+        iteration = server.traits.rotation.iteration
+        lows = [iteration(index, min(part.clocks.values())) for index, part in enumerate(server.ranges) if part.clocks]
         some = any(map(any, held))
         ordered = tuple(number for number, store in enumerate(stores) if store.orders)
         return ServerView(applied, tuple(map(tuple, held)) if some else None, min(lows, default=0), server.accepted,

@@ -11,8 +11,8 @@ Except for these faults, each at most once in a run:
     reorder     a message overtakes all that were sent before it on its link
 
 The server learns that a worker has left while no weights are read, as under every driver. Versions are compared where
-weights are handed out; the messages then carry the iteration instead, because no machine decides by a version, and
-there are far more of them.
+weights are handed out; the messages then carry the turn instead, because no machine decides by a version, and there
+are far more of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WorkerSide:
     def __init__(self, sync: Any, ranges: int, iterations: int, faults: int, layered: bool,
                  servers: int = 1) -> None:  # fmt: skip
         self._sync, self._ranges, self._layered = sync, ranges, layered
-        self._eager = traits_of(sync).eager
+        self._eager, self._rotation = traits_of(sync).eager, traits_of(sync).rotation
         self._buffers = buffers_of(self._eager)
         self._iterations, self._faults = iterations, faults
         self._server_of = [index * servers // ranges for index in range(ranges)]
@@ -144,8 +144,9 @@ class WorkerSide:
             return Move(fault, kind, message, self._number(left), Event("message", message.range, message))
         machine = self._machine(left.machine)
         if isinstance(message, Weights):
-            if message.iteration > left.got[message.range]:
-                left = left._replace(got=with_(left.got, message.range, message.iteration))
+            turn = self._rotation.turn(message.range, message.iteration)
+            if turn > left.got[message.range]:
+                left = left._replace(got=with_(left.got, message.range, turn))
                 if self._eager:
                     used, _ = left.own[message.range]
                     left = left._replace(own=with_(left.own, message.range, (used, message.own)))
@@ -158,12 +159,13 @@ class WorkerSide:
         machine = self._machine(local.machine)
         left = local._replace(todo=tuple(each for each in local.todo if each != index))
         move = self._moved(left, machine, 0, "compute", index, lambda: machine.computed(index))
-        return move._replace(wrong=move.wrong or invariants.weighted(local.computing, local.got))
+        needed = [self._rotation.turn(each, local.computing) for each in range(self._ranges)]
+        return move._replace(wrong=move.wrong or invariants.weighted(local.computing, local.got, needed))
 
     def _read(self, local: LocalState, reading: tuple[int, int, int]) -> Move:
         index, iteration, own = reading
         left = local._replace(reading=without(local.reading, local.reading.index(reading)))
-        left = self._sent_down(left, Weights, index, iteration, iteration, None, own)
+        left = self._sent_down(left, Weights, index, iteration, self._rotation.turn(index, iteration), None, own)
         return Move(0, "read", reading, self._number(left), Event("answered", index))
 
     def _sent_down(self, local: LocalState, kind: Any, *about: Any) -> LocalState:
@@ -197,8 +199,9 @@ class WorkerSide:
                 left = self._sent(left, UP, [effect.request])
             elif isinstance(effect, Compute):
                 started = effect.iteration
-                wrong = wrong or invariants.computes(started, left.computing, left.todo, left.acked, self._buffers)
-                left = left._replace(computing=started, todo=tuple(range(self._ranges)),
+                acked = [left.acked[index] for index in self._rotation.ranges(started - self._buffers, self._ranges)]
+                wrong = wrong or invariants.computes(started, left.computing, left.todo, acked, self._buffers)
+                left = left._replace(computing=started, todo=tuple(self._rotation.ranges(started, self._ranges)),
                                      own=tuple((newest, newest) for _, newest in left.own))  # fmt: skip
                 if self._eager:
                     lacks = {(push.range, push.iteration) for push in machine.missing()}
@@ -214,12 +217,13 @@ class WorkerSide:
         if op.kind == result.JOIN:
             return self._joined(local, op)
         index, iteration, done = op.range, op.iteration, local.applied[op.range]
+        turn = self._rotation.turn(index, iteration)
         if op.kind in (result.STEP, result.DROP):
             if any(local.owed) and local.owed[index]:
-                wrong = invariants.applied(iteration, local.owed[index][0])
+                wrong = invariants.applied(turn, local.owed[index][0])
                 local = local._replace(owed=with_(local.owed, index, local.owed[index][1:]))
             else:
-                wrong = invariants.applied(iteration, done)
+                wrong = invariants.applied(turn, done)
                 local = local._replace(applied=with_(local.applied, index, done + 1))
             # of its ranges one counts, and none as it leaves: what is dropped then was not complete
             missed = op.kind == result.DROP and index == 0 and local.mode != LEFT
@@ -227,18 +231,18 @@ class WorkerSide:
             if op.frees:
                 local = self._sent_down(local, Ack, index, iteration)
         elif op.kind == result.FREE:
-            owed = any(local.owed) and iteration in local.owed[index]
-            wrong = invariants.freed(iteration, applied=iteration < done and not owed)
+            owed = any(local.owed) and turn in local.owed[index]
+            wrong = invariants.freed(iteration, applied=turn < done and not owed)
             local = self._sent_down(local, Ack, index, iteration)
         else:
             own = done - len(local.owed[index]) if local.owed else done
-            wrong = invariants.replied(iteration, own, self._buffers if self._eager else 0, left=local.mode == LEFT)
+            wrong = invariants.replied(turn, own, self._buffers if self._eager else 0, left=local.mode == LEFT)
             if self._eager and not wrong:
                 wrong = invariants.contained(op.own, own)
             if not wrong and not self._faults & DUPLICATE:
-                wrong = invariants.once(iteration, self._promised(local, index))
+                wrong = invariants.once(turn, self._promised(local, index))
             if op.kind == result.SEND:
-                local = self._sent_down(local, Weights, index, iteration, iteration, None, op.own)
+                local = self._sent_down(local, Weights, index, iteration, turn, None, op.own)
             else:
                 local = local._replace(reading=(*local.reading, (index, iteration, op.own)))
         return self._number(local), wrong
@@ -246,18 +250,20 @@ class WorkerSide:
     def _joined(self, local: LocalState, op: Op) -> tuple[int, Wrong]:
         """A fresh machine, which asks for the weights of the iteration that the server has assigned."""
         pushed = tuple(map(int.__add__, local.applied, op.held))
-        if wrong := invariants.joined(op.iteration, pushed):
+        if wrong := invariants.joined(op.iteration, [self._rotation.joined(*each) for each in enumerate(pushed)]):
             return self._number(local), wrong
-        machine, new = self._fresh(), local.joined(op.iteration, pushed, self._none)
+        machine, new = self._fresh(), local.joined(op.iteration, pushed, self._none, self._rotation)
         move = self._moved(new, machine, 0, "join", None, lambda: machine.join(op.iteration))
         return move.after, move.wrong
 
     def _promised(self, local: LocalState, index: int) -> int:
-        """The last iteration that a worker was started with on a range."""
+        """The last turn of a range that a worker was started with."""
         iterations = [iteration for each, iteration, _ in local.reading if each == index]
         iterations += [message.iteration for message in map(self.message, local.down)
                        if isinstance(message, Weights) and message.range == index]  # fmt: skip
-        return max(iterations, default=local.got[index] if local.got else -1)
+        if not iterations:
+            return local.got[index] if local.got else -1
+        return self._rotation.turn(index, max(iterations))
 
     # --- states as numbers ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from pslab.policies.partition import servers_of
 from pslab.protocol.server import Step
 from pslab.tensors.codec import frame_bytes
 from pslab.tensors.sparse import SparseInputs
+from pslab.tensors.update.store import joined
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.reading import Column, Rows
 
@@ -163,13 +164,9 @@ class Job(Setup):
     @cached_property
     def held(self) -> tuple[tuple[slice, ...], ...]:
         """Of each server the slices of the flat vector that it holds, as few as can be."""
-        found: list[list[slice]] = [[] for _ in range(self.run.servers)]
-        for part, server in zip(self.parts, self.server_of, strict=True):
-            for piece in part.slices:
-                own = found[server]
-                begin = own.pop().start if own and own[-1].stop == piece.start else piece.start
-                own.append(slice(begin, piece.stop))
-        return tuple(map(tuple, found))
+        return tuple(joined(sorted((piece for part, its in zip(self.parts, self.server_of, strict=True) if its == server
+                                    for piece in part.slices), key=lambda piece: piece.start))
+                     for server in range(self.run.servers))  # fmt: skip
 
     @cached_property
     def evaluated_at(self) -> Any:
@@ -189,6 +186,23 @@ class Job(Setup):
     def payload_bytes(self, index: int, size_bytes: int) -> int:
         """What a payload of a range takes on a link: its size, or that of a frame of all entries if it is WHOLE."""
         return self._whole_bytes[index] if size_bytes == WHOLE else size_bytes
+
+    def exchanged(self, iteration: int) -> range:
+        """The ranges that an iteration exchanges."""
+        return self.traits.rotation.ranges(iteration, len(self.parts))
+
+    def layers(self, iteration: int) -> Collection[int] | None:
+        """The layers of these ranges; None if they are all."""
+        fragments = self.traits.rotation.fragments
+        return None if fragments == 1 else self._layers[iteration % fragments]
+
+    @cached_property
+    def _layers(self) -> tuple[frozenset[int], ...]:
+        """Of each fragment its layers."""
+        each = [[s for index in self.exchanged(fragment) for s in self.parts[index].slices]
+                for fragment in range(self.traits.rotation.fragments)]  # fmt: skip
+        return tuple(frozenset(number for number, layer in enumerate(self.keyspace.layers)
+                               if any(s.start <= layer.start < s.stop for s in own)) for own in each)  # fmt: skip
 
     def averages(self, step: Step) -> bool:
         """Whether a step is the plain mean of its changes."""

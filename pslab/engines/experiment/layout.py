@@ -114,7 +114,8 @@ class Layout:
         kept = tuple({name: take(memory.entries * memory.dtype.itemsize) for name, memory in memories.items()}
                      for _ in range(workers))  # fmt: skip
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
-        used = tuple(take(flat) if eager or experiment.own else own for own in weights)
+        apart = eager or experiment.own or experiment.traits.overlap  # weights come while it computes, or it moves them
+        used = tuple(take(flat) if apart else own for own in weights)
         places = server, weights, gradients, up, arrivals, used, down, memories, kept
         asked = tuple(tuple(take(room) for _ in range(2)) for _ in range(workers)) if experiment.keyed else ()
         made = cls(size, dtype, *places, frames=tuple(frames), asked=asked, in_place=in_place)

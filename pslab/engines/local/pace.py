@@ -67,7 +67,8 @@ def emulation(
 
     Where nothing is emulated nothing can be late.
     """
-    alive_s, ranges = sum(each["alive_s"] for each in worked) or 1.0, len(experiment.parts)
+    alive_s = sum(each["alive_s"] for each in worked) or 1.0
+    ranges = len(experiment.traits.rotation.ranges(0, len(experiment.parts)))
     # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
     late_s = served["late_s_mean"] * served["messages"] / ranges
     if experiment.cluster.emulated:

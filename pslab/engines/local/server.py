@@ -64,7 +64,7 @@ class LocalServer:
     @property
     def iteration(self) -> int:
         """The slowest worker's iteration."""
-        return min((part.window.base for part in self.machine.ranges), default=0)
+        return self.machine.base
 
     def rehearse(self) -> None:
         """Report how late this process wakes while the workers compute."""
@@ -318,7 +318,7 @@ class LocalServer:
 
     def _lose(self, worker: int) -> None:
         """A worker's process is gone: where another may take its place, the parent says whether one does."""
-        iteration = min(part.clocks[worker] for part in self.machine.ranges)
+        iteration = self.machine.clock(worker)
         body = {"worker": worker, "iteration": iteration, "seconds": self.clock.now()}
         report(self.parent, "lost", body | ({"how": self.wrong.pop(worker)} if worker in self.wrong else {}))
         at = next((at for at in (iteration, iteration + 1) if self.faults.kills(worker, at)), None)  # eager: one more

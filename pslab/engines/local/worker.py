@@ -151,10 +151,27 @@ class LocalWorker:
         if modelled_s:  # selecting takes what it takes, but not the time of others
             used_s = (time.thread_time() - used_s) / self.clock.dilation
             self.overrun_s += self.selecting.waited_s(self.now() - computed_s, used_s)
-        ranges = range(len(self.job.parts))
+        ranges = self.job.exchanged(iteration)
         self._die_if_killed(iteration)
         self.idle_since_s = time.monotonic()
-        return self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
+        found = self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
+        return self._follow(iteration) if self.job.traits.overlap else found
+
+    def _follow(self, iteration: int) -> int | None:
+        """Take the steps that follow a push, while that travels; the next iteration, if its weights have come."""
+        self.idle_since_s = math.inf
+        begin_s, modelled_s = self.now(), self.driver.following_s()
+        self.producer.follow(iteration, self.driver.ahead)
+        self.real_s, self.modelled_s = self.real_s + self.now() - begin_s, self.modelled_s + modelled_s
+        found = self._hold_until(begin_s + modelled_s)
+        if modelled_s:
+            self.overrun_s += max(0.0, self.now() - begin_s - modelled_s)
+        ends_s = self.now()
+        if paused_s := self.faults.pause_s(self.worker, iteration, begin_s, ends_s):
+            found = self._hold_until(ends_s + paused_s) or found
+        self.driver.followed(iteration, begin_s, self.now())
+        self.idle_since_s = time.monotonic()
+        return found
 
     def _paused(self, iteration: int, begin_s: float, ends_s: float) -> float:
         """A computation between these instants was stopped for as long as the faults say: when it ends."""
@@ -175,13 +192,17 @@ class LocalWorker:
         self.pulled = []
         self.driver.decoded(iteration - 1, begin_s, self.now())
 
-    def _hold_until(self, end_s: float) -> None:
-        """The modelled computation ends at `end_s`; a stop ends it sooner."""
+    def _hold_until(self, end_s: float) -> int | None:
+        """The modelled computation ends at `end_s`; a stop ends it sooner. The iteration to be computed then: none,
+        unless its weights come after steps that follow a push."""
+        found = None
         while (left_s := end_s - self.clock.now()) > 0:
             self.life.give()
             if ready((self.stream.descriptor,), min(self.life.period_s, self.clock.real_s(left_s))):
-                self._receive()  # nothing is to be computed before the computation ends
-                self.lag_s = 0.0  # so nothing was delayed, however late it was read
+                came = self._receive()
+                found = found if came is None else came
+                self.lag_s = 0.0  # nothing was delayed, however late it was read
+        return found
 
     # --- receiving ------------------------------------------------------------------------------------------------
 

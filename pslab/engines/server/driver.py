@@ -136,12 +136,13 @@ class ServerDriver:
         The policy sees the same worker, which asks again for weights that its former process may have had. Only where
         that one asked ahead, or has pushed a part of an iteration, the worker leaves and joins.
         """
-        now, ranges = self._clock.now(), self.machine.ranges
-        iteration = ranges[0].clocks[worker]
+        now, ranges, turn = self._clock.now(), self.machine.ranges, self.machine.traits.rotation.turn
+        iteration = self.machine.clock(worker)
         for index in range(len(ranges)):
             self._answered.pop((worker, index), None)  # that was the process before
         asked = [part.asked[worker].iteration for part in ranges if worker in part.asked]  # some overtook their pushes
-        if self.machine.traits.eager or {*asked, *(part.clocks[worker] for part in ranges)} != {iteration}:
+        torn = [index for index, part in enumerate(ranges) if part.clocks[worker] != turn(index, iteration)]
+        if self.machine.traits.eager or torn or {*asked} - {iteration}:
             self.leave(worker)
             iteration = self.join(worker, now)
         wanted = Wanted(0, self._job.keyspace.keys, now)

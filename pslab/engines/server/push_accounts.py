@@ -18,7 +18,7 @@ class PushAccounts:
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
         present = [worker for worker in range(job.run.workers) if job.cluster.present(worker)]
-        # per range: (worker, iteration) -> the version that it is computed on
+        # per range: (worker, its turn) -> the version that it is computed on
         self._computing = [dict.fromkeys(((worker, 0) for worker in present), 0) for _ in job.parts]
         self._ranges = len(job.parts)
         self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not
@@ -37,7 +37,7 @@ class PushAccounts:
         stalest = max(stale, before - min(computing.values(), default=before))
         seen = max([push.seen for push in pushes]) if job.traits.eager else stale
         for push in pushes:
-            computing.pop((push.worker, push.iteration), None)
+            computing.pop((push.worker, job.traits.rotation.turn(step.range, push.iteration)), None)
         if computing and job.layout.in_place:
             raise ProtocolError(f"{run.sync} has a barrier, but applies {len(pushes)} pushes while others compute")
         if job.averages(step):
@@ -67,8 +67,9 @@ class PushAccounts:
     def replied(self, reply: Reply) -> None:
         """A worker gets the weights of a range, and will compute on them."""
         pull, computing = reply.pull, self._computing[reply.pull.range]
-        computing.pop((pull.worker, pull.iteration), None)  # its process may be a new one, which begins again
-        computing[pull.worker, pull.iteration] = reply.version
+        key = pull.worker, self._job.traits.rotation.turn(pull.range, pull.iteration)
+        computing.pop(key, None)  # its process may be a new one, which begins again
+        computing[key] = reply.version
 
     def discard(self, discard: Discard) -> None:
         """A push is not applied: it was sent for nothing."""
@@ -85,7 +86,8 @@ class PushAccounts:
     def _complete(self, push: Push) -> bool:
         """Whether with this range all of an iteration's are applied."""
         name = push.worker, push.iteration
-        missing = self._missing.pop(name, self._ranges) - 1
+        missing = self._missing.pop(name, 0) or len(self._job.traits.rotation.ranges(push.iteration, self._ranges))
+        missing -= 1
         if missing:
             self._missing[name] = missing
         return not missing

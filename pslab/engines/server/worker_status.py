@@ -31,8 +31,7 @@ def doings(server: Server, travelling: Sequence[bool]) -> list[dict[str, Any]]:
             found.append({"doing": "dead", "for": [], "iteration": None})
             continue
         does = "waiting" if ranges else "transferring" if travels else "computing"
-        clock = min([part.clocks[worker] for part in server.ranges])
-        found.append({"doing": does, "for": sorted(awaited[ranges] - {worker}), "iteration": clock})
+        found.append({"doing": does, "for": sorted(awaited[ranges] - {worker}), "iteration": server.clock(worker)})
     return found
 
 

@@ -135,7 +135,8 @@ class NoGradients:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
+        self._bodies = [{"payloads": [[WHOLE, job.parts[index].size] for index in job.exchanged(fragment)],
+                         "loss": math.nan} for fragment in range(job.traits.rotation.fragments)]  # fmt: skip
         self._nothing = {"payloads": [[0, 0] for _ in job.parts], "loss": math.nan}
         self._ranges: dict[int, RangeOfIteration] = {}
         self._iterations: dict[int, int] = {}
@@ -151,13 +152,14 @@ class NoGradients:
             self._ranges[worker] = basis.range
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
-        """The same for all workers, unless they push ranges of keys in turn."""
-        if not self._job.traits.pushes(self._iterations[worker]):
+        """The same for all workers in an iteration, unless they push ranges of keys in turn."""
+        iteration = self._iterations[worker]
+        if not self._job.traits.pushes(iteration):
             return self._nothing
         if self._pruned:
-            return {"payloads": self._chosen(self._iterations[worker]), "loss": math.nan}
+            return {"payloads": self._chosen(iteration), "loss": math.nan}
         if worker not in self._ranges:
-            return self._body
+            return self._bodies[iteration % len(self._bodies)]
         job, keys = self._job, self._ranges[worker].keys
         payloads = [list(job.push_frames.sliced_bytes(index, ranged(job, index, keys)))
                     for index in range(len(job.parts))]  # fmt: skip
@@ -172,7 +174,7 @@ class NoGradients:
             return [list(job.push_frames.spread_bytes(index, pieces, iteration)) for index in range(len(job.parts))]
         if pieces not in self._sent:
             self._sent[pieces] = [list(job.push_frames.spread_bytes(index, pieces)) for index in range(len(job.parts))]
-        return self._sent[pieces]
+        return [self._sent[pieces][index] for index in job.exchanged(iteration)]
 
 
 # --- a recorded exchange on another cluster ------------------------------------------------------------------------

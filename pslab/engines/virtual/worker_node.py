@@ -57,7 +57,9 @@ class WorkerNode:
         self._pass: Pass | None = None  # of a layered worker: where it is in its iteration
         self._present = False
         self._pulled: list[Pulled] = []  # for the next iteration
-        self._settled = 0  # ranges whose weights for it the server has read
+        self._unsettled = 0  # ranges whose weights for it the server has not read
+        self._following = False  # whether it takes the steps that follow a push
+        self._next: int | None = None  # the iteration that can be computed after them
         self._basis = Basis([])  # of the gradient that was started last
         self._started = False  # whether a gradient is started, and its result not yet taken
         self._body: dict[str, Any] = {}  # of a layered worker: the gradient whose backward pass is under way
@@ -75,11 +77,12 @@ class WorkerNode:
         """It has left, and with it all that it was doing."""
         if self._started:
             self._result()  # no worker wants it
-        self._present, self._pulled, self._settled, self._pass = False, [], 0, None
+        self._present, self._pulled, self._pass = False, [], None
+        self._following, self._next = False, None
 
     def join(self, iteration: int, now: float) -> None:
         """It is present, new or back, and asks for the weights."""
-        self._present = True
+        self._present, self._unsettled = True, len(self._job.parts)
         self._compute(self.driver.join(iteration, now), now)
 
     # --- receiving ------------------------------------------------------------------------------------------------
@@ -91,8 +94,8 @@ class WorkerNode:
         if not self._present:
             return
         self._pulled.append(Pulled.of(weights))
-        self._settled += 1
-        if self._settled == len(self._job.parts) and not self._late:
+        self._unsettled -= 1
+        if not self._unsettled and not self._late:
             self._start_gradient(weights.iteration, now)
 
     def arrive(self, frame: Frame, now: float) -> None:
@@ -120,7 +123,7 @@ class WorkerNode:
 
     def _start_gradient(self, iteration: int, now: float) -> None:
         self._started = True
-        pulled, self._pulled, self._settled = self._pulled, [], 0
+        pulled, self._pulled, self._unsettled = self._pulled, [], len(self._job.exchanged(iteration))
         self._basis = self.driver.basis(iteration)
         self._gradients.start(self.worker, iteration, pulled, now, self._basis)
 
@@ -131,6 +134,9 @@ class WorkerNode:
     def _compute(self, iteration: int | None, now: float) -> None:
         """An iteration's computation starts, if there is one."""
         if iteration is None:
+            return
+        if self._following:
+            self._next = iteration
             return
         job, driver = self._job, self.driver
         driver.begin(now)
@@ -147,8 +153,22 @@ class WorkerNode:
             self._until(now, spent_s, 1.0, self._computed, iteration)
 
     def _spent_s(self, iteration: int) -> float:
-        """What the gradients of an iteration take, and the steps between them."""
-        return self.driver.modelled_s(iteration) + self.driver.gradients(iteration) * self._job.inner_s
+        """What the gradients of an iteration take until its push, and the steps between them."""
+        steps = self.driver.gradients(iteration) - self._job.traits.overlap
+        return self.driver.modelled_s(iteration) + steps * self._job.inner_s
+
+    def _follow(self, iteration: int, now: float) -> None:
+        """Take the steps that follow the push of an iteration, which may take until after its weights are here."""
+        self._following = True
+        ends_s = now + self.driver.following_s() + self._job.traits.overlap * self._job.inner_s
+        ends_s += self._simulator.faults.pause_s(self.worker, iteration, now, ends_s)
+        self._scheduler.at(ends_s, COMPUTED, self.worker, self._followed, (iteration, now))
+
+    def _followed(self, content: tuple[int, float], now: float) -> None:
+        self.driver.followed(*content, now)
+        self._following, following = False, self._next
+        self._next = None
+        self._compute(following, now)
 
     def _until(self, now: float, spent_s: float, share: float, act: Any, content: Any) -> None:
         """Computing ends; of this share of the model, gradients are then rated and chosen, and encoded if sparse."""
@@ -159,14 +179,15 @@ class WorkerNode:
         self._scheduler.at(encoded_s, COMPUTED, self.worker, act, (content, ends_s, selected_s))
 
     def _computed(self, content: tuple[int, float, float], now: float) -> None:
-        iteration, ends_s, selected_s = content
+        job, (iteration, ends_s, selected_s) = self._job, content
         body = self._result()
         if body["payloads"] is None and (basis := self.driver.skip(iteration, self._basis)):
             self._basis, self._started = basis, True
             self._gradients.start(self.worker, iteration, [], now, basis)
             self._until(now, self._spent_s(iteration), 1.0, self._computed, iteration)
             return
-        self._ready(body, iteration, range(len(self._job.parts)), ends_s, selected_s, now)
+        if self._ready(body, iteration, job.exchanged(iteration), ends_s, selected_s, now) and job.traits.overlap:
+            self._follow(iteration, now)
 
     def _ready(
         self, body: dict[str, Any], iteration: int, ranges: Sequence[int], ends_s: float, selected_s: float, now: float
@@ -179,7 +200,8 @@ class WorkerNode:
         if self._simulator.faults.kills(self.worker, iteration):
             self._simulator.kill(self.worker, now)
             return False
-        found = [Gradient(payloads[index][0], payloads[index][1], loss, now) for index in ranges]
+        each = dict(zip(self._job.exchanged(iteration), payloads, strict=True))
+        found = [Gradient(each[index][0], each[index][1], loss, now) for index in ranges]
         self._compute(self.driver.computed(ranges, found, ends_s, selected_s, now), now)
         return True
 

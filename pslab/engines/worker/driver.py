@@ -75,6 +75,7 @@ class WorkerDriver:
         self._resumed = self._job.traits.assigns  # then its weights say how many gradients have been computed
         for before in range(0 if self._resumed else iteration):
             self.modelled_s(before)
+            self.following_s()
         if self.range_schedule:
             self.range_schedule.join(iteration)
         self.machine.join(iteration)
@@ -102,17 +103,28 @@ class WorkerDriver:
         return [[self.machine.worker, iteration, count] for iteration, count in self.skips.items()]
 
     def modelled_s(self, iteration: int) -> float:
-        """How long an iteration's gradients take in the modelled cluster; to be asked once for each, and each skip."""
+        """How long an iteration's gradients take until its push, in the modelled cluster; to be asked once for each,
+        and for each skip."""
         if self._resumed:
             self._resumed = False
-            for _ in range(self.machine.begin):
-                self._times.draw()
-        count = self.gradients(iteration)
+            self._drawn_s(self.machine.begin)
+        return self._drawn_s(self.gradients(iteration) - self._job.traits.overlap)
+
+    def following_s(self) -> float:
+        """How long those take that follow a push; to be asked once for each."""
+        return self._drawn_s(self._job.traits.overlap)
+
+    def _drawn_s(self, count: int) -> float:
         return self._times.draw() if count == 1 else sum([self._times.draw() for _ in range(count)])
 
     def gradients(self, iteration: int) -> int:
         """The gradients that an iteration is made of, which is computed now."""
         return self.machine.steps or self._job.traits.gradients(iteration)
+
+    @property
+    def ahead(self) -> int:
+        """How many batches were skipped."""
+        return self._ahead
 
     def computed(
         self, ranges: Sequence[int], payloads: Iterable[Gradient], ends_s: float, selected_s: float, now: float
@@ -132,6 +144,10 @@ class WorkerDriver:
             self._log.coded(iteration, ends_s, selected_s, now if sparse else None)
             self._burst_s = now
         return self._perform(effects, now)
+
+    def followed(self, iteration: int, begin_s: float, now: float) -> None:
+        """The steps that follow an iteration's push were taken since `begin_s`."""
+        self._log.computed(iteration, begin_s, now)
 
     def missing(self, layer: int) -> int | None:
         """The first range of a layer whose weights are not here, which its forward pass needs."""

@@ -20,6 +20,7 @@ from pslab.tensors.device import Device
 from pslab.tensors.finite import checked_finite, is_finite
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.update import methods
+from pslab.tensors.update.fragments import FragmentSteps
 from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
@@ -53,7 +54,7 @@ class Computing:
         self._job = job
         alone = Applied(run.workers, 1, False, job.push_weight, 0, 0, 0)
         self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype,
-                                        run.workers)  # fmt: skip
+                                        run.workers, job.parts)  # fmt: skip
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
@@ -135,18 +136,35 @@ class Computing:
         `counted`: the gradients that the server had of all workers, if the policy's workers are to know; `assigned`:
         those of the iteration, by their numbers, if the policy says so.
         """
-        job, traits = self._job, self._job.traits
-        steps = assigned or range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
-        batches = [step + ahead for step in steps]
-        if traits.repeats:
-            batches = [batch % self._reader.batches.rounds for batch in batches]
+        steps = assigned or self._steps(iteration)
         if len(steps) == 1 and not self._local.keeps:
-            return self.gradient(batches[0], buffer, alone=True)
+            return self.gradient(self._batches(steps, ahead)[0], buffer, alone=True)
+        self._course = self._course_of(iteration, steps, buffer, ahead, fetched, counted)
+        return self._local.run(self._course)
+
+    def follow(self, iteration: int, buffer: int, ahead: int) -> None:
+        """Take the first steps of an iteration before its weights are here: those that follow the push before."""
+        if isinstance(self._local, FragmentSteps):
+            self._local.follow(self._course_of(iteration, self._steps(iteration), buffer, ahead, True))
+
+    def _steps(self, iteration: int) -> range:
+        """The numbers of an iteration's gradients: those that follow the push before are of this one."""
+        before, overlap = self._job.traits.gradients_before, self._job.traits.overlap
+        return range(before(iteration) - (overlap if iteration else 0), before(iteration + 1) - overlap)
+
+    def _batches(self, steps: range, ahead: int) -> list[int]:
+        batches = [step + ahead for step in steps]
+        return [batch % self._reader.batches.rounds for batch in batches] if self._job.traits.repeats else batches
+
+    def _course_of(
+        self, iteration: int, steps: range, buffer: int, ahead: int, fetched: bool, counted: int = 0
+    ) -> Course:
+        job, traits = self._job, self._job.traits
         begin = counted if traits.counted else steps.start * job.run.workers
         rates = [job.learning_rate(begin + step * job.run.workers) for step in range(len(steps))]
-        self._course = Course(batches, rates, lambda batch: self.gradient(batch, buffer), self._weights,
-                              self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share)
-        return self._local.run(self._course)
+        return Course(self._batches(steps, ahead), rates, lambda batch: self.gradient(batch, buffer), self._weights,
+                      self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share, iteration,
+                      traits.overlap if iteration else 0)  # fmt: skip
 
     def commit(self) -> None:
         """Let the method keep the result of `iteration`; NonFinite if that is not finite."""

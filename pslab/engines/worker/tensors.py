@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -212,7 +212,7 @@ class Producer:
                 self._gradients = [self._computing.on_keys(needed, weights if order is None else weights[order])]
         elif isinstance(self._pruner, RangePruner) and self._range is not None:
             self._own_ranges(self._pruner, writes, self._range)
-        elif self._job.traits.eager:
+        elif self._job.traits.eager or self._job.traits.overlap:
             self._shared_weights.copy_(self._held)
             for write in writes:
                 self._read_own(*write)
@@ -233,8 +233,11 @@ class Producer:
         if self._keys is not None:
             return self._key_payloads(iteration, self._keys.of(iteration), loss)
         job, buffer = self._job, self._buffer(iteration)
-        ranges = range(len(job.parts)) if layer is None else job.ranges_of[layer]
-        span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
+        ranges: Sequence[int] = job.exchanged(iteration)
+        span = slice(0, job.layout.size)
+        if layer is not None:
+            ranges = job.ranges_of[layer]
+            span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
         if self._kept is not None:
             self._kept.begin(iteration)
         gradient = self._gradients[buffer][span]
@@ -263,7 +266,8 @@ class Producer:
         elif layer is not None:
             chosen = pruner.prune_layer(layer, gradient, step)
         else:
-            chosen = pruner.prune(gradient, step, self._computing.summed if self._computing else ())
+            summed = self._computing.summed if self._computing else ()
+            chosen = pruner.prune(gradient, step, summed, job.layers(iteration))
         indices, values = (found.numpy() for found in self._device.fetch(*chosen))
         selected_s, found = time.monotonic(), []
         frames = job.push_frames
@@ -287,6 +291,12 @@ class Producer:
             pruner.residual.add_(self._device.to(lost))
         self._whole(iteration, len(ranges))
         return found, selected_s
+
+    def follow(self, iteration: int, ahead: int) -> None:
+        """Take the steps that follow the push of an iteration, on batches that come `ahead` batches later. Its weights
+        have come once the push before was applied, so the buffer of the next iteration is free."""
+        if self._computing is not None:
+            self._computing.follow(iteration + 1, self._buffer(iteration + 1), ahead)
 
     def install(self, pulled: Pulled) -> None:
         """The weights of a range have arrived: a frame to be decoded, or there already; or none, and it goes on."""
@@ -395,7 +405,7 @@ class Producer:
 
     def _whole(self, iteration: int, ranges: int) -> None:
         """Count ranges of an iteration that are rated and pruned; after the last one the kept vectors are whole."""
-        self._rated = (self._rated + ranges) % len(self._job.parts)
+        self._rated = (self._rated + ranges) % len(self._job.exchanged(iteration))
         if self._kept is not None and not self._rated:
             self._kept.end(iteration)
 

@@ -78,7 +78,8 @@ def _to_die(r: Reading) -> set[tuple[int, int]]:
 
 def _performed(r: Reading, rows: list[Row]) -> list[str]:
     """A recorded fault of a frame with a push shows in when the push came, and how often."""
-    if r.layered or r.several_servers or r.traits.eager:  # pushes and requests are frames of their own there
+    # pushes and requests are frames of their own there, or are not about the first range
+    if r.layered or r.several_servers or r.traits.eager or r.traits.rotation.fragments > 1:
         return []
     arrivals, found = r.arrivals, list[str]()
     iterations = int(arrivals.iteration.max(initial=0)) + 2
@@ -125,13 +126,14 @@ def _due(r: Reading) -> set[tuple[Any, ...]]:
 def _frames(r: Reading) -> Iterator[tuple[int, Push | Pull]]:
     """The last message of each frame that came.
 
-    A frame is about all ranges, unless requests go layer by layer; with several servers each has one range then.
+    A frame is about all ranges that an iteration exchanges, and a request after that iteration, too, unless requests go
+    layer by layer; with several servers each has one range then.
     """
     a = r.arrivals
     separate, alone = r.layered or r.traits.eager, r.layered or r.several_servers
     for kind, worker, index, iteration in zip(a.kind.tolist(), a.worker.tolist(), a.range.tolist(),
                                               a.iteration.tolist(), strict=True):  # fmt: skip
-        if kind == "push" and separate and (alone or index == a.ranges - 1):
+        if kind == "push" and separate and (alone or index == r.exchanged(iteration)[-1]):
             yield worker, Push(worker, index, iteration, 0)
-        elif kind == "pull" and (alone or index == a.ranges - 1):
+        elif kind == "pull" and (alone or index == r.exchanged(iteration - 1)[-1]):
             yield worker, Pull(worker, index, iteration, 0)

@@ -39,7 +39,7 @@ def divergence(r: Reading) -> list[str]:
     if not r.facts.get("refused"):
         return ["a gradient was not finite, and the manifest counts no refused message"]
     same = (a.kind == "push") & (a.worker == at["worker"]) & (a.iteration == at["iteration"])
-    if np.unique(a.range[same]).size < a.ranges:  # layer by layer, some may have come before
+    if np.unique(a.range[same]).size < len(r.exchanged(at["iteration"])):  # layer by layer, some may have come before
         return []
     return [f"worker {at['worker']}'s gradient of iteration {at['iteration']} was not finite, and was pushed"]
 

@@ -70,7 +70,7 @@ def _due(r: Reading) -> Iterator[tuple[int, float]]:
     rows = zip(h.worker.tolist(), h.iteration.tolist(), h.seconds.tolist(), ends.tolist(), strict=True)
     for worker, iteration, now, ended in rows:
         parts[worker, iteration] += 1
-        if parts[worker, iteration] == r.arrivals.ranges:
+        if parts[worker, iteration] == len(r.exchanged(iteration)):
             applied, complete = applied + r.gradients(worker, iteration), True
         if ended and complete:
             measure, complete = applied if period is not None else now, False
@@ -229,6 +229,7 @@ def computing(r: Reading) -> list[str]:
     """In virtual time an iteration's computation takes what the cluster's seeded stream says; on a machine, no less.
 
     It takes no less layer by layer, either: a rule's work on one layer's gradient comes before the next layer's pass.
+    Of a worker's last iteration a part may not be recorded there, nor what would have followed its push.
     """
     p = r.phases
     if not r.known:
@@ -236,20 +237,22 @@ def computing(r: Reading) -> list[str]:
     rows = p.rows("compute")
     spent_s = np.zeros((p.workers, p.iterations))
     np.add.at(spent_s, (p.worker[rows], p.iteration[rows]), p.end_s[rows] - p.begin_s[rows])
-    done = np.full(p.workers, -int(r.layered))  # layer by layer, a part of the last one is not recorded
-    np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1 - r.layered)
+    done = np.full(p.workers, -int(r.in_parts))
+    np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1 - r.in_parts)
     due_s, skips = spent_s.copy(), {(worker, at): count for worker, at, count in r.all("skips")}
-    modelled = np.full(due_s.shape, r.modelled and not r.layered)
+    meets = not r.cluster.faults or not r.in_parts  # else a fault may meet any of its parts
+    modelled = np.full(due_s.shape, r.modelled and not r.layered and meets)
     for worker, at in skips:  # the cluster's costs of what was computed and not sent are in it, too
         modelled[worker, at : at + 1] = False
     faults, began = Faults(r.cluster, r.run.seed), p.first("compute", "begin_s")
     for worker in np.flatnonzero(done > 0).tolist():
         times = ComputeTimes(r.cluster, r.run.seed, worker)
         for iteration in range(done[worker]):
-            draws = r.gradients(worker, iteration) * (1 + skips.get((worker, iteration), 0))
+            draws = (r.gradients(worker, iteration) - r.traits.overlap) * (1 + skips.get((worker, iteration), 0))
+            draws += r.traits.overlap
             drawn_s = sum(times.draw() for _ in range(draws)) + draws * float(r.facts.get("inner_s", 0.0))
             due_s[worker, iteration] = drawn_s
-            if r.cluster.faults and not r.layered:  # of whose passes a fault may meet any
+            if r.cluster.faults and meets:
                 at_s = float(began[worker, iteration])
                 due_s[worker, iteration] += faults.pause_s(worker, iteration, at_s, at_s + drawn_s)
     lost = {row[2:4] for row in faults.rows} - {(row[2], row[3]) for row in r.all("faulted")}
@@ -309,7 +312,8 @@ def joints(r: Reading) -> list[str]:
             return report(twice, lambda i: f"{p.name(i)} is recorded twice")
     found = list[str]()
     for before, after, must in _pairs(r):
-        ended, began = p.cells(before, "end_s"), p.cells(after, "begin_s", np.fmin)
+        first = before == "compute" and r.traits.overlap > 0  # the others follow its push
+        ended, began = p.cells(before, "end_s", np.fmin if first else np.fmax), p.cells(after, "begin_s", np.fmin)
         wrong = np.abs(began - ended) > SLACK_S
         if must:
             wrong |= np.isnan(began) != np.isnan(ended)

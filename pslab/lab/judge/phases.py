@@ -38,7 +38,7 @@ def computing(r: Reading) -> list[str]:
                                            f"{p.iteration[before[i]]} ends at {p.end_s[before[i]]:.6g} s")  # fmt: skip
     due = np.zeros(len(rows), np.int64)
     due[1:] = np.where(same, p.iteration[last] + 1, 0)
-    if r.layered:  # an iteration consists of several phases
+    if r.in_parts:  # an iteration consists of several phases
         due[1:] -= same & (p.iteration[now] == p.iteration[last])
     wrong = (p.iteration[rows] != due) & ~p.moved[rows]
     expected = dict(zip(rows.tolist(), due.tolist(), strict=True))
@@ -52,13 +52,16 @@ def computing(r: Reading) -> list[str]:
 
 
 def chain(r: Reading) -> list[str]:
-    """An iteration is computed once its weights have arrived, and pushed once it is computed.
+    """An iteration is computed once its weights have arrived, and pushed once it is computed, but for steps that
+    follow its push.
 
     Layer by layer, its computation ends once all weights have arrived, its last push comes once it is computed; the
     last two iterations may be incomplete.
     """
     p = r.phases
     began, done, pushed = p.first("compute", "begin_s"), p.last("compute", "end_s"), p.first("push", "begin_s")
+    if r.traits.overlap:
+        done = p.first("compute", "end_s")
     if r.layered:
         done[:, -2:] = np.nan
         done[:, :-2][np.isnan(began[:, 2:])] = np.nan
@@ -123,7 +126,7 @@ def eagerly(r: Reading) -> list[str]:
 def newest(r: Reading) -> list[str]:
     """A worker that starts gets the newest weights, and none that are made later."""
     p, h = r.phases, r.pushes
-    started = p.of_pushes(p.cells("wait", "end_s"), h, back=1)
+    started = p.of_pushes(p.cells("wait", "end_s"), h, back=r.traits.rotation.fragments)
     made, replaced = np.empty(h.size), np.empty(h.size)  # when the version on which it was computed came, and went
     for _, rows in h.by_range:
         made_s = h.made_s(rows)
@@ -145,8 +148,8 @@ def beyond(r: Reading) -> list[str] | None:
     came = np.where(np.isnan(came), np.inf, came)
     came[:, sorted(p.movers)] = -np.inf
     need = np.full((p.ranges, p.iterations), -np.inf)  # when all pushes that an answer requires had come
-    if window <= p.iterations:
-        need[:, window - 1 :] = came.max(axis=1)[:, : p.iterations - window + 1]
+    if (ahead := (window - 1) * r.traits.rotation.fragments) < p.iterations:
+        need[:, ahead:] = came.max(axis=1)[:, : p.iterations - ahead]
     cells = np.argwhere(need[:, None] > started + SLACK_S)
     cells = cells[np.argsort(started[tuple(cells.T)], kind="stable")]
 

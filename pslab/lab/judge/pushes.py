@@ -73,7 +73,7 @@ def pulled(r: Reading) -> list[str]:
     future = np.flatnonzero(p.pulled >= p.applied)
     found = report(future, lambda i: (f"{p.name(i)} was computed on version {p.pulled[i]}, which is from the future: "
                                       f"the push itself made version {p.applied[i]}"))  # fmt: skip
-    wrong = (p.pulled < 0) | ((p.iteration == 0) & (p.pulled != 0) & ~p.moved)
+    wrong = (p.pulled < 0) | ((p.iteration < r.traits.rotation.fragments) & (p.pulled != 0) & ~p.moved)
     return found + report(np.flatnonzero(wrong), lambda i: (
         f"{p.name(i)} was computed on version {p.pulled[i]}; the weights start with version 0"))  # fmt: skip
 

@@ -148,9 +148,10 @@ class Pushes:
     @cached_property
     def due(self) -> np.ndarray:
         """Per row, the iteration that its worker's next push on its range was expected to have."""
-        due = np.zeros(self.size, np.int64)
+        fragments = self.traits.rotation.fragments
+        due = self.range % fragments
         now, before = self.predecessors()
-        due[now] = self.iteration[before] + 1
+        due[now] = self.iteration[before] + fragments
         return due
 
     @cached_property
@@ -264,6 +265,7 @@ class Reading:
         self.known = self.sync is not None
         self.traits = traits_of(self.sync) if self.known else Traits()
         self.layered = _layered(run)  #: whether workers wait for each layer's weights, and push layer by layer
+        self.in_parts = self.layered or self.traits.overlap > 0  #: whether an iteration has several computations
 
     # --- its tables; each raises Unjudged where nothing can be judged from it
 
@@ -320,6 +322,15 @@ class Reading:
     def interrupted(self) -> bool:
         """Whether the run was stopped before its end."""
         return bool(self.facts["outcome"] == "interrupted")
+
+    def exchanged(self, iteration: int) -> range:
+        """The ranges that an iteration exchanges."""
+        return self.traits.rotation.ranges(iteration, self.ranges)
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges the run has; in a short one some may not have come."""
+        return max(self.arrivals.ranges, self.traits.rotation.fragments)
 
     # --- what its run allows
 

@@ -27,7 +27,7 @@ def replay(r: Reading, phases: Phases | None = None) -> list[str]:
     A policy that decides differently when it is asked again differs, too: it must be a function of its events.
     """
     try:
-        again = _Replay(r, Server(sorted(r.arrivals.present), r.arrivals.ranges, r.sync))
+        again = _Replay(r, Server(sorted(r.arrivals.present), r.ranges, r.sync))
         again.run()
         again.compare_counts()
         if phases is not None:
@@ -51,8 +51,9 @@ class _Replay:
     reason: str = ""  #: of the last refusal
     row: int = 0  #: rows of the table of pushes that are compared
     rows: dict[int, int] = field(default_factory=dict)  #: range -> its rows that are compared
-    got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, iteration) -> version
-    held: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: the same -> version that its worker named
+    got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, its turn) -> version
+    #: (worker, range, iteration) -> version that its worker named
+    held: dict[tuple[int, int, int], int] = field(default_factory=dict)
     released: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: the same -> worker that it waited for
     assigned: dict[tuple[int, int], int] = field(default_factory=dict)  #: (worker, iteration) -> its gradients
     parts: Counter[tuple[int, int]] = field(default_factory=Counter)  #: of a push, the ranges that are applied
@@ -65,7 +66,7 @@ class _Replay:
         """
         r, a, server, budget = self.reading, self.reading.arrivals, self.server, self.reading.run.pushes
         refused = r.facts.get("refused", 0) - bool(r.facts.get("diverged"))
-        self.got = {(worker, index, 0): 0 for worker in a.present for index in range(a.ranges)}
+        self.got = {(worker, index, 0): 0 for worker in a.present for index in range(r.ranges)}
         until = np.minimum.accumulate(np.where(a.kind == "join", np.inf, a.seconds)[::-1])[::-1]
         until = np.append(until[1:], np.inf)  # before the next one is dealt with
         rows = zip(a.kind.tolist(), a.worker.tolist(), a.range.tolist(), a.iteration.tolist(), a.version.tolist(),
@@ -125,7 +126,7 @@ class _Replay:
                             f"it ({NO_WORKER}: none)")  # fmt: skip
 
     def _started(self, worker: int, index: int, iteration: int, version: int) -> None:
-        got = self.got.pop((worker, index, iteration), None)
+        got = self.got.pop((worker, index, self.server.traits.rotation.turn(index, iteration)), None)
         if got != version:
             does = "does not start it" if got is None else f"starts it on version {got}"
             raise Other(f"worker {worker} started iteration {iteration} on version {version}; the policy {does}")
@@ -148,10 +149,11 @@ class _Replay:
             if isinstance(effect, Step):
                 self._step(effect, now, until_s)
             elif isinstance(effect, Reply):
-                self.got[effect.pull.worker, effect.pull.range, effect.pull.iteration] = effect.version
-                self.released[effect.pull.worker, effect.pull.range, effect.pull.iteration] = effect.released_by
+                worker, index, iteration, *_ = effect.pull
+                self.got[worker, index, self.server.traits.rotation.turn(index, iteration)] = effect.version
+                self.released[worker, index, iteration] = effect.released_by
                 if effect.steps:
-                    self.assigned[effect.pull.worker, effect.pull.iteration] = effect.steps
+                    self.assigned[worker, iteration] = effect.steps
                 pending.extend(self.server.answered(effect.pull.range))
             elif isinstance(effect, Discard):
                 self.dropped += 1
@@ -180,7 +182,7 @@ class _Replay:
                             f"it from {now:.6g} s until {until_s:.6g} s")  # fmt: skip
             name = push.worker, push.iteration
             self.parts[name] += 1
-            if self.parts[name] == len(self.server.ranges):
+            if self.parts[name] == len(self.reading.exchanged(push.iteration)):
                 self.applied += push.steps
         self.row += len(rows)
         self.rows[step.range] = self.rows.get(step.range, 0) + len(rows)

@@ -128,7 +128,7 @@ def evaluations(result: Result) -> pd.DataFrame:
     table = result.accuracy.sort_values("pushes", kind="stable").drop_duplicates("pushes")
     table = table[np.isfinite(table.accuracy)].reset_index(drop=True)
     sent = {name: _sent_until(result.pushes, table.seconds.to_numpy(), columns) for name, columns in BYTES.items()}
-    each = result.run.workers * result.pushes.range.nunique()
+    each = result.run.workers * result.pushes.groupby(["worker", "iteration"]).range.nunique().max()
     held = result.pushes.assign(rounds=(result.pushes.bytes_up > 0) / each)
     sent["rounds"] = _sent_until(held, table.seconds.to_numpy(), ("rounds",))
     found: pd.DataFrame = table[["pushes", "iteration", "seconds", "accuracy", "loss"]].assign(**sent)

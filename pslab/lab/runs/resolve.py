@@ -34,7 +34,7 @@ from pslab.tensors.sparse import SparseInputs, on_keys
 from pslab.tensors.update.inner import InnerOptimizer, resolve_inner
 from pslab.tensors.update.methods import TRAINING
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
-from pslab.tensors.update.store import Part
+from pslab.tensors.update.store import Part, joined
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data, rounds
 from pslab.tensors.workload.gpt import GPT
@@ -90,7 +90,7 @@ def resolve(run: Run) -> Experiment:
     assignment = _assigned(run, dataset)
     owner = _owner(run, dataset, assignment)
     places = None if owner is None else renumbered(owner)
-    parts = _parts(policies["ranges"], keyspace, run.servers, owner)
+    parts = _parts(policies["sync"], policies["ranges"], keyspace, run.servers, owner)
     check_servers(run, parts)
     check_credit(run, policies, parts, keyspace.dtype.itemsize)
     if run.pull != "keys":  # what these take follows from the keys of a batch
@@ -184,7 +184,11 @@ T = TypeVar("T")
 _FOUND: dict[tuple[Any, ...], Any] = {}
 
 
-def _parts(ranges: Any, keyspace: Keyspace, servers: int, owner: Any) -> tuple[Part, ...]:
+def _parts(sync: Any, ranges: Any, keyspace: Keyspace, servers: int, owner: Any) -> tuple[Part, ...]:
+    if (fragments := traits_of(sync).rotation.fragments) > 1:
+        of = sync.fragment_of([(layer.name, layer.stop - layer.start) for layer in keyspace.layers])
+        return tuple(Part(joined(layer.flat for layer, number in zip(keyspace.layers, of, strict=True)
+                                 if number == fragment)) for fragment in range(fragments))  # fmt: skip
     cuts = ranges.cut([layer.flat for layer in keyspace.layers])
     cuts = evenly(cuts, servers) if owner is None else in_parts(cuts[0], np.bincount(owner).tolist())
     return tuple(Part((slice(cut.start, cut.stop),), cut.layer) for cut in cuts)

@@ -130,12 +130,14 @@ class Pruner:
         return None if self.residual is None or self._traits.by_tensor else (self.residual, 1.0)
 
     def prune(
-        self, gradient: torch.Tensor, iteration: int, summed: Collection[int] = ()
+        self, gradient: torch.Tensor, iteration: int, summed: Collection[int] = (),
+        only: Collection[int] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The flat indices (sorted int64) and the values (copies) that are sent of a gradient [size] and the residual.
 
-        The gradient is not changed. Of the layers `summed` it is not read: it has been added into `sums`. `iteration`
-        counts this worker's batches from 0.
+        The gradient is not changed. Of the layers `summed` it is not read: it has been added into `sums`. Of other
+        layers than `only` these, if they are given, nothing is sent, added or changed. `iteration` counts this worker's
+        batches from 0.
 
         Raises:
             NonFinite: the gradient contains NaN or infinity, or its sum with the residual or the momentum does.
@@ -145,7 +147,7 @@ class Pruner:
         if self._traits.clip is not None:
             gradient = clipped(gradient, self._traits.clip / math.sqrt(self.setting.workers))
         with torch.no_grad():
-            found = [piece for number, (start, stop) in enumerate(self.layers)
+            found = [piece for number, (start, stop) in enumerate(self.layers) if only is None or number in only
                      for piece in self._layer(number, gradient[start:stop], iteration, number in summed)]  # fmt: skip
         return _joined(found, gradient)
 

@@ -77,20 +77,10 @@ class InnerSteps:
         self._next: dict[str, Any] = {}  # the state after the course that was run
 
     def run(self, course: Course) -> float:
-        weights, held, losses = course.weights, course.weights.clone(), []
-        optimizer = self._inner.spec.make([weights], course.rates[0])
-        if self._numbers is not None and self._numbers[0]:
-            optimizer.state[weights].update(self._state())
-        for batch, rate in zip(course.batches, course.rates, strict=True):
-            losses.append(course.at(batch))
-            gradient, clip = course.gradient, self._inner.clip
-            weights.grad = gradient if clip is None else clipped(gradient, clip)
-            optimizer.param_groups[0]["lr"] = rate
-            optimizer.step()
-        weights.grad = None
+        weights, held = course.weights, course.weights.clone()
+        losses, self._next = self._steps(course, range(len(course.batches)), self._state())
         torch.sub(held, weights, out=course.gradient)
         weights.copy_(held)
-        self._next = optimizer.state[weights]
         return sum(losses) / len(losses)
 
     def commit(self, course: Course) -> None:
@@ -104,9 +94,24 @@ class InnerSteps:
                 numbers.append(float(self._next[name]))
         self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
 
+    def _steps(self, course: Course, steps: range, state: Mapping[str, Any]) -> tuple[list[float], dict[str, Any]]:
+        """Take steps of a course from where its weights are: their losses, and the optimizer's state after them."""
+        weights, losses = course.weights, list[float]()
+        optimizer = self._inner.spec.make([weights], course.rates[0])
+        optimizer.state[weights].update(state)
+        for step in steps:
+            losses.append(course.at(course.batches[step]))
+            gradient, clip = course.gradient, self._inner.clip
+            weights.grad = gradient if clip is None else clipped(gradient, clip)
+            optimizer.param_groups[0]["lr"] = course.rates[step]
+            optimizer.step()
+        weights.grad = None
+        return losses, optimizer.state[weights]
+
     def _state(self) -> dict[str, torch.Tensor]:
-        """A copy of what is kept, which steps change."""
-        assert self._numbers is not None
+        """A copy of what is kept, which steps change; nothing at first."""
+        if self._numbers is None or not self._numbers[0]:
+            return {}
         numbers = iter(self._numbers[1:].tolist())
         return {name: self._kept[f"inner {name}"].clone() if example.numel() > 1
                 else torch.full_like(example, next(numbers)) for name, example in self._names.items()}  # fmt: skip

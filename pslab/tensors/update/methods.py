@@ -6,7 +6,8 @@
     replica      the same; what is not yet pushed is    each push by itself
                  kept where fetches and pushes differ
     consensus    x and u of ADMM                        the proximal step, residuals, rho
-    inner        steps of an optimizer of its own       a step of the outer optimizer by the mean
+    inner        steps of an optimizer of its own, on   a step of the outer optimizer by the mean, of each
+                 weights of its own if they are merged  fragment by itself
     elastic      the same, on weights of its own,       the same: they are the center
                  which are drawn to the server's
 """
@@ -22,6 +23,7 @@ from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.pruner import KeptVector
 from pslab.tensors.update import elastic
 from pslab.tensors.update.consensus import Consensus, Solving
+from pslab.tensors.update.fragments import FragmentSteps, own_weights
 from pslab.tensors.update.inner import InnerOptimizer, InnerSteps
 from pslab.tensors.update.steps import Local, LocalSteps
 from pslab.tensors.update.store import Gradient, Part
@@ -42,7 +44,7 @@ def memories(
         return {"x": own, "u": own, STATED: KeptVector(4, torch.float64, scalars=True)}
     if traits.method == REPLICA and sync.n_fetch != sync.n_push:
         return {"accrued": KeptVector(size, dtype), "moved": KeptVector(size, dtype)}
-    found = {} if inner is None else inner.memories(size, dtype)
+    found = {} if inner is None else inner.memories(size, dtype) | own_weights(sync, size, dtype)
     return found | elastic.memories(size, dtype) if traits.method == ELASTIC else found
 
 
@@ -53,7 +55,7 @@ def has_rho(sync: Any) -> bool:
 
 def at_worker(
     sync: Any, kept: Mapping[str, torch.Tensor], scale: float, rho: torch.Tensor | None,
-    inner: InnerOptimizer | None, dtype: torch.dtype, workers: int,
+    inner: InnerOptimizer | None, dtype: torch.dtype, workers: int, parts: Sequence[Part],
 ) -> Local:  # fmt: skip
     """A worker's half.
 
@@ -64,6 +66,7 @@ def at_worker(
         inner: the optimizer of a method that has one.
         dtype: of the weights.
         workers: their number.
+        parts: their ranges.
     """
     method = traits_of(sync).method
     if method == CONSENSUS and rho is not None:
@@ -74,6 +77,8 @@ def at_worker(
         return LocalSteps()
     if method == ELASTIC and kept:  # not in a rehearsal, which keeps nothing
         return elastic.ElasticSteps(inner, kept, dtype, sync.beta, workers)
+    if own_weights(sync, 1, dtype):
+        return FragmentSteps(sync, parts, inner, kept, dtype)
     return InnerSteps(inner, kept, dtype)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -91,6 +91,15 @@ class Part:
         """Where each slice starts in the range, and how much further in the flat vector."""
         starts = np.cumsum([0, *(s.stop - s.start for s in self.slices)])[:-1]
         return starts, np.array([s.start for s in self.slices], np.int64) - starts
+
+
+def joined(slices: Iterable[slice]) -> tuple[slice, ...]:
+    """Increasing slices, those that follow each other as one."""
+    found: list[slice] = []
+    for s in slices:
+        begin = found.pop().start if found and found[-1].stop == s.start else s.start
+        found.append(slice(begin, s.stop))
+    return tuple(found)
 
 
 class _Range:

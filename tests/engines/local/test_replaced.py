@@ -191,7 +191,7 @@ def test_no_frame_is_due_where_the_server_itself_asks_for_a_successors_weights(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", ["admm:2", "diloco:2", "easgd:2"])
+@pytest.mark.parametrize("sync", ["admm:2", "diloco:2", "easgd:2", "streaming:4,2,overlap=1,alpha=0.5"])
 def test_a_successor_goes_on_with_what_the_method_kept(sync, tmp_path):
     fields = {"sync": sync, "prune": "none", "cluster": {"compute_s": 0.01}}
     undisturbed = conduct(tmp_path, **fields)

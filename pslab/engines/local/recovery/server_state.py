@@ -120,7 +120,7 @@ class ServerCheckpoints:
         """Send a state between two frames, the weights, and what workers have kept after their last pushes; those may
         compute meanwhile. The others are to send theirs behind all that they were ordered; False if that is in vain."""
         begun_s, machine, ledger = time.monotonic(), state.driver.machine, state.driver.accounts.ledger
-        clocks = [min(part.clocks[worker] for part in machine.ranges) if worker in machine.workers else None
+        clocks = [machine.clock(worker) if worker in machine.workers else None
                   for worker in range(self._job.run.workers)]  # fmt: skip
         facts = {"pushes": machine.gradients, "seconds": self._clock.now(), "zero_s": self._clock.zero_s,
                  "dilation": self._clock.dilation, "clocks": clocks, "snapshots": ledger.taken}  # fmt: skip

@@ -1,0 +1,101 @@
+"""Streaming DiLoCo: fragments of the model are exchanged in turn, while the workers go on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pslab.config.parameters import Bounds, OneOf, check
+from pslab.errors import ConfigError
+from pslab.policies.methods.diloco import DiLoCo
+from pslab.policies.partition import servers_of
+from pslab.policies.sync.bsp import BSP
+
+BLOCK = re.compile(r"^(?:.*?\.)?\d+(?=\.|$)")  # of a layer's name, to the first number: its block, as "blocks.0"
+
+
+@dataclass(frozen=True)
+class Streaming(BSP):
+    """Streaming DiLoCo: DiLoCo by fragments of the model, one every `period` / `fragments` steps of each worker.
+
+    A worker keeps weights of its own. It pushes by how much those of the fragment in turn have moved since the server's
+    came, takes `overlap` more steps while that travels, and merges what comes back: with `mix` these weights are
+    (1 - alpha) of the server's and alpha of its own, with `replace` the server's, with `carry` the server's and by how
+    much its own have moved since the push. Each fragment has its own state of the outer optimizer. With one fragment it
+    is DiLoCo; with an overlap, too, and `carry`, delayed averaging (DaSGD, Zhou et al., arXiv 2006.00441, 2020).
+
+    Fragments are of whole layers. The first one is all that is outside of numbered blocks, if there is such a layer;
+    blocks are dealt out to the others one by one (`strided`), or in runs (`sequential`). Of a model without numbered
+    blocks each layer is one. `balanced` gives the layers, the largest first, each to the fragment that is smallest.
+
+    Source: Douillard et al. (arXiv 2501.18512, 2025)
+    """
+
+    period: Annotated[int, Bounds(at_least=1), "steps between two exchanges of a fragment"]
+    fragments: Annotated[int, Bounds(at_least=1), "parts of the model, of which each has its turn in a period"] = 1
+    overlap: Annotated[int, Bounds(at_least=0), "steps after a push, fewer than between two pushes"] = 0
+    merge: Annotated[str, OneOf("mix", "replace", "carry"), "what a worker makes of weights that come"] = "mix"
+    alpha: Annotated[float, Bounds(at_least=0, at_most=1), "the share of the worker's own weights in a mix"] = 0.0
+    layout: Annotated[str, OneOf("strided", "sequential", "balanced"), "how layers are dealt out"] = "strided"
+    barrier: ClassVar[bool] = False  # a worker's steps are on weights of its own
+    method: ClassVar[str] = DiLoCo.method
+    changes: ClassVar[bool] = True
+    fresh: ClassVar[bool] = False
+    inner: ClassVar[str] = DiLoCo.inner  #: of a run that names none
+    outer: ClassVar[str] = DiLoCo.outer
+    outer_learning_rate: ClassVar[float] = DiLoCo.outer_learning_rate
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.period % self.fragments:
+            able = [n for n in range(1, self.period + 1) if self.period % n == 0]
+            near = min(able, key=lambda n: abs(n - self.fragments))
+            problem = f"must divide the period of {self.period} steps, as {near} does, or use another period"
+            raise ConfigError("fragments", self.fragments, problem)
+        if self.overlap >= self.steps:
+            problem = f"must be less than the {self.steps} steps between two pushes, period / fragments"
+            raise ConfigError("overlap", self.overlap, problem)
+        if self.alpha and self.merge != "mix":
+            raise ConfigError("alpha", self.alpha, f"is of merge=mix: leave it out, or use that, not {self.merge}")
+
+    @property
+    def steps(self) -> int:
+        """A worker's steps between two pushes."""
+        return self.period // self.fragments
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether a worker's weights are not the server's, whenever these come."""
+        return self.fragments > 1 or self.overlap > 0 or self.alpha > 0
+
+    def gradients_before(self, iteration: int) -> int:
+        """The gradients that a worker has computed before this iteration."""
+        return iteration * self.steps
+
+    def fragment_of(self, layers: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+        """The fragment of each layer of a model, given as its name and its number of weights.
+
+        Raises:
+            ConfigError: there are fewer layers, or blocks, than fragments.
+        """
+        if self.layout == "balanced":
+            by_name = sorted(range(len(layers)), key=lambda number: layers[number][0])
+            dealt = servers_of([layers[number][1] for number in by_name], self.fragments)
+            found = [fragment for _, fragment in sorted(zip(by_name, dealt, strict=True))]
+        else:
+            matches = [BLOCK.match(name) for name, _ in layers]
+            blocks = [match and match[0] for match in matches] if any(matches) else [name for name, _ in layers]
+            numbers = {block: number for number, block in enumerate(dict.fromkeys(filter(None, blocks)))}
+            first = int(None in blocks and self.fragments > 1)
+            several = self.fragments - first
+            found = [0 if block is None else first + (
+                numbers[block] % several if self.layout == "strided" else numbers[block] * several // len(numbers))
+                for block in blocks]  # fmt: skip
+        if (able := len({*found})) < self.fragments:
+            what = "its layers" if self.layout == "balanced" else f"its blocks by layout={self.layout}"
+            problem = f"the model makes {able} of {what}: use {able}, or fewer"
+            more = ", or layout=balanced" if self.layout != "balanced" and len(layers) >= self.fragments else ""
+            raise ConfigError("fragments", self.fragments, problem + more)
+        return tuple(found)
