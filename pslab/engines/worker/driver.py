@@ -112,7 +112,7 @@ class WorkerDriver:
 
     def gradients(self, iteration: int) -> int:
         """The gradients that an iteration is made of, which is computed now."""
-        return self.machine.steps or self._job.traits.gradients(iteration)
+        return self.machine.steps or self._job.traits.unassigned(self.machine.worker, iteration)
 
     def computed(
         self, ranges: Sequence[int], payloads: Iterable[Gradient], ends_s: float, selected_s: float, now: float

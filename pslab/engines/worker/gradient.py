@@ -136,7 +136,8 @@ class Computing:
         those of the iteration, by their numbers, if the policy says so.
         """
         job, traits = self._job, self._job.traits
-        steps = assigned or range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
+        begin = traits.gradients_before(iteration)
+        steps = assigned or range(begin, begin + traits.unassigned(self._worker, iteration))
         batches = [step + ahead for step in steps]
         if traits.repeats:
             batches = [batch % self._reader.batches.rounds for batch in batches]
