@@ -214,7 +214,8 @@ class Server:
         """
         if budget is None or not self.traits.rounds or len(self.scopes) == 1:
             return budget is not None and self.gradients >= budget
-        others = (len(self.workers) - 1) * self.traits.gradients(self.base)
+        counts = [self._steps(worker, self.base) for worker in self.workers]
+        others = sum(counts) - max(counts, default=0)
         return self.gradients + others >= budget and all(part.at_rest for part in self.ranges)
 
     @property
@@ -285,11 +286,11 @@ class Server:
 
     def _steps(self, worker: int, iteration: int) -> int:
         """The gradients that a worker's iteration is made of."""
-        return self._assigned[worker][2] if worker in self._assigned else self.traits.gradients(iteration)
+        return self._assigned[worker][2] if worker in self._assigned else self.traits.unassigned(worker, iteration)
 
     def _assign(self, start: Start) -> None:
         """A worker is started with an iteration, perhaps once more, since it is back or another process."""
-        iteration, begin, steps = self._assigned.get(start.worker, (0, 0, self.traits.gradients(0)))
+        iteration, begin, steps = self._assigned.get(start.worker, (0, 0, self.traits.unassigned(start.worker, 0)))
         begin += steps * (start.iteration > iteration)
         self._assigned[start.worker] = start.iteration, begin, start.steps
 

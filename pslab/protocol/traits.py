@@ -37,7 +37,9 @@ class Sync(Protocol):
     averages           a method: whether the step of an iteration's changes is their plain mean, and no optimizer's
     counted            True: with weights go the gradients that the server has by then, of all workers: the rates of a
                        worker's own steps follow them, and not its own count
-    assigns            True: Start says of how many gradients an iteration is made, and gradients_before of the first
+    assigns            True: Start says of how many gradients an iteration is made
+    first              a method of one that assigns: of how many a worker's first iteration is made, if that is not what
+                       gradients_before says
     fragments          the number of parts of the model that iterations exchange in turn, if not all of it: policies,
                        clocks and windows count the turns of a range (see pslab.protocol.rotation)
     overlap            the number of gradients of an iteration that a worker computes after its push
@@ -101,6 +103,7 @@ class Traits:
     changes: bool = False  #: a push is a change of the weights, which no learning rate scales
     counted: bool = False  #: the rates of a worker's own steps follow the gradients that the server has
     assigns: bool = False  #: Start says of how many gradients an iteration is made
+    first: Callable[[int], int] | None = None  #: the gradients of a worker's first iteration
     repeats: bool = False  #: a worker has the examples of its first pass in every pass
     gradients_before: Callable[[int], int] = one_each  #: gradients that a worker has computed before an iteration
     pushes: Callable[[int], bool] = always  #: whether the push of an iteration holds anything
@@ -113,6 +116,10 @@ class Traits:
     def accumulates(self) -> bool:
         """Whether a push may be made of several gradients."""
         return self.gradients_before is not one_each
+
+    def unassigned(self, worker: int, iteration: int) -> int:
+        """The number of gradients of an iteration that no Start has assigned any, as that of a worker's first one."""
+        return self.gradients(iteration) if self.first is None else self.first(worker)
 
     def gradients(self, iteration: int) -> int:
         """The number of gradients that are computed for the push of this iteration."""
@@ -135,7 +142,8 @@ def traits_of(sync: Sync) -> Traits:
         method=str(getattr(sync, "method", "")),
         changes=bool(getattr(sync, "changes", False)),
         counted=bool(getattr(sync, "counted", False)),
-        assigns=bool(getattr(sync, "assigns", False)),
+        assigns=(assigns := bool(getattr(sync, "assigns", False))),
+        first=getattr(sync, "first", None) if assigns else None,
         repeats=bool(getattr(sync, "repeats", False)),
         gradients_before=getattr(sync, "gradients_before", one_each),
         pushes=getattr(sync, "pushes", always),

@@ -29,6 +29,7 @@ PORTABLE: list[dict[str, Any]] = [
       for sync in ("eager", "eager:1", "local:3", "downpour:2,3", "backup:1")
       for more in ({}, {"prune": "static:5%", "pull": "changed"})),
     {"sync": "admm:3"},
+    {"sync": "diloco:4,periods=4;3;1;2,by=steps", "learning_rate": 0.01, "schedule": "linear"},
     {"sync": "adiloco:6,dylu=on", "learning_rate": 0.01, "cluster": LAB},
     {"sync": "adiloco:3", "learning_rate": 0.01, "schedule": "linear"},
     *({"sync": f"easgd:3,alone={alone}", "inner": "sgd:momentum=0.9"} for alone in ("on", "off")),

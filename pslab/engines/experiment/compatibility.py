@@ -290,6 +290,9 @@ def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
         raise ConfigError("rate", run.rate, f"{what}, which outer_learning_rate scales: use constant")
     if run.pull == "keys":
         raise ConfigError("pull", run.pull, "a worker's own optimizer has a state of all weights: use whole or changed")
+    if (each := getattr(policies["sync"], "each", ())) and len(each) != run.workers:
+        problem = f"gives periods to {len(each)} workers, and the run has {run.workers}: give one to each"
+        raise ConfigError("sync", run.sync, problem)
     if traits_of(policies["sync"]).method == methods.ELASTIC and policies["sync"].beta == run.workers:
         problem = "a worker's weights and those of the center would change places: use two workers, or beta below 1"
         raise ConfigError("sync", run.sync, problem)

@@ -77,6 +77,8 @@ class TensorShard:
             gradients = self._consensus.adjust(step, gradients)
         elif self._job.keyed:
             gradients = methods.over_users(self._job.sync, self._job.parts[step.range], gradients)
+        if getattr(self._job.sync, "by", "workers") == "steps":
+            gradients = methods.by_steps(self._job.parts[step.range], gradients, [push.steps for push in step.pushes])
         if self._aggregates and gradients:
             gradients = self._aggregates[step.range].adjust(step, gradients)
         if self._rate_states and gradients:

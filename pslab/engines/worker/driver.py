@@ -119,7 +119,7 @@ class WorkerDriver:
 
     def gradients(self, iteration: int) -> int:
         """The gradients that an iteration is made of, which is computed now."""
-        return self.machine.steps or self._job.traits.gradients(iteration)
+        return self.machine.steps or self._job.traits.unassigned(self.machine.worker, iteration)
 
     @property
     def ahead(self) -> int:

@@ -149,8 +149,10 @@ class Computing:
 
     def _steps(self, iteration: int) -> range:
         """The numbers of an iteration's gradients: those that follow the push before are of this one."""
-        before, overlap = self._job.traits.gradients_before, self._job.traits.overlap
-        return range(before(iteration) - (overlap if iteration else 0), before(iteration + 1) - overlap)
+        traits = self._job.traits
+        begin, overlap = traits.gradients_before(iteration), traits.overlap
+        end = begin + traits.unassigned(self._worker, iteration) - overlap
+        return range(begin - (overlap if iteration else 0), end)
 
     def _batches(self, steps: range, ahead: int) -> list[int]:
         batches = [step + ahead for step in steps]

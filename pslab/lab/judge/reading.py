@@ -311,7 +311,7 @@ class Reading:
     def gradients(self, worker: int, iteration: int) -> int:
         """The gradients that a worker's iteration is made of: where the policy has assigned them, the recorded number,
         which a replay of the policy must make again."""
-        return self._steps.get((worker, iteration)) or self.traits.gradients(iteration)
+        return self._steps.get((worker, iteration)) or self.traits.unassigned(worker, iteration)
 
     @property
     def replaced(self) -> list[tuple[int, float]]:

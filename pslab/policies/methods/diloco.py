@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pslab.config.parameters import Bounds, check
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.policies.sync.bsp import BSP
+from pslab.protocol.messages import Decisions, Start, SyncEvent
+from pslab.protocol.window import Window
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,17 @@ class DiLoCo(BSP):
     paper's: AdamW inside, Nesterov's momentum of 0.9 outside, 0.7. With sgd inside and `sgd:momentum=0` at 1 outside it
     is local SGD, with one worker Lookahead. A push counts as the gradients that it is made of.
 
+    `periods` gives each worker steps of its own, so that none waits for slow ones; the largest is the `period`. The
+    workers' learning rates then follow the gradients that the server has, of all of them.
+
     Source: Douillard et al. (arXiv 2311.08105, 2023); the first steps after Lin et al. (ICLR 2020)
     """
 
     period: Annotated[int, Bounds(at_least=1), "steps between two exchanges"]
     after: Annotated[int, Bounds(at_least=0), "steps before that, each of which ends with the plain mean"] = 0
     fresh: Annotated[bool, "a worker's optimizer begins anew after each exchange"] = False
+    periods: Annotated[str, "the steps of each worker, as in 50;50;25;12; '': the period of all"] = ""
+    by: Annotated[str, OneOf("workers", "steps"), "what changes count equally by in their mean"] = "workers"
     barrier: ClassVar[bool] = False  # a worker's steps are on weights of its own
     method: ClassVar[str] = "inner"
     changes: ClassVar[bool] = True
@@ -34,6 +41,39 @@ class DiLoCo(BSP):
 
     def __post_init__(self) -> None:
         check(self)
+        if self.periods and (not all(each.strip().isdigit() for each in self.periods.split(";"))
+                             or min(self.each) < 1 or max(self.each) != self.period):  # fmt: skip
+            raise ValueError(f"periods={self.periods} must be whole numbers of at least 1, as in 50;50;25;12, the "
+                             f"largest of them the period, {self.period}")  # fmt: skip
+
+    @property
+    def each(self) -> tuple[int, ...]:
+        """The steps of each worker, if they are not those of all."""
+        return tuple(map(int, self.periods.split(";"))) if self.periods else ()
+
+    @property
+    def assigns(self) -> bool:
+        return bool(self.periods)
+
+    @property
+    def counted(self) -> bool:
+        return bool(self.periods)
+
+    def first(self, worker: int) -> int:
+        """The steps of a worker's first iteration."""
+        return self._steps(worker, 0)
+
+    def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
+        state, decisions = super().step(state, event, clocks)
+        if not self.periods:
+            return state, decisions
+        return state, tuple(each._replace(steps=self._steps(each.worker, each.iteration)) if isinstance(each, Start)
+                            else each for each in decisions)  # fmt: skip
+
+    def _steps(self, worker: int, iteration: int) -> int:
+        if iteration < self.after:
+            return 1
+        return self.each[worker % len(self.each)] if self.periods else self.period  # a checker has other workers
 
     def gradients_before(self, iteration: int) -> int:
         """The gradients that a worker has computed before this iteration."""

@@ -27,7 +27,7 @@ from pslab.tensors.update.fragments import FragmentSteps, own_weights
 from pslab.tensors.update.inner import InnerOptimizer, InnerSteps
 from pslab.tensors.update.steps import Local, LocalSteps
 from pslab.tensors.update.store import Gradient, Part
-from pslab.tensors.update.vectors import inside, mean_over_users, outside
+from pslab.tensors.update.vectors import inside, mean_over_users, outside, scaled
 
 AVERAGE, REPLICA, CONSENSUS, INNER, ELASTIC = METHODS = "average", "replica", "consensus", "inner", "elastic"
 TRAINING = INNER, ELASTIC  # whose workers train by an optimizer of their own
@@ -94,6 +94,12 @@ def at_server(
     if traits_of(sync).method != CONSENSUS or rho is None:
         return None
     return Consensus(sync, parts[0], weights, stated, rho)
+
+
+def by_steps(part: Part, gradients: Sequence[Gradient], steps: Sequence[int]) -> Sequence[Gradient]:
+    """Changes whose mean counts each by the steps that it is made of."""
+    mean = sum(steps) / len(steps)
+    return [outside(scaled(inside(part, each), count / mean)) for each, count in zip(gradients, steps, strict=True)]
 
 
 def over_users(sync: Any, part: Part, gradients: Sequence[Gradient]) -> Sequence[Gradient]:

@@ -49,6 +49,29 @@ def test_weights_after_each_round(targets, sync, fields, expected, monkeypatch):
     assert outcome.facts["pushes"] == outcome.facts["accepted"] == run.pushes
 
 
+@pytest.mark.parametrize(("sync", "expected"), [
+    ("diloco:2,periods=1;2", [1.5, 2.0625]), ("diloco:2,periods=1;2,by=steps", [2.0, 8 / 3]),
+    ("diloco:2,periods=2;2,by=steps", [1.5, 1.875]), ("diloco:2,after=1,periods=1;2", [1.0, 1.875])])  # fmt: skip
+def test_each_worker_has_a_period_of_its_own(sync, expected, monkeypatch):
+    steps, outcome = traced(monkeypatch, run := scalar(sync, 0.0, 4.0, dtype="float64", pushes=8, **SGD))
+    assert [step[-1] for step in steps][: 2 * len(expected) : 2] == pytest.approx(expected, abs=1e-12)
+    assert tables_of(run, outcome)[2]["verdict"] == "valid"
+    assert outcome.facts["accepted"] >= 8  # gradients, and not pushes
+
+
+@pytest.mark.parametrize("more", [{}, {"servers": 2}, {"prune": "static:5%", "pull": "changed"}])
+def test_equal_periods_are_the_period(more):
+    fields = {"learning_rate": 0.01, **more}
+    found, wanted = (trained(sync=sync, **fields) for sync in ("diloco:3,periods=3;3;3;3", "diloco:3"))
+    assert found.weights.tobytes() == wanted.weights.tobytes()
+    assert found.facts["pushes"] == wanted.facts["pushes"]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_budget_that_holds_whole_rounds_of_unequal_periods_is_used_up(servers):
+    assert trained(sync="diloco:4,periods=4;3;1;2", pushes=60, servers=servers).facts["pushes"] == 60
+
+
 def trained(**fields: Any) -> Outcome:
     run = tiny(**{"engine": "virtual", "cluster": "steady", "pushes": 48, "dtype": "float64", **fields})
     outcome, _ = conduct(run)
@@ -116,6 +139,10 @@ def test_a_run_is_that_of_torchs_own_optimizers():
 @pytest.mark.parametrize(("fields", "problem"), [
     ({"sync": "bsp", "inner": "adamw"}, "inner 'adamw' is for workers that train by themselves"),
     ({"sync": "local:4", "outer_learning_rate": 0.7}, "outer_learning_rate 0.7 is for workers that train"),
+    ({"sync": "diloco:4,periods=4;4"}, "gives periods to 2 workers, and the run has 4"),
+    ({"sync": "diloco:4,periods=3;3;3;2"}, "the largest of them the period, 4"),
+    ({"sync": "diloco:4,periods=4;3;x;2"}, "must be whole numbers of at least 1"),
+    ({"sync": "diloco:4,periods=4;4;4;0"}, "must be whole numbers of at least 1"),
     ({"inner": "adamv"}, "inner 'adamv' unknown name 'adamv'; did you mean 'adam"),
     ({"inner": "lbfgs"}, "inner 'lbfgs' lbfgs is not elementwise"),
     ({"inner": "sgd:clip=0"}, "clip=0 must be a number above 0"),

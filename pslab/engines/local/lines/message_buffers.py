@@ -108,7 +108,7 @@ class MessageBuffers:
         if not (0 if kind is Pull else WHOLE) <= size_bytes <= room:
             raise FrameError(f"a {kind.__name__} of range {message.range} brings {size_bytes} bytes; there is room "
                              f"for {room}")  # fmt: skip
-        if kind is Weights and (min(message[-3:]) < 0 or message.steps > self._job.traits.gradients(0)):
+        if kind is Weights and (min(message[-3:]) < 0 or message.steps > self._job.traits.gradients(message.iteration)):
             raise FrameError(f"a Weights says that the server has {message.gradients} gradients, and that "
                              f"{message.steps} are to be computed, after {message.begin}")  # fmt: skip
         if size_bytes == WHOLE and kind is Push and self._job.sparse:
