@@ -32,8 +32,8 @@ SEMANTICS = 5  # raise it when the same Run gives other results than before: old
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip
 # younger than some records: at their defaults nothing names them
-LATER = ("inner", "outer_learning_rate", "quantize", "loss", "metric", "on_nonfinite", "partition", "servers",
-         "placement", "fleet", "target_held")  # fmt: skip
+LATER = ("downlink", "inner", "outer_learning_rate", "quantize", "loss", "metric", "on_nonfinite", "partition",
+         "servers", "placement", "fleet", "target_held")  # fmt: skip
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 # of the policies whose steps are rounds those with records in which rounds ended torn; an object says so by `rounds`
 ROUNDS = ("bsp", "local", "average", "admm")
@@ -84,6 +84,10 @@ class Run:
         "all weights; those changed since this worker's last pull (lossless); the keys that it has pushed; the keys of "
         "its next batch, where data are sparse",
     ] = "whole"
+    downlink: Annotated[
+        str, "what is sent of weights, as a difference to those that the worker holds: a pruning or quantization rule, "
+        "or both, as in static:1%+int8; none: all weights"
+    ] = "none"
     codec: Annotated[str, OneOf(*ROWS["codec"]), "how sparse payloads are written"] = "auto"
     optimizer: Annotated[Named, "at the server: an elementwise torch.optim class, as sgd:momentum=0.9"] = "sgd"
     inner: Annotated[

@@ -64,7 +64,8 @@ def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: Sequence[
     {"prune": "lowrank:2"}, {"prune": "powersgd:2", "ranges": "layers", "servers": 2}, {"prune": "ef21:5%"},
     {"prune": "powersgd:1,after=2", "sync": "local:2", "quantize": "fp16"}, {"quantize": "signum"},
     {"prune": "demo:topk=4,chunk=16", "servers": 3, "ranges": "layers:400"},
-    {"prune": "powersgd:2", "sync": "diloco:2"},
+    {"prune": "powersgd:2", "sync": "diloco:2"}, {"downlink": "static:20%+int8", "servers": 2, "ranges": "layers:400"},
+    {"downlink": "efsign", "sync": "local:2", "prune": "static:5%"},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("fleet", ["local", "loopback"])
 def test_aggregates_of_pushes_are_the_same_on_every_engine(fleet: str, fields: dict[str, Any]):

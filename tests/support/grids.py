@@ -27,7 +27,8 @@ from pslab.lab.runs.grid import grid
 #: Values of fields that no row of the table and no list of choices gives.
 OTHERS: dict[str, list[Any]] = {
     "workers": [1, 2, 3, 4, 8, 12], "servers": [1, 2, 4], "optimizer": ["sgd", "sgd:momentum=0.9", "adam"],
-    "learning_rate": [0.05, 0.1, 0.2, 0.4], "push_weight": [None, 0.25, 1.0], "inner": ["", "adamw"],
+    "learning_rate": [0.05, 0.1, 0.2, 0.4], "push_weight": [None, 0.25, 1.0],
+    "downlink": ["none", "int8", "static:1%+fp16"], "inner": ["", "adamw"],
     "outer_learning_rate": [None, 0.7], "batch_size": [16, 64, 256],
     "pushes": [None, 16, 48, 2000], "seconds": [None, 0.5, 10.0], "target_accuracy": [None, 0.5, 0.97],
     "target_held": [False, True],

@@ -35,6 +35,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_quantize(run, policies["prune"], policies["quantize"])
     _check_matrices(run, policies["prune"], policies["quantize"])
     _check_aggregate(run, policies, cluster)
+    _check_downlink(run, policies)
     _check_virtual(run, policies, cluster)
     _check_dilation(run, cluster)
     _check_fleet(run)
@@ -130,6 +131,24 @@ def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
         if name == "estimates" and (given := getattr(cluster, field)):
             problem = f"prune={run.prune!r} keeps at the server what each worker has sent: let all of them stay"
             raise ConfigError(f"cluster.{field}", dict(given), problem)
+
+
+def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:
+    """A difference is to the weights that a worker holds, all of them and nothing else."""
+    if run.downlink == "none":
+        return
+    problems = {
+        "pull": "a pull is of all weights: use whole" * (run.pull != "whole"),
+        "prune": "its answers have more than weights: use another rule" * hasattr(
+            policies["prune"], "stated"),
+        "sync": "what its server says beside the weights is about these as they are: use another policy"
+                * methods.has_rho(policies["sync"]),
+        "engine": "without tensors nobody knows how far weights have moved: use virtual or local" * (
+            run.engine == "timing"),
+    }  # fmt: skip
+    for field, problem in problems.items():
+        if problem:
+            raise ConfigError(field, getattr(run, field), f"with downlink={run.downlink!r} {problem}")
 
 
 def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:

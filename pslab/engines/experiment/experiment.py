@@ -21,6 +21,7 @@ from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.device import Device
+from pslab.tensors.downlink import DownlinkRules
 from pslab.tensors.matrices.frames import frames_of
 from pslab.tensors.pruning.pruner import KeptVector, memories
 from pslab.tensors.pruning.rules import Dense, rule_traits
@@ -56,6 +57,7 @@ class Setup:
     shell: nn.Module  #: the model without its weights
     keyspace: Keyspace
     parts: tuple[Part, ...]
+    downlink: DownlinkRules | None = None  #: of answers to pulls, if they are differences
     inner: InnerOptimizer | None = None  #: of each worker, if the policy's method has one
     outer_learning_rate: float = 1.0  #: of pushes that are changes of the weights
     loss: Loss = cross_entropy
@@ -80,7 +82,8 @@ class Setup:
         In wall-clock time only where no link is emulated: the weights cross such a link as copies.
         """
         alone = self.cluster.free or self.run.engine != "local"
-        return self.run.pull == "whole" and alone and self.traits.barrier and not self.push_frames.states
+        whole = self.run.pull == "whole" and self.downlink is None and not self.push_frames.states
+        return whole and alone and self.traits.barrier
 
     @property
     def own(self) -> bool:
@@ -112,10 +115,17 @@ class Setup:
         """How pushes become frames."""
         return frames_of(self.quantize, self.prune, self.parts, self.keyspace, self.run.codec, self.run.seed)
 
+    @cached_property
+    def downlink_frames(self) -> PushFrames | None:
+        """How answers become frames, if they are differences."""
+        if (rules := self.downlink) is None:
+            return None
+        return PushFrames(rules.quantize, rules.prune, self.parts, self.keyspace, seed=self.run.seed)
+
     @property
     def lists_positions(self) -> bool:
         """Whether frames travel that say which entries they hold."""
-        return self.sparse or self.run.pull != "whole"
+        return self.sparse or self.run.pull != "whole" or self.downlink is not None
 
     @cached_property
     def keyed(self) -> bool:

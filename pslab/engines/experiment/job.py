@@ -155,7 +155,7 @@ class Job(Setup):
     def straight(self) -> bool:
         """Whether whole weights are sent in the moment in which they are asked for: where memory is not shared they
         need no copy, and are sent from where the server has them."""
-        return self.run.servers == 1 and self.cluster.free
+        return self.run.servers == 1 and self.cluster.free and self.downlink is None
 
     def beside(self, worker: int, index: int) -> bool:
         """Whether the server of a range stands on this worker's machine, so that nothing between them passes a link."""

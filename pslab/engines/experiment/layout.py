@@ -93,7 +93,8 @@ class Layout:
         dtype, in_place, eager = getattr(torch, experiment.run.dtype), experiment.in_place, experiment.traits.eager
         frames, room = [], 0
         for index in range(len(parts)):
-            largest = aligned(experiment.push_frames.largest(index))
+            each = filter(None, (experiment.push_frames, experiment.downlink_frames))
+            largest = aligned(max(own.largest(index) for own in each))
             frames.append((room, largest))
             room += largest
         at = 0

@@ -17,6 +17,7 @@ from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
 from pslab.tensors import aggregates
 from pslab.tensors.codec import Entries, decode, encode_into, requested
+from pslab.tensors.downlink import HeldWeights
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.store import Gradient, Part, WeightStore
 from pslab.tensors.workload.keyspace import KeyRange
@@ -38,6 +39,10 @@ class TensorShard:
         self._consensus = methods.at_server(job.sync, job.parts, weights, stated, job.layout.number(arena))
         self._aggregates = aggregates.at_server(job.prune, job.quantize, job.parts, job.push_frames, job.run.seed,
                                                 job.layout.dtype)  # fmt: skip
+        self._held: HeldWeights | None = None
+        if job.downlink is not None:
+            workers = 0 if job.traits.rounds else job.run.workers
+            self._held = HeldWeights(job.downlink, job.parts, layers, weights, workers)
         if not job.optimizer.plain_sgd:
             self._warm_up()
         if job.lists_positions:
@@ -64,6 +69,8 @@ class TensorShard:
         """A worker has left: what its rate keeps of it goes."""
         for state in self._rate_states:
             state.leave(worker)
+        if self._held is not None:
+            self._held.leave(worker)
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
         """Apply the pushes of a step, while workers compute on these versions of the range.
@@ -90,7 +97,11 @@ class TensorShard:
 
         An empty reply has none: 0.
         """
-        pull, job = reply.pull, self._job
+        pull, job, weights = reply.pull, self._job, self._store.weights
+        if self._held is not None and job.downlink_frames is not None:
+            if size := self._held.lay(reply, weights, job.downlink_frames, self._room(pull)):
+                return size
+            weights = self._held.of(pull.worker)
         if reply.empty:
             return 0
         if self._consensus is not None:
@@ -111,7 +122,7 @@ class TensorShard:
         if job.straight and not self._arena.shared:
             return WHOLE
         target = self._flat(in_turn(job.layout.arrivals[pull.worker], pull.iteration))
-        for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
+        for there, here in zip(part.views(target), part.views(weights), strict=True):
             there.copy_(here)
         return WHOLE
 
@@ -152,8 +163,7 @@ class TensorShard:
 
     def _write(self, pull: Pull, entries: Entries) -> int:
         """What is pulled, as a frame; several workers of one round get the same, which is encoded once."""
-        offset, room = self._job.layout.frames[pull.range]
-        place = self._arena.bytes(in_turn(self._job.layout.down[pull.worker], pull.iteration) + offset, room)
+        place = self._room(pull)
         if self._encoded is None or self._encoded[0] is not entries:
             size = encode_into(place, entries, "auto")
             self._encoded = entries, bytes(place[:size])
@@ -161,6 +171,11 @@ class TensorShard:
         frame = self._encoded[1]
         place[: len(frame)] = frame
         return len(frame)
+
+    def _room(self, pull: Pull) -> memoryview:
+        """Where the frame of an answer lies."""
+        offset, room = self._job.layout.frames[pull.range]
+        return self._arena.bytes(in_turn(self._job.layout.down[pull.worker], pull.iteration) + offset, room)
 
     def _gradient(self, push: Push) -> Gradient:
         size_bytes, layout = push.payload.size_bytes, self._job.layout

@@ -95,7 +95,7 @@ def carry_out(
         clock.spend(APPLY, begin_s, held, job.shares[order.range])
     elif isinstance(order, Reply):
         size_bytes = shard.lay(order)
-        on = FIND if size_bytes != WHOLE and job.run.pull == "changed" else SERVE
+        on = FIND if size_bytes != WHOLE and (job.run.pull == "changed" or job.downlink) else SERVE
         clock.spend(on, begin_s, int(not order.empty), job.shares[order.pull.range])
     elif isinstance(order, Forget):
         shard.leave(order.worker)

@@ -311,14 +311,18 @@ class Producer:
         part, (offset, _) = self._job.parts[index], self._job.layout.frames[index]
         if size_bytes != WHOLE:
             frame, frames = in_turn(self._down, iteration)[offset : offset + size_bytes], self._job.push_frames
-            if isinstance(frames, MatrixFrames) and frames.states:
+            if (differences := self._job.downlink_frames) is not None:
+                part.add(self._held, differences.read(frame, index, iteration), 1.0)
+                entries = None
+            elif isinstance(frames, MatrixFrames) and frames.states:
                 assert self._quantization is not None
                 told = sum(frames.stated(index, iteration))
                 entries = frames.install(index, iteration, decode(frame, n=part.size + told), self._quantization)
             else:
                 entries = decode(frame, n=part.size)
-            part.put(self._held, entries)
-            self._came += [(index, entries)] if self._reads_own else []
+            if entries is not None:
+                part.put(self._held, entries)
+            self._came += [(index, entries)] if self._reads_own and entries is not None else []
         elif self._job.traits.eager:
             for here, there in zip(part.views(self._held), part.views(in_turn(self._arrivals, iteration)),
                                    strict=True):  # fmt: skip

@@ -18,8 +18,8 @@ from pslab.errors import ConfigError
 GROUPS: dict[str, tuple[str, ...]] = {
     "what is trained": ("model", "data", "loss", "metric", "batch_size", "optimizer", "learning_rate", "schedule",
                         "inner", "outer_learning_rate", "dtype", "seed"),
-    "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "codec", "partition",
-                 "placement"),
+    "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "downlink", "codec",
+                 "partition", "placement"),
     "where it runs": ("workers", "servers", "cluster", "engine", "fleet", "device", "dilation"),
     "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "evaluate",
                                       "keep_weights"),
@@ -33,6 +33,7 @@ EXAMPLES = {
     "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
     "seed": "1", "eval_every": "100", "keep_weights": "on", "lease_s": "10", "dilation": "4",
     "checkpoint_every": "500", "fleet": "loopback", "inner": "adamw:clip=1", "outer_learning_rate": "0.7",
+    "downlink": "int8",
 }  # fmt: skip
 
 

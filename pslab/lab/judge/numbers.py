@@ -14,6 +14,7 @@ from pslab.engines.local.pace import KEPT_SHARE
 from pslab.lab.judge.reading import REPORTED, SLACK_S, Reading, columns, report, report_cells
 from pslab.policies.partition import servers_of
 from pslab.tensors.codec import START, largest_frame_bytes, position_bounds
+from pslab.tensors.downlink import difference_bytes, downlink_rules
 from pslab.tensors.pruning.rules import rule_traits
 from pslab.tensors.quantize.rules import Unquantized
 
@@ -177,7 +178,9 @@ def bytes_down(r: Reading) -> list[str]:
     last = np.ones(h.size, bool)
     last[h.predecessors()[1]] = False
     answered = (raw == size * r.itemsize) & ((down >= START) | r.keyed)
-    if r.run.pull == "whole":
+    if (rules := downlink_rules(r.run.downlink)) is not None:
+        answered &= down <= START + difference_bytes(size, rules, r.itemsize)
+    elif r.run.pull == "whole":
         answered &= down == START + (size + _told(r)) * r.itemsize
     elif r.keyed:  # values in the request's order, without positions
         k = (down - START) / r.itemsize

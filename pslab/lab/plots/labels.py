@@ -173,6 +173,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "learning_rate": lambda v: f"η{SPACE}={SPACE}{v:g}",
     "inner": lambda v: f"inner {v or 'optimizer as published'}",
     "outer_learning_rate": lambda v: "outer rate as published" if v is None else f"outer η{SPACE}={SPACE}{v:g}",
+    "downlink": lambda v: f"downlink {v}".replace("+", " and "),
     "push_weight": lambda v: f"push weight {v:g}" if isinstance(v, (int, float)) else f"push weight {v}",
     "pushes": lambda v: f"{plain(v)} pushes",
     "seconds": lambda v: f"{v:g}{SPACE}s",
@@ -301,8 +302,8 @@ def _enumerated(words: Iterable[str]) -> str:
 
 #: Fields in every caption, and those in a caption where they are not Run's default.
 SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate")
-UNLESS_DEFAULT = ("servers", "loss", "metric", "inner", "outer_learning_rate", "schedule", "quantize", "rate", "order",
-                  "ranges", "device", "dtype")  # fmt: skip
+UNLESS_DEFAULT = ("servers", "loss", "metric", "inner", "outer_learning_rate", "schedule", "quantize", "downlink",
+                  "rate", "order", "ranges", "device", "dtype")  # fmt: skip
 #: Fields that play no part where no gradient is computed.
 WITHOUT_TENSORS = frozenset({"data", "loss", "metric", "learning_rate", "batch_size", "optimizer", "schedule", "rate",
                              "push_weight", "inner", "outer_learning_rate"})  # fmt: skip

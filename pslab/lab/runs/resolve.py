@@ -26,6 +26,7 @@ from pslab.policies.partition import evenly, in_parts
 from pslab.protocol.server import first_step
 from pslab.protocol.traits import sized, traits_of
 from pslab.tensors.device import DEVICES, no_cuda
+from pslab.tensors.downlink import downlink_rules
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
@@ -67,6 +68,7 @@ def resolve(run: Run) -> Experiment:
     _check_device(run)
     check_products(library := run.products_of(products.here()))
     _check_sent(run)
+    downlink = downlink_rules(run.downlink)
     check_together(run, policies, cluster)
     dataset = _dataset(run)
     _check_batches(run, dataset)
@@ -96,8 +98,8 @@ def resolve(run: Run) -> Experiment:
     if run.pull != "keys":  # what these take follows from the keys of a batch
         cluster = resolve_cluster(run.cluster, keyspace.size)
     return Experiment(
-        run=run, optimizer=optimizer, inner=inner, outer_learning_rate=outer_learning_rate, cluster=cluster,
-        dataset=dataset, loss=loss, metric=metric, shell=shell, keyspace=keyspace,
+        run=run, optimizer=optimizer, downlink=downlink, inner=inner, outer_learning_rate=outer_learning_rate,
+        cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell, keyspace=keyspace,
         weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         running=running, device=DEVICES[run.device], products=library, assignment=assignment,

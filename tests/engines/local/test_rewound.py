@@ -47,7 +47,8 @@ def conduct(tmp_path, act=None, like=BSP(), process=DECIDER, **fields):  # noqa:
 FIELDS = {
     "plain": {}, "adam": {"optimizer": "adam", "learning_rate": 0.01, "pull": "changed", "ranges": "layers"},
     "changed": {"pull": "changed"}, "links": {"cluster": {"compute_s": 2e-3, "latency_s": 1e-3}},
-    "rate": {"rate": "split"},
+    "rate": {"rate": "split"}, "downlink": {"downlink": "static:20%+int8"},
+    "factors": {"prune": "powersgd:2"}, "estimates": {"prune": "ef21:5%", "downlink": "int8"},
 }  # fmt: skip
 
 

@@ -46,6 +46,9 @@ FAST: list[dict[str, Any]] = [
     {"sync": "eager", "quantize": "efsign"},
     {"sync": "asp", "prune": "randomk:5%", "quantize": "onebit", "pull": "changed"},
     {"sync": "asp", "prune": "lowrank:2"},
+    {"sync": "asp", "downlink": "int8", "cluster": MOVES},
+    {"sync": "bsp", "downlink": "static:5%+fp16"},
+    {"sync": "eager", "downlink": "qsgd:4,residual=on"},
     *({"sync": "bsp", "prune": prune} for prune in ("powersgd:2", "ef21:5%", "demo:topk=4,chunk=16")),
 ]  # fmt: skip
 SLOW: list[dict[str, Any]] = [

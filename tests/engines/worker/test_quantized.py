@@ -158,6 +158,7 @@ def test_every_rule_but_one_takes_a_residual():
      {"quantize": "fp8", "sync": "downpour:2,2"}, {"quantize": "sign", "learning_rate": 0.001},
      {"prune": "lowrank:2", "sync": "asp"}, {"prune": "lowrank:1,square=on,after=2", "quantize": "fp16"},
      {"prune": "powersgd:2", "sync": "local:2"}, {"prune": "powersgd:1", "quantize": "inceptionn", "ranges": "layers"},
+     {"downlink": "static:5%+fp16", "sync": "asp"}, {"downlink": "uniform8", "sync": "downpour:2,2"},
      {"prune": "demo:topk=4,chunk=16", "learning_rate": 0.003}, {"prune": "ef21:5%", "quantize": "int8"}],
     ids=str,
 )  # fmt: skip

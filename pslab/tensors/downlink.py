@@ -1,0 +1,158 @@
+"""The downlink: an answer to a pull is a short code of what the weights are more than what its worker holds of them.
+
+    server   w and, of each worker, what it holds: h      sent C(w - h);   h = h + what is read of it
+    worker   h                                                             the same
+
+What the code loses stays in w - h and is part of the next answer, under any policy, and w itself is exact: weights are
+never rounded. In rounds all workers hold the same, and one h and one frame serve them; otherwise h is of each worker,
+and takes the memory of the weights so many times. A worker of which it is not known what it holds gets all weights.
+
+Source: Tang et al. (ICML 2019), whose server also compresses its own steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pslab.config.spec import build, split
+from pslab.config.table import ROWS
+from pslab.errors import ConfigError, nearest
+from pslab.protocol.server import Reply
+from pslab.tensors.codec import Entries
+from pslab.tensors.finite import NonFinite, is_finite
+from pslab.tensors.pruning.rules import Dense, rule_traits
+from pslab.tensors.quantize.push_frames import PushFrames
+from pslab.tensors.quantize.rules import Unquantized, quantization_traits
+from pslab.tensors.selection import select
+from pslab.tensors.update.store import Part
+from pslab.tensors.update.vectors import cuts
+
+EVERYONE = -1  # whose stream of roundings it is where all workers get the same
+UNKNOWN = -1  # the version that a worker holds which has left
+
+
+@dataclass(frozen=True)
+class DownlinkRules:
+    """Which entries of a difference are sent, and what of their values."""
+
+    prune: Any
+    quantize: Any
+
+
+def downlink_rules(text: str) -> DownlinkRules | None:
+    """The rules that a Run's `downlink` names: "static:1%", "int8", or both: "static:1%+int8"; None of "none".
+
+    Raises:
+        ConfigError: an unknown name; two rules of one kind; a rule that needs what an answer does not have.
+    """
+    if text == "none":
+        return None
+    found = dict[str, Any]()  # by kind
+    for part in text.split("+"):
+        name = split(part)[0]
+        kind = next((kind for kind in ("prune", "quantize") if name in ROWS[kind] and name != "none"), None)
+        if kind is None:
+            names = [name for kind in ("prune", "quantize") for name in ROWS[kind] if name != "none"]
+            raise ConfigError("downlink", text, f"unknown name {name!r}; {nearest(name, names)}")
+        if kind in found:
+            raise ConfigError("downlink", text, "has two rules of one kind: use one that says which entries are sent, "
+                              "and one that says how, as in 'static:1%+int8'")  # fmt: skip
+        found[kind] = build(kind, part, "downlink")
+    rules = DownlinkRules(found.get("prune", Dense()), found.get("quantize", Unquantized()))
+    traits, coded, quantize = rule_traits(rules.prune), quantization_traits(rules.quantize), rules.quantize
+    keeps = traits.keeps or traits.draws or traits.momentum or traits.matrices or traits.estimates
+    if keeps or coded.keeps or coded.every or getattr(rules.prune, "warm_up", 0) or hasattr(rules.prune, "pull"):
+        able = "static, std, dynamic, threshold, adaq and most quantization rules, as in 'static:1%' or 'int8'"
+        raise ConfigError("downlink", text, f"needs what a worker has and an answer to a pull has not: use {able}")
+    if coded.draws and not quantize.residual:
+        problem = "draws its roundings, whose errors, which all stay for the next answer, would grow for ever"
+        raise ConfigError("downlink", text, f"{problem}: use residual=on, as in 'qsgd:4,residual=on', or 'int8'")
+    return rules
+
+
+class HeldWeights:
+    """What workers hold of the weights, as a server knows it.
+
+    Args:
+        layers: slices of the flat vector, of each of which the pruning rule selects by itself.
+        weights: [size], the first ones, which all workers hold.
+        workers: with a vector each; 0: all of them hold the same.
+    """
+
+    def __init__(
+        self, rules: DownlinkRules, parts: Sequence[Part], layers: Sequence[slice], weights: torch.Tensor, workers: int
+    ) -> None:
+        self._rules, self._parts, self._cuts = rules, parts, [cuts(part, layers) for part in parts]
+        self._shared, self.held = not workers, [weights.clone() for _ in range(workers or 1)]
+        # of (worker, range) the iteration and the version of its last answer
+        self._laid: dict[tuple[int, int], tuple[int, int]] = {}
+        # of each range where all hold the same: from which version to which one the last frame leads, and the frame
+        self._last: list[tuple[int, int, bytes | None]] = [(UNKNOWN, 0, None)] * len(parts)
+        if not isinstance(rules.prune, Dense):
+            select.prepare(weights.dtype)  # here, and not while a run is timed
+
+    def leave(self, worker: int) -> None:
+        """A worker has left: what it holds when it comes back is not known."""
+        self._laid |= dict.fromkeys(((worker, index) for index in range(len(self._parts))), (UNKNOWN, UNKNOWN))
+
+    def lay(self, reply: Reply, weights: torch.Tensor, frames: PushFrames, place: memoryview) -> int:
+        """Lay the frame of an answer ready: its length; 0 if the worker is to get all that `held` has."""
+        (worker, index, turn, before, *_), key = reply.pull, (reply.pull.worker, reply.pull.range)
+        known = self._laid.get(key, (0, 0)) == (turn - 1, before)  # it has its last answer, and nothing since
+        self._laid[key] = turn, reply.version
+        if reply.empty:  # it goes on with what it holds
+            return 0
+        if not self._shared:
+            size = self._difference(index, weights, self.held[worker], frames, place, worker, turn) if known else 0
+            if not size:
+                self._put(index, weights, self.held[worker])
+            return size
+        if self._last[index][1] != reply.version:  # the first of a round
+            size = self._difference(index, weights, self.held[0], frames, place, EVERYONE, turn)
+            if not size:
+                self._put(index, weights, self.held[0])
+            self._last[index] = self._last[index][1], reply.version, bytes(place[:size]) if size else None
+        since, _, frame = self._last[index]
+        if frame is None or not known or since != before:
+            return 0
+        place[: len(frame)] = frame
+        return len(frame)
+
+    def of(self, worker: int) -> torch.Tensor:
+        """What a worker holds: [size]."""
+        return self.held[0 if self._shared else worker]
+
+    def _put(self, index: int, weights: torch.Tensor, held: torch.Tensor) -> None:
+        for there, here in zip(self._parts[index].views(held), self._parts[index].views(weights), strict=True):
+            there.copy_(here)
+
+    def _difference(
+        self, index: int, weights: torch.Tensor, held: torch.Tensor, frames: PushFrames, place: memoryview, whose: int,
+        turn: int,
+    ) -> int:  # fmt: skip
+        """Lay a frame ready, and add what is read of it to what is held; 0 if it is not finite."""
+        part = self._parts[index]
+        v = torch.cat(part.views(weights)) - torch.cat(part.views(held))
+        if not is_finite(v):
+            return 0
+        found = [self._rules.prune.select(v[cut]) + cut.start for cut in self._cuts[index]]
+        at = None if isinstance(self._rules.prune, Dense) else torch.cat(found)
+        entries = Entries(part.size, None if at is None else at.numpy(), (v if at is None else v[at]).numpy())
+        try:
+            size = frames.write(place, index, entries, whose, turn)
+        except NonFinite:
+            return 0
+        part.add(held, frames.read(place[:size], index, turn), 1.0)
+        return size
+
+
+def difference_bytes(size: np.ndarray, rules: DownlinkRules, itemsize: int) -> np.ndarray:
+    """No answer of so many entries takes more bytes than this, behind the header."""
+    value = itemsize if isinstance(rules.quantize, Unquantized) else max(itemsize, rules.quantize.bounds(1)[1])
+    found: np.ndarray = size * (value + 4) + 8
+    return found
