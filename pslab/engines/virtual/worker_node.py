@@ -57,7 +57,7 @@ class WorkerNode:
         self._pass: Pass | None = None  # of a layered worker: where it is in its iteration
         self._present = False
         self._pulled: list[Pulled] = []  # for the next iteration
-        self._unsettled = 0  # ranges whose weights for it the server has not read
+        self._unsettled = len(job.parts)  # ranges whose weights for it the server has not read; of one that joins all
         self._following = False  # whether it takes the steps that follow a push
         self._next: int | None = None  # the iteration that can be computed after them
         self._basis = Basis([])  # of the gradient that was started last
@@ -78,11 +78,11 @@ class WorkerNode:
         if self._started:
             self._result()  # no worker wants it
         self._present, self._pulled, self._pass = False, [], None
-        self._following, self._next = False, None
+        self._following, self._next, self._unsettled = False, None, len(self._job.parts)
 
     def join(self, iteration: int, now: float) -> None:
         """It is present, new or back, and asks for the weights."""
-        self._present, self._unsettled = True, len(self._job.parts)
+        self._present = True
         self._compute(self.driver.join(iteration, now), now)
 
     # --- receiving ------------------------------------------------------------------------------------------------
