@@ -11,8 +11,7 @@ The frame is written once the last bucket is ready, since pruning goes by layers
 nothing is sent while backward computes.
 """
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,13 +25,16 @@ from pslab.config.table import KINDS
 from pslab.engines.experiment.compatibility import check_together
 from pslab.engines.experiment.experiment import QUANTIZATION
 from pslab.errors import ConfigError
+from pslab.protocol.messages import Push
+from pslab.protocol.server import Step
+from pslab.tensors import aggregates
+from pslab.tensors.codec import Entries
 from pslab.tensors.finite import NonFinite
+from pslab.tensors.matrices.frames import MatrixFrames, frames_of
 from pslab.tensors.pruning.pruner import KeptVector, Pruner, Setting, allocated, memories
 from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import rule_traits
-from pslab.tensors.quantize.push_frames import PushFrames
-from pslab.tensors.quantize.rules import quantization_traits
-from pslab.tensors.update.store import Part
+from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.workload.keyspace import Keyspace
 
 NOTHING = 0  # the size of a frame that could not be written
@@ -51,13 +53,14 @@ class CompressionState:
         keyspace = Keyspace.of(model.module)
         prune, self._quantize = resolve("prune", run.prune), resolve("quantize", run.quantize)
         setting = Setting(run.seed, self._process, run.workers, epoch_iterations, skips=False)
-        wanted = memories(prune, len(keyspace.layers), keyspace.size, keyspace.dtype, self._quantize.residual)
-        if quantization_traits(self._quantize).keeps:
-            wanted[QUANTIZATION] = KeptVector(keyspace.size, keyspace.dtype)
+        self._part = Part((slice(0, keyspace.size),))
+        self._frames = frames = frames_of(self._quantize, prune, [self._part], keyspace, run.codec, run.seed)
+        made = aggregates.at_server(prune, self._quantize, [self._part], frames, run.seed, keyspace.dtype)
+        self._aggregate = made[0] if made else None  # what a server would have of all pushes is the same everywhere
+        wanted = memories(prune, len(keyspace.layers), keyspace.size, keyspace.dtype, frames.feeds_back)
+        wanted |= {QUANTIZATION: KeptVector(frames.kept, keyspace.dtype)} if frames.kept else {}
         self._kept = allocated(wanted, "cpu", None)
         self._pruner = Pruner.of(prune, keyspace, keyspace.dtype, "cpu", setting, self._kept)
-        self._part = Part((slice(0, keyspace.size),))
-        self._frames = PushFrames(self._quantize, prune, [self._part], keyspace, run.codec, run.seed)
         self._room = torch.empty(self._frames.largest(0), dtype=torch.uint8)
         self._gradient, self._mean = (torch.zeros(keyspace.size, dtype=keyspace.dtype) for _ in range(2))
         self._slots = {id(model.module.get_parameter(slot.name)): slice(slot.offset, slot.offset + slot.size)
@@ -90,26 +93,34 @@ class CompressionState:
         return future
 
     def _average(self) -> None:
-        """The mean of all processes' gradients, as far as they are sent."""
-        entries, size, problem = None, NOTHING, ""
+        """The mean of all processes' gradients, as far as they are sent, or what a server would make of them."""
+        entries, size, problem, kept = None, NOTHING, "", self._kept.get(QUANTIZATION, torch.empty(0)).numpy()
         try:
             indices, values = (found.numpy() for found in self._pruner.prune(self._gradient, self.step))
-            entries, kept = self._part.inside(indices, values), self._kept.get(QUANTIZATION)
-            size = self._frames.write(self._room.numpy().data, 0, entries, self._process, self.step,
-                                      None if kept is None else kept.numpy())  # fmt: skip
+            entries = self._part.inside(indices, values)
+            size = self._frames.write(self._room.numpy().data, 0, entries, self._process, self.step, kept)
         except NonFinite as error:
             problem = str(error)
+        gathered = self._gathered(size, problem)
+        if self._frames.feeds_back:
+            assert entries is not None
+            assert self._pruner.residual is not None
+            lost = torch.zeros_like(self._gradient)
+            self._part.add(lost, entries, 1.0)
+            self._part.add(lost, self._frames.sent(gathered[self._process], 0, self.step, kept=kept), -1.0)
+            self._pruner.residual.add_(lost)
+        pushes: Sequence[Gradient] = [self._frames.read(frame, 0, self.step) for frame in gathered]
+        if self._aggregate is not None:
+            step = Step(0, tuple(Push(process, 0, self.step, 0) for process in range(len(pushes))), True, self.step)
+            pushes = self._aggregate.adjust(step, pushes)
         self._mean.zero_()
-        for process, frame in enumerate(self._gathered(size, problem)):
-            read = self._frames.read(frame, 0, self.step)
-            self._part.add(self._mean, read, 1.0)
-            if process == self._process and self._quantize.residual:
-                assert entries is not None
-                assert self._pruner.residual is not None
-                lost = dataclasses.replace(entries, values=entries.values - read.values)
-                self._part.add(self._pruner.residual, lost, 1.0)
-        self._mean.div_(dist.get_world_size(self._group))
+        for push in pushes:
+            assert isinstance(push, Entries)
+            self._part.add(self._mean, push, 1.0)
+        self._mean.div_(len(pushes))
         self.step, self.sent_bytes = self.step + 1, self.sent_bytes + size
+        if isinstance(self._frames, MatrixFrames) and isinstance(self._aggregate, aggregates.Factors):
+            self._frames.tell(0, self.step, self._aggregate.stated(self.step), kept)
 
     def _gathered(self, size: int, problem: str) -> list[memoryview]:
         """The frames of all processes, in their order."""
@@ -127,7 +138,7 @@ class CompressionState:
     def state_dict(self) -> dict[str, Any]:
         """Numbers, strings and tensors, for `torch.save`."""
         return {"of": dict(self._named), "step": self.step,
-                "kept": {name: memory.clone() for name, memory in self._kept.items()}}  # fmt: skip
+                "kept": {name: memory.clone() for name, memory in self._memories().items()}}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave in this process, with the same rules.
@@ -138,9 +149,13 @@ class CompressionState:
         for name, own in self._named.items():
             if (given := state["of"].get(name)) != own:
                 raise ConfigError(name, given, f"is of the state that is loaded; this hook has {own!r}: load its own")
-        for name, memory in self._kept.items():
+        for name, memory in self._memories().items():
             memory.copy_(state["kept"][name])
         self.step = int(state["step"])
+
+    def _memories(self) -> dict[str, torch.Tensor]:
+        """All that is kept from one gradient to the next."""
+        return self._kept | ({} if self._aggregate is None else {"aggregate": self._aggregate.memory})
 
 
 def hook(

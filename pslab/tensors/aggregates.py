@@ -25,6 +25,8 @@ from pslab.tensors.update.vectors import dense, inside, mean, mean_over_users, o
 class StepAggregate(Protocol):
     """What the server keeps of one range's pushes."""
 
+    memory: torch.Tensor  #: what it keeps from one step to the next
+
     def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
         """The gradients whose mean is applied in a step, of those of its pushes as they were read, at least one."""
 
@@ -36,7 +38,7 @@ class Vote:
     """
 
     def __init__(self, part: Part) -> None:
-        self._part = part
+        self._part, self.memory = part, torch.empty(0)
 
     def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
         if not step.aggregate:
@@ -52,29 +54,34 @@ class Estimates:
     """
 
     def __init__(self, part: Part, dtype: torch.dtype) -> None:
-        self._part, self.estimate = part, zeros(part.size, dtype=dtype)
+        self._part, self.memory = part, zeros(part.size, dtype=dtype)
 
     def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
         for gradient in gradients:
             vector = inside(self._part, gradient)
             if isinstance(vector, torch.Tensor):
-                self.estimate.add_(vector, alpha=1 / len(gradients))
+                self.memory.add_(vector, alpha=1 / len(gradients))
             else:
                 where = torch.from_numpy(np.asarray(vector.indices, np.int64))
-                self.estimate.index_add_(0, where, torch.from_numpy(vector.values), alpha=1 / len(gradients))
-        return [outside(self.estimate)]
+                self.memory.index_add_(0, where, torch.from_numpy(vector.values), alpha=1 / len(gradients))
+        return [outside(self.memory)]
 
 
 class Matrices:
     """A range's matrices, of what workers push of them.
 
-    `kept` is what a worker keeps of this range, as its rule is told with the weights.
+    `memory` is what a worker keeps of this range, as its rule is told with the weights.
     """
 
     def __init__(self, rule: Any, part: Part, matrices: Sequence[Matrix], seed: int, dtype: torch.dtype) -> None:
         self._rule, self._part, self._matrices, self._seed = rule, part, tuple(matrices), seed
         room = sum(each.kept.stop - each.kept.start for each in matrices)
-        self.kept = torch.zeros(room, dtype=dtype).numpy()
+        self.memory = torch.zeros(room, dtype=dtype)
+
+    @property
+    def kept(self) -> np.ndarray:
+        """The same, as an array."""
+        return self.memory.numpy()
 
     def decoded(self, values: Sequence[np.ndarray], turn: int) -> Entries:
         """All entries of the range, of the values of each matrix."""

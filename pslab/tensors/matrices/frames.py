@@ -207,11 +207,16 @@ class MatrixFrames(PushFrames):
 
     def install(self, index: int, turn: int, entries: Entries, kept: Array) -> Entries:
         """The weights of a range, of a frame that also has what the rule is told for push number `turn`, to be kept."""
-        at = self._parts[index].size
+        size = self._parts[index].size
+        self.tell(index, turn, entries.values[size:], kept)
+        return Entries(size, None, entries.values[:size])
+
+    def tell(self, index: int, turn: int, values: Array, kept: Array) -> None:
+        """Keep what the rule is told for push number `turn`."""
+        at = 0
         for each, size in zip(self.matrices[index], self.stated(index, turn), strict=True):
-            kept[each.kept][:size] = entries.values[at : at + size]
+            kept[each.kept][:size] = values[at : at + size]
             at += size
-        return Entries(self._parts[index].size, None, entries.values[: self._parts[index].size])
 
     def spread_bytes(
         self, index: int, pieces: Sequence[tuple[int, int, int]], turn: int = 0

@@ -141,8 +141,8 @@ class PushFrames:
         traits = rule_traits(prune)
         self.shares = traits.shared  #: whether the places are in no frame
         self.kept = keyspace.size if quantization_traits(rule).keeps else 0  #: values that a worker keeps for the rules
-        #: whether a worker's residual has what the codes of its push lose
         self.states = False  #: whether something comes with the weights for the rules
+        #: whether a worker's residual has what the codes of its push lose
         self.feeds_back = rule.residual or (traits.estimates and not self.exact)
         self._drawn = dict[int, Array]()  # by step, of the last ones: workers ask for those of nearly the same steps
 
