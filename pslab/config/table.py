@@ -113,7 +113,7 @@ ROWS = _table(
         averages=True),
     Row("sync", "streaming", "pslab.policies.methods.streaming:Streaming", source="Douillard et al. (arXiv 2025)",
         example="streaming:20,2,overlap=5", small="streaming:2,2",
-        label="Streaming DiLoCo, {period} steps, {fragments} fragments", colour="#0407FB", marker="bowtie",
+        label="Streaming DiLoCo, {period} steps, {fragments} fragments", colour="#769C55", marker="bowtie",
         averages=True),
     Row("sync", "adiloco", "pslab.policies.methods.adiloco:AsyncDiLoCo", source="Liu et al. (arXiv 2024)",
         example="adiloco:20", small="adiloco:2", label="asynchronous local SGD, {period} steps", colour="#8F4B82",
