@@ -45,6 +45,7 @@ SPREADS = (1.0, 1.5, 2.0, 3.0, 5.0)  # of speeds: the slowest worker's time over
 CAP = 2.0  # times the soonest policy: then a run ends
 POLICY = ("sync", "prune", "quantize", "rate", "ranges", "order", "codec", "push_weight")  # fields of a policy
 LEAST_SIGMA, FIRST_SIGMA = 0.05, 0.2  # of the logarithm of a prediction; the second where none can be compared
+SOONEST = 1.005  # times the soonest of each cell: a policy that takes no more is the soonest everywhere
 BATCH = 4  # cells that are computed before all are ranked again
 RETOLD, COMPUTED, CAPPED, PREDICTED = "retold", "computed", "capped", "predicted"
 
@@ -117,6 +118,7 @@ class Map:
         worst = self.regret.max(axis=1)
         first, last = worst[self.best_everywhere], worst.index[-1]
         words = f"never takes more than {_times(first)} the soonest" if math.isfinite(first) else "loses the least"
+        words = "is the soonest everywhere" if first < SOONEST else words
         if last == self.best_everywhere:
             return f"{last} {words}"
         most = f"takes up to {_times(worst[last])} it" if math.isfinite(worst[last]) else "does not arrive everywhere"

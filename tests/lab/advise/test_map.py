@@ -184,6 +184,11 @@ def test_a_winner_is_the_soonest_with_its_ties_and_the_best_everywhere_has_the_l
                            "not arrive everywhere")  # fmt: skip
 
 
+def test_a_policy_that_wins_each_cell_is_said_to_be_the_soonest_everywhere():
+    found = atlas(policies=[("bsp", "none"), ("bsp", "static:1%")], bandwidths=[4e6, 1.2e7], spreads=[1.0])
+    assert found.words.startswith("BSP, static 1\u00a0% is the soonest everywhere; BSP, dense takes up to")
+
+
 def test_a_default_that_does_not_arrive_is_at_least_so_much_later():
     found = atlas(policies=[("asp", "none"), ("bsp", "static:1%")], bandwidths=[4e6, 1e9], spreads=[1.0])
     first, second = found.winner.itertuples()
