@@ -66,7 +66,7 @@ class CompressionState:
         self._slots = {id(model.module.get_parameter(slot.name)): slice(slot.offset, slot.offset + slot.size)
                        for slot in keyspace.parameters}  # fmt: skip
         self._waiting: list[tuple[Any, torch.futures.Future[torch.Tensor]]] = []  # buckets, and who waits for them
-        self._named = {name: run.plain().get(name, "none") for name in ("prune", "quantize", "seed", "dtype")}
+        self._named = {name: run.plain().get(name, "none") for name in ("prune", "quantize", "seed", "codec", "dtype")}
         self._named |= {"process": self._process, "entries": keyspace.size}
 
     def exchange(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]

@@ -17,10 +17,14 @@ class Rotation(NamedTuple):
 
     def turn(self, index: int, iteration: int) -> int:
         """How many turns of a range come before an iteration."""
+        if self.fragments == 1:
+            return iteration
         return -((index % self.fragments - iteration) // self.fragments)
 
     def iteration(self, index: int, turn: int) -> int:
         """The iteration of a range's turn."""
+        if self.fragments == 1:
+            return turn
         return index % self.fragments + turn * self.fragments
 
     def joined(self, index: int, turns: int) -> int:

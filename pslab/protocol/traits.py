@@ -38,8 +38,8 @@ class Sync(Protocol):
     counted            True: with weights go the gradients that the server has by then, of all workers: the rates of a
                        worker's own steps follow them, and not its own count
     assigns            True: Start says of how many gradients an iteration is made
-    first              a method of one that assigns: of how many a worker's first iteration is made, if that is not what
-                       gradients_before says
+    steps_of           a method of one that assigns: of how many a worker's iteration is made, as far as that is known
+                       beforehand, if it is not what gradients_before says
     fragments          the number of parts of the model that iterations exchange in turn, if not all of it: policies,
                        clocks and windows count the turns of a range (see pslab.protocol.rotation)
     overlap            the number of gradients of an iteration that a worker computes after its push
@@ -103,7 +103,7 @@ class Traits:
     changes: bool = False  #: a push is a change of the weights, which no learning rate scales
     counted: bool = False  #: the rates of a worker's own steps follow the gradients that the server has
     assigns: bool = False  #: Start says of how many gradients an iteration is made
-    first: Callable[[int], int] | None = None  #: the gradients of a worker's first iteration
+    steps_of: Callable[[int, int], int] | None = None  #: the gradients of a worker's iteration, known beforehand
     repeats: bool = False  #: a worker has the examples of its first pass in every pass
     gradients_before: Callable[[int], int] = one_each  #: gradients that a worker has computed before an iteration
     pushes: Callable[[int], bool] = always  #: whether the push of an iteration holds anything
@@ -118,8 +118,8 @@ class Traits:
         return self.gradients_before is not one_each
 
     def unassigned(self, worker: int, iteration: int) -> int:
-        """The number of gradients of an iteration that no Start has assigned any, as that of a worker's first one."""
-        return self.gradients(iteration) if self.first is None else self.first(worker)
+        """The number of gradients of a worker's iteration, as far as it is known before a Start assigns it."""
+        return self.gradients(iteration) if self.steps_of is None else self.steps_of(worker, iteration)
 
     def gradients(self, iteration: int) -> int:
         """The number of gradients that are computed for the push of this iteration."""
@@ -143,7 +143,7 @@ def traits_of(sync: Sync) -> Traits:
         changes=bool(getattr(sync, "changes", False)),
         counted=bool(getattr(sync, "counted", False)),
         assigns=(assigns := bool(getattr(sync, "assigns", False))),
-        first=getattr(sync, "first", None) if assigns else None,
+        steps_of=getattr(sync, "steps_of", None) if assigns else None,
         repeats=bool(getattr(sync, "repeats", False)),
         gradients_before=getattr(sync, "gradients_before", one_each),
         pushes=getattr(sync, "pushes", always),

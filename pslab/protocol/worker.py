@@ -18,6 +18,7 @@ An eager worker asks for the next weights as it starts to compute (Jin et al., T
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pslab.errors import ProtocolError
@@ -135,12 +136,18 @@ class Worker:
             return [iteration] * len(self.versions)
         return [self._rotation.turn(index, iteration) for index in range(len(self.versions))]
 
+    def _had(self, counts: Sequence[int], iteration: int) -> bool:
+        """Whether each range has had the turns that come before an iteration."""
+        if self._rotation.fragments == 1:
+            return min(counts) >= iteration
+        return all(map(int.__ge__, counts, self._turns(iteration)))
+
     def _may_compute(self) -> bool:
-        return self._free() and all(map(int.__ge__, self._held_for, self._turns(self.iteration)))
+        return self._free() and self._had(self._held_for, self.iteration)
 
     def _free(self) -> bool:
         """Whether the buffer into which this iteration is computed is free."""
-        return all(map(int.__ge__, self._freed, self._turns(self.iteration - self.buffers + 1)))
+        return self._had(self._freed, self.iteration - self.buffers + 1)
 
     def _compute(self) -> list[Effect]:
         return [Compute(self.iteration)]

@@ -1,4 +1,4 @@
-"""The downlink: an answer to a pull is a short code of what the weights are more than what its worker holds of them.
+"""The downlink: an answer to a pull is the compressed difference between the weights and what its worker holds.
 
     server   w and, of each worker, what it holds: h      sent C(w - h);   h = h + what is read of it
     worker   h                                                             the same
@@ -22,6 +22,7 @@ import torch
 from pslab.config.spec import build, split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
+from pslab.protocol.rotation import ALL, Rotation
 from pslab.protocol.server import Reply
 from pslab.tensors.codec import Entries
 from pslab.tensors.finite import NonFinite, is_finite
@@ -82,14 +83,17 @@ class HeldWeights:
         layers: slices of the flat vector, of each of which the pruning rule selects by itself.
         weights: [size], the first ones, which all workers hold.
         workers: with a vector each; 0: all of them hold the same.
+        rotation: which ranges an iteration exchanges.
     """
 
     def __init__(
-        self, rules: DownlinkRules, parts: Sequence[Part], layers: Sequence[slice], weights: torch.Tensor, workers: int
-    ) -> None:
+        self, rules: DownlinkRules, parts: Sequence[Part], layers: Sequence[slice], weights: torch.Tensor,
+        workers: int, rotation: Rotation = ALL,
+    ) -> None:  # fmt: skip
         self._rules, self._parts, self._cuts = rules, parts, [cuts(part, layers) for part in parts]
+        self._rotation = rotation
         self._shared, self.held = not workers, [weights.clone() for _ in range(workers or 1)]
-        # of (worker, range) the iteration and the version of its last answer
+        # of (worker, range) the turn and the version of its last answer
         self._laid: dict[tuple[int, int], tuple[int, int]] = {}
         # of each range where all hold the same: from which version to which one the last frame leads, and the frame
         self._last: list[tuple[int, int, bytes | None]] = [(UNKNOWN, 0, None)] * len(parts)
@@ -102,18 +106,19 @@ class HeldWeights:
 
     def lay(self, reply: Reply, weights: torch.Tensor, frames: PushFrames, place: memoryview) -> int:
         """Lay the frame of an answer ready: its length; 0 if the worker is to get all that `held` has."""
-        (worker, index, turn, before, *_), key = reply.pull, (reply.pull.worker, reply.pull.range)
+        (worker, index, iteration, before, *_), key = reply.pull, (reply.pull.worker, reply.pull.range)
+        turn = self._rotation.turn(index, iteration)
         known = self._laid.get(key, (0, 0)) == (turn - 1, before)  # it has its last answer, and nothing since
         self._laid[key] = turn, reply.version
         if reply.empty:  # it goes on with what it holds
             return 0
         if not self._shared:
-            size = self._difference(index, weights, self.held[worker], frames, place, worker, turn) if known else 0
+            size = self._difference(index, weights, self.held[worker], frames, place, worker, iteration) if known else 0
             if not size:
                 self._put(index, weights, self.held[worker])
             return size
         if self._last[index][1] != reply.version:  # the first of a round
-            size = self._difference(index, weights, self.held[0], frames, place, EVERYONE, turn)
+            size = self._difference(index, weights, self.held[0], frames, place, EVERYONE, iteration)
             if not size:
                 self._put(index, weights, self.held[0])
             self._last[index] = self._last[index][1], reply.version, bytes(place[:size]) if size else None
@@ -133,7 +138,7 @@ class HeldWeights:
 
     def _difference(
         self, index: int, weights: torch.Tensor, held: torch.Tensor, frames: PushFrames, place: memoryview, whose: int,
-        turn: int,
+        iteration: int,
     ) -> int:  # fmt: skip
         """Lay a frame ready, and add what is read of it to what is held; 0 if it is not finite."""
         part = self._parts[index]
@@ -144,10 +149,10 @@ class HeldWeights:
         at = None if isinstance(self._rules.prune, Dense) else torch.cat(found)
         entries = Entries(part.size, None if at is None else at.numpy(), (v if at is None else v[at]).numpy())
         try:
-            size = frames.write(place, index, entries, whose, turn)
+            size = frames.write(place, index, entries, whose, iteration)
         except NonFinite:
             return 0
-        part.add(held, frames.read(place[:size], index, turn), 1.0)
+        part.add(held, frames.read(place[:size], index, iteration), 1.0)
         return size
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from pslab.errors import ConfigError, FrameError
 from pslab.protocol.messages import NO_WORKER, Pull
+from pslab.protocol.rotation import Rotation
 from pslab.protocol.server import Reply
 from pslab.tensors.codec import prepare
 from pslab.tensors.downlink import DownlinkRules, HeldWeights, difference_bytes, downlink_rules
@@ -30,7 +31,7 @@ class Side:
     """A server's view of some workers, and the workers."""
 
     def __init__(self, text: str | DownlinkRules, keyspace: Keyspace, workers: int, *, shared: bool = False,
-                 cuts: tuple[int, ...] = ()) -> None:  # fmt: skip
+                 cuts: tuple[int, ...] = (), fragments: int = 1) -> None:  # fmt: skip
         prepare()
         rules = downlink_rules(text) if isinstance(text, str) else text
         assert rules is not None
@@ -38,7 +39,8 @@ class Side:
         self.frames = PushFrames(rules.quantize, rules.prune, self.parts, keyspace)
         self.weights = torch.zeros(keyspace.size, dtype=keyspace.dtype)
         layers = [layer.flat for layer in keyspace.layers]
-        self.server = HeldWeights(rules, self.parts, layers, self.weights, 0 if shared else workers)
+        self.server = HeldWeights(rules, self.parts, layers, self.weights, 0 if shared else workers,
+                                  Rotation(fragments))  # fmt: skip
         self.workers = [self.weights.clone() for _ in range(workers)]
         self.place = memoryview(bytearray(max(self.frames.largest(index) for index in range(len(self.parts)))))
 
@@ -116,6 +118,18 @@ def test_whoever_leaves_comes_back_or_loses_an_answer_never_holds_something_else
             side.pull(worker, asked[worker], has[worker], version)
             assert torch.equal(side.workers[worker], side.server.of(worker))
             has[worker], asked[worker] = version, asked[worker] + 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_of_fragments_in_turn_the_last_answer_lies_a_rotation_back(shared: bool):
+    side = Side("int8", keyspace(), 2, shared=shared, cuts=(35,), fragments=2)
+    for iteration in range(1, 9):
+        side.weights += torch.linspace(-1, 1, len(side.weights))
+        index, turn = (iteration - 1) % 2, (iteration + 1) // 2
+        for worker in range(2):
+            assert side.pull(worker, iteration, turn - 1, turn, index) > 0
+            held = side.parts[index].views(side.workers[worker])[0]
+            assert torch.equal(held, side.parts[index].views(side.server.of(worker))[0])
 
 
 def test_weights_that_are_not_finite_are_sent_whole():

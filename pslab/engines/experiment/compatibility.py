@@ -114,8 +114,17 @@ def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
     if name not in ("", *aggregates.AGGREGATES):
         problem = f"has the aggregate {name!r}, which nothing computes; {nearest(name, aggregates.AGGREGATES)}"
         raise ConfigError("prune", run.prune, problem)
+    if name and getattr(policies["sync"], "by", "workers") == "steps":
+        problem = "counts pushes by their steps, and here the server makes more of them than a mean: use by=workers"
+        raise ConfigError("sync", run.sync, problem)
+    if name == "vote" and traits.changes:
+        problem = "moves every weight by the whole outer_learning_rate, however little it has changed: use efsign"
+        raise ConfigError("quantize", run.quantize, problem)
     if name in ("", "vote"):
         return
+    if name == "factors" and traits.rotation.fragments > 1:
+        problem = "sends its two factors in turn, and fragments are sent in turn, too: use lowrank, or one fragment"
+        raise ConfigError("prune", run.prune, problem)
     if not traits.rounds:
         able = ", ".join(name for name, row in ROWS["sync"].items() if getattr(row.load(), "rounds", False))
         problem = "needs a push of every worker in each step, and this policy's steps are no rounds"

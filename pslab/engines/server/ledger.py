@@ -169,6 +169,6 @@ def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:
     """How far a run had come by its rows: gradients of which every range was applied, and the last row's instant."""
     named, counts = np.unique(pushes[:, 1:3].astype(int), axis=0, return_counts=True)
     due = [len(traits.rotation.ranges(iteration, ranges)) for iteration in named[:, 1].tolist()]
-    complete = named[counts == due, 1].tolist()
+    complete = named[counts == due].tolist()
     seconds = float(pushes[-1, PUSH_COLUMNS.index("seconds")]) if len(pushes) else 0.0
-    return {"pushes": sum(map(traits.gradients, complete)), "seconds": seconds}
+    return {"pushes": sum(traits.unassigned(*name) for name in complete), "seconds": seconds}

@@ -42,11 +42,12 @@ class TensorShard:
         self._held: HeldWeights | None = None
         if job.downlink is not None:
             workers = 0 if job.traits.rounds else job.run.workers
-            self._held = HeldWeights(job.downlink, job.parts, layers, weights, workers)
+            self._held = HeldWeights(job.downlink, job.parts, layers, weights, workers, job.traits.rotation)
         if not job.optimizer.plain_sgd:
             self._warm_up()
         if job.lists_positions:
-            job.push_frames.prepare()  # here, and not while a run is timed
+            for frames in filter(None, (job.push_frames, job.downlink_frames)):
+                frames.prepare()  # here, and not while a run is timed
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
         self._encoded: tuple[Entries, bytes] | None = None
         self._found: tuple[Any, ...] | None = None  # of a range the last Entries that were laid ready, behind their key

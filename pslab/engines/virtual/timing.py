@@ -171,7 +171,7 @@ class NoGradients:
         each = max(1, rounds(job.examples, run.workers, run.batch_size))
         pieces = tuple(sent(job.prune, job.keyspace, job.traits.gradients_before(iteration) / each))
         if rule_traits(job.prune).matrices:
-            return [list(job.push_frames.spread_bytes(index, pieces, iteration)) for index in range(len(job.parts))]
+            return [list(job.push_frames.spread_bytes(index, pieces, iteration)) for index in job.exchanged(iteration)]
         if pieces not in self._sent:
             self._sent[pieces] = [list(job.push_frames.spread_bytes(index, pieces)) for index in range(len(job.parts))]
         return [self._sent[pieces][index] for index in job.exchanged(iteration)]

@@ -200,8 +200,9 @@ class WorkerNode:
         if self._simulator.faults.kills(self.worker, iteration):
             self._simulator.kill(self.worker, now)
             return False
-        each = dict(zip(self._job.exchanged(iteration), payloads, strict=True))
-        found = [Gradient(each[index][0], each[index][1], loss, now) for index in ranges]
+        fragments = self._job.traits.rotation.fragments  # of each of which every so many ranges are exchanged
+        each = [payloads[index // fragments] for index in ranges]
+        found = [Gradient(size, entries, loss, now) for size, entries in each]
         self._compute(self.driver.computed(ranges, found, ends_s, selected_s, now), now)
         return True
 

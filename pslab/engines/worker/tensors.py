@@ -89,7 +89,8 @@ class Producer:
         self._device = device = job.device.of(worker)
         alone, first = module is None, module is None and not successor
         if job.lists_positions:
-            job.push_frames.prepare()  # here, and not while a run is timed
+            for frames in filter(None, (job.push_frames, job.downlink_frames)):
+                frames.prepare()  # here, and not while a run is timed
         self._keys: BatchKeys | None = None
         if job.keyed:
             self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]

@@ -128,11 +128,21 @@ def evaluations(result: Result) -> pd.DataFrame:
     table = result.accuracy.sort_values("pushes", kind="stable").drop_duplicates("pushes")
     table = table[np.isfinite(table.accuracy)].reset_index(drop=True)
     sent = {name: _sent_until(result.pushes, table.seconds.to_numpy(), columns) for name, columns in BYTES.items()}
-    each = result.run.workers * result.pushes.groupby(["worker", "iteration"]).range.nunique().max()
+    each = result.run.workers * _exchanged(result.pushes)
     held = result.pushes.assign(rounds=(result.pushes.bytes_up > 0) / each)
     sent["rounds"] = _sent_until(held, table.seconds.to_numpy(), ("rounds",))
     found: pd.DataFrame = table[["pushes", "iteration", "seconds", "accuracy", "loss"]].assign(**sent)
     return found
+
+
+def _exchanged(pushes: pd.DataFrame) -> int:
+    """The number of ranges that an iteration exchanges."""
+    worker, iteration, index = (pushes[name].to_numpy(np.int64) for name in ("worker", "iteration", "range"))
+    if not len(pushes):
+        return 1
+    ranges = index.max() + 1
+    named = np.unique((worker * (iteration.max() + 1) + iteration) * ranges + index) // ranges
+    return int(np.bincount(named).max())
 
 
 def _ending(result: Result) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,7 +93,11 @@ def trace(result: Result) -> dict[int, list[float]]:
 
 def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     from pslab.config.cluster import resolve_cluster
+    from pslab.lab.judge.reading import policy_of
+    from pslab.protocol.traits import Traits, traits_of
 
+    sync, _ = policy_of(run, facts)  # of a policy of the user's a record knows nothing
+    traits = Traits() if sync is None else traits_of(sync)
     costs, layers_s = facts["costs"], facts.get("layers_s") or ()
     warm = phases[phases.iteration >= min(WARM, phases.iteration.max() // 2)]
     spent = (warm.end_s - warm.begin_s).groupby([warm.phase, warm.worker, warm.iteration]).sum()  # over the ranges
@@ -105,7 +109,8 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
     for name, field in MEASURED.items():
         fields[field] = float(by_phase[name].mean()) if name in by_phase else 0.0
     if cluster.compute_s is None:
-        counts = by_phase["compute"].index.get_level_values("iteration").map(_gradients(run, facts)).to_numpy(float)
+        named = ((int(worker), int(iteration)) for _, worker, iteration in by_phase["compute"].index)
+        counts = np.array([traits.unassigned(*name) for name in named], float)
         each = by_phase["compute"] / counts
         fields["compute_s"] = float(each.mean())
         # the mean of n gradients spreads less than one, by the root of n
@@ -113,25 +118,22 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
     if layers_s:
         fields["layer_shares"] = [[forward, backward] for forward, backward in layers_s]
     fields["slow"] = dict(cluster.slow)
-    select, apply = _factors(run, cluster)
+    select, apply, inner = _factors(run, cluster, sync)
     fields |= {"select_s": fields["select_s"] / select, "apply_s": fields["apply_s"] / apply}
+    if cluster.compute_s is None:  # between whose gradients a worker's own steps were taken
+        fields["compute_s"] = max(0.0, fields["compute_s"] - inner * fields["apply_s"])
     fields["find_s"] = fields["search_s"] = 0.0  # they are in what serving, and a message, has taken
     return {name: value for name, value in fields.items() if value is not None and not _nothing(value)}
 
 
-def _gradients(run: Run, facts: Mapping[str, Any]) -> Callable[[int], int]:
-    """How many gradients an iteration of a run is made of."""
-    from pslab.lab.judge.reading import policy_of
-    from pslab.protocol.traits import Traits, traits_of
-
-    policy, _ = policy_of(run, facts)  # of a policy of the user's a record knows nothing
-    return (Traits() if policy is None else traits_of(policy)).gradients
-
-
-def _factors(run: Run, cluster: Cluster) -> tuple[float, float]:
-    """What selecting and applying take in this run, in the cluster's `select_s` and `apply_s`."""
+def _factors(run: Run, cluster: Cluster, sync: Any) -> tuple[float, float, float]:
+    """What selecting and applying take in this run, in the cluster's `select_s` and `apply_s`, and a step of a worker's
+    own optimizer, in `apply_s`, if the policy has one."""
     from pslab.engines.experiment.experiment import apply_factor, select_factor
+    from pslab.lab.runs.resolve import optimizers_of
+    from pslab.protocol.traits import traits_of
     from pslab.tensors.pruning.rules import Dense
+    from pslab.tensors.update.methods import TRAINING
     from pslab.tensors.update.optimizers import resolve_optimizer
 
     def found(kind: str) -> Any:
@@ -141,8 +143,13 @@ def _factors(run: Run, cluster: Cluster) -> tuple[float, float]:
     prune, rate, optimizer = found("prune"), found("rate"), run.optimizer
     known = not (isinstance(optimizer, str) and OBJECT in optimizer)
     plain = resolve_optimizer(optimizer if known else "sgd")
+    inner = 0.0
+    if known and sync is not None and traits_of(sync).method in TRAINING:
+        plain, own, _ = optimizers_of(run, sync)
+        assert own is not None
+        inner = apply_factor(cluster, own.spec, None, False)
     select = select_factor(cluster, prune, rate) or 1.0  # of a dense gradient nothing is selected
-    return select, apply_factor(cluster, plain, rate, not isinstance(prune, Dense)) or 1.0
+    return select, apply_factor(cluster, plain, rate, not isinstance(prune, Dense)) or 1.0, inner
 
 
 def _nothing(value: Any) -> bool:

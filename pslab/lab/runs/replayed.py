@@ -33,7 +33,8 @@ def retimed(result: Result, cluster: str | Mapping[str, Any]) -> Derived:
     if manifest["outcome"] == "target":  # a run ends with the step whose weights reach it
         facts["seconds"] = tables["pushes"].seconds.max()
     evaluated, applied = result.accuracy.copy(), tables["pushes"]
-    gradients = applied.iteration.map(experiment.traits.gradients).cumsum().to_numpy()
+    named = zip(applied.worker.astype(int), applied.iteration.astype(int), strict=True)
+    gradients = np.cumsum([experiment.traits.unassigned(*name) for name in named])
     at = np.searchsorted(gradients, evaluated.pushes.to_numpy())
     instants = applied.seconds.to_numpy()[np.minimum(at, len(applied) - 1)]
     evaluated["seconds"] = np.where(evaluated.pushes > 0, instants, 0.0)

@@ -64,7 +64,7 @@ def resolve(run: Run) -> Experiment:
     """
     policies: dict[str, Any] = {kind: spec.resolve(kind, getattr(run, kind)) for kind in POLICIES}
     cluster = resolve_cluster(run.cluster)
-    optimizer, inner, outer_learning_rate = _optimizers(run, policies["sync"])
+    optimizer, inner, outer_learning_rate = optimizers_of(run, policies["sync"])
     _check_device(run)
     check_products(library := run.products_of(products.here()))
     _check_sent(run)
@@ -107,7 +107,7 @@ def resolve(run: Run) -> Experiment:
     )  # fmt: skip
 
 
-def _optimizers(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | None, float]:
+def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | None, float]:
     """The server's optimizer; if workers train by themselves, their own, and the server's learning rate of changes."""
     def at_server(value: object) -> OptimizerSpec:
         if not (spec := resolve_optimizer(value)).divides:

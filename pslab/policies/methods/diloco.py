@@ -41,10 +41,12 @@ class DiLoCo(BSP):
 
     def __post_init__(self) -> None:
         check(self)
-        if self.periods and (not all(each.strip().isdigit() for each in self.periods.split(";"))
+        if self.periods and (not all(each.strip().isdecimal() for each in self.periods.split(";"))
                              or min(self.each) < 1 or max(self.each) != self.period):  # fmt: skip
             raise ValueError(f"periods={self.periods} must be whole numbers of at least 1, as in 50;50;25;12, the "
                              f"largest of them the period, {self.period}")  # fmt: skip
+        if self.by == "steps" and not self.periods:
+            raise ValueError("by=steps is for steps of each worker's own, as in periods=50;50;25;12")
 
     @property
     def each(self) -> tuple[int, ...]:
@@ -59,18 +61,15 @@ class DiLoCo(BSP):
     def counted(self) -> bool:
         return bool(self.periods)
 
-    def first(self, worker: int) -> int:
-        """The steps of a worker's first iteration."""
-        return self._steps(worker, 0)
-
     def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
         state, decisions = super().step(state, event, clocks)
         if not self.periods:
             return state, decisions
-        return state, tuple(each._replace(steps=self._steps(each.worker, each.iteration)) if isinstance(each, Start)
+        return state, tuple(each._replace(steps=self.steps_of(each.worker, each.iteration)) if isinstance(each, Start)
                             else each for each in decisions)  # fmt: skip
 
-    def _steps(self, worker: int, iteration: int) -> int:
+    def steps_of(self, worker: int, iteration: int) -> int:
+        """The steps of a worker's iteration."""
         if iteration < self.after:
             return 1
         return self.each[worker % len(self.each)] if self.periods else self.period  # a checker has other workers

@@ -57,6 +57,11 @@ class DeMo:
     def __post_init__(self) -> None:
         check(self)
 
+    @property
+    def residual_decay(self) -> float:
+        """The momentum is what is not yet sent."""
+        return self.decay
+
     def select(self, v: torch.Tensor) -> torch.Tensor:
         """All indices of v: coefficients are made of all entries."""
         return torch.arange(len(v), device=v.device)

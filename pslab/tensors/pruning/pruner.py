@@ -209,7 +209,7 @@ class Pruner:
         if self.residual is None:
             return added
         own = self.residual[place]
-        return (own if self._traits.decay == 1 else own.mul_(self._traits.decay)).add_(added)
+        return (own if self._traits.residual_decay == 1 else own.mul_(self._traits.residual_decay)).add_(added)
 
     def _taken(self, v: select.Vector, indices: torch.Tensor, place: slice) -> torch.Tensor:
         """The entries that are sent: the memories no longer have them."""

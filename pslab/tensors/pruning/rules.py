@@ -50,7 +50,7 @@ class RuleTraits:
     masking: bool = False
     shared: bool = False  #: it draws the same for all workers: places(n, draw) says where, and no frame does
     scale: Callable[[int], float] | None = None  #: scale(n): the factor of the entries that are sent of n
-    decay: float = 1.0  #: the residual is multiplied by this before a gradient is added
+    residual_decay: float = 1.0  #: the residual is multiplied by this before a gradient is added
     estimates: bool = False  #: the residual is minus the sum of what was sent: the difference to a gradient is pruned
     matrices: bool = False  #: pushes are made of whole matrices: see `pslab.tensors.matrices.frames`
     aggregate: str = ""  #: what the server makes of the pushes of a step: see `pslab.tensors.aggregates`

@@ -14,6 +14,7 @@ from pslab.lab.records.results import Results
 from pslab.lab.records.summary import summary
 from pslab.lab.runs.calibrate import calibrate, calibrated, trace
 from pslab.lab.runs.grid import grid
+from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run, sweep
 
 
@@ -46,6 +47,17 @@ def test_a_gradient_takes_its_share_of_an_iteration_of_several(tmp_path):
     warm = spent[spent.iteration >= spent.iteration.max() // 2]
     measured_s = (warm.end_s - warm.begin_s).sum() / (4 * len(warm))
     assert calibrated(finished)["compute_s"] == pytest.approx(measured_s)
+
+
+def test_steps_of_the_workers_own_optimizer_are_no_part_of_a_gradient(tmp_path):
+    finished = run(tiny(workers=2, sync="diloco:4", learning_rate=0.01, pushes=48), results=tmp_path, progress=False)
+    spent = finished.phases[finished.phases.phase == "compute"]
+    warm = spent[spent.iteration >= spent.iteration.max() // 2]
+    measured_s = (warm.end_s - warm.begin_s).sum() / (4 * len(warm))
+    found = calibrated(finished)
+    step_s = resolve(finished.run.but(engine="virtual", cluster=found)).inner_s
+    assert found["compute_s"] == pytest.approx(max(0.0, measured_s - step_s))
+    assert step_s > 0
 
 
 # -- from a finished run ---------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from torch.nn import functional
 from whole import conduct
 
 from pslab.config.run import Run
+from pslab.config.spec import build
 from pslab.engines.experiment.experiment import Outcome
+from pslab.engines.server.ledger import reached
 from pslab.errors import ConfigError
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
@@ -57,6 +59,7 @@ def test_each_worker_has_a_period_of_its_own(sync, expected, monkeypatch):
     assert [step[-1] for step in steps][: 2 * len(expected) : 2] == pytest.approx(expected, abs=1e-12)
     assert tables_of(run, outcome)[2]["verdict"] == "valid"
     assert outcome.facts["accepted"] >= 8  # gradients, and not pushes
+    assert reached(outcome.pushes, 1, traits_of(build("sync", sync)))["pushes"] == outcome.facts["accepted"]
 
 
 @pytest.mark.parametrize("more", [{}, {"servers": 2}, {"prune": "static:5%", "pull": "changed"}])
