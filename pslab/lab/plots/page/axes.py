@@ -82,9 +82,10 @@ class Axis:
     @property
     def names_px(self) -> float:
         """The height of a y axis at which names in several lines do not touch; 0 where each is one line."""
-        lines, places = [text.count("<br>") + 1 for _, text in self.ticks], sorted(at for at, _ in self.ticks)
+        lines = [text.count("<br>") + 1 for _, text in self.ticks]
+        places = sorted(self.share(at) for at, _ in self.ticks)
         nearest = min((high - low for low, high in pairwise(places)), default=1.0)
-        return (max(lines) * ROW + 3) * abs(self.high - self.low) / nearest if max(lines, default=1) > 1 else 0.0
+        return (max(lines) * ROW + 3) / nearest if max(lines, default=1) > 1 else 0.0
 
     @property
     def ticks_px(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -43,6 +44,12 @@ def test_the_last_tick_of_an_x_axis_has_room_for_its_label():
     assert Axis(low=0, high=3.1, ticks=ticks).last_px == text_px("300 MB") / 2
     assert Axis(low=0, high=4, ticks=ticks).last_px == 0
     assert categories(["a long name"]).last_px == 0
+
+
+def test_names_in_several_lines_need_as_much_height_on_a_logarithmic_axis():
+    ticks = ((1.0, "1"), (10.0, "10"), (100.0, "not<br>reached"))
+    equal = Axis(low=0, high=2, ticks=tuple((math.log10(at), name) for at, name in ticks))
+    assert Axis(low=1, high=100, log=True, ticks=ticks).names_px == pytest.approx(equal.names_px)
 
 
 def test_categories_have_a_place_each():
