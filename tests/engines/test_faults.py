@@ -15,7 +15,7 @@ from pslab.config.table import ROWS
 from pslab.lab.judge.verdict import judge
 
 POLICIES = [row.small or row.example or name for name, row in ROWS["sync"].items()]
-FEW = {"local:8", "admm:2", "average:0.1"}  # workers that push a few times in a run, and mostly wait
+FEW = {"local:8", "admm:2", "average:0.1", "easgd:2"}  # workers that push a few times in a run, and mostly wait
 LINKS = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
 FAULTS: dict[str, list[dict[str, Any]]] = {
     "duplicates": [{"what": "duplicate", "probability": 1.0}],

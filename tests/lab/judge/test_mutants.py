@@ -15,7 +15,7 @@ OWN = [
     Bug("every third push is dropped", SSP, "return state, (Apply(worker, iteration), *starts)",
         "return state, (*(() if iteration % 3 == 1 else (Apply(worker, iteration),)), *starts)",
         "was never applied: its next push"),
-    Bug("pushes are counted twice", SERVER, "self.gradients += count", "self.gradients += 2 * count",
+    Bug("pushes are counted twice", SERVER, "self.gradients += push.steps", "self.gradients += 2 * push.steps",
         "the run stopped at its budget of 24 pushes after 12", policy="asp"),
     Bug("workers are held too long", SSP, "iteration <= clocks.base + self.staleness:",
         "iteration < clocks.base + self.staleness:", "the policy starts it on version", policy="ssp:2"),
