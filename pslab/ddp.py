@@ -24,7 +24,7 @@ from pslab.config.spec import resolve
 from pslab.config.table import KINDS
 from pslab.engines.experiment.compatibility import check_together
 from pslab.engines.experiment.experiment import QUANTIZATION
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, FrameError
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
 from pslab.tensors import aggregates
@@ -75,7 +75,7 @@ class CompressionState:
         Raises:
             NonFinite: a process's gradient, or what it makes of its residual, is not finite. All processes raise it;
                 the residuals of the others have changed, so training goes on from a checkpoint or not at all.
-            FrameError: a frame was changed on its way.
+            FrameError: a frame, or its size, was changed on its way.
         """
         if bucket.index() == 0:
             self._waiting.clear()  # of a gradient that broke off
@@ -127,7 +127,10 @@ class CompressionState:
         world = range(dist.get_world_size(self._group))
         told = [torch.zeros(1, dtype=torch.int64) for _ in world]
         dist.all_gather(told, torch.tensor([size]), group=self._group)
-        sizes = [int(each) for each in told]
+        sizes, most = [int(each) for each in told], self._frames.largest(0)
+        for process, each in enumerate(sizes):
+            if not NOTHING <= each <= most:
+                raise FrameError(f"process {process}, gradient {self.step}: a frame of {each} bytes; at most {most}")
         if NOTHING in sizes:
             bad = sizes.index(NOTHING)
             raise NonFinite(f"process {bad}, gradient {self.step}: {problem or 'it is not finite'}")

@@ -206,8 +206,14 @@ class MatrixFrames(PushFrames):
         return [self._prune.stated(each.shape, turn) for each in self.matrices[index]]
 
     def install(self, index: int, turn: int, entries: Entries, kept: Array) -> Entries:
-        """The weights of a range, of a frame that also has what the rule is told for push number `turn`, to be kept."""
-        size = self._parts[index].size
+        """The weights of a range, of a frame that also has what the rule is told for push number `turn`, to be kept.
+
+        Raises:
+            FrameError: it has not all of these.
+        """
+        size, told = self._parts[index].size, sum(self.stated(index, turn))
+        if entries.indices is not None or len(entries.values) != size + told:
+            raise FrameError(f"a frame that is not {size} weights and {told} values for the rule, all of them")
         self.tell(index, turn, entries.values[size:], kept)
         return Entries(size, None, entries.values[:size])
 

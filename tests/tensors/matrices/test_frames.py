@@ -148,5 +148,11 @@ def test_what_comes_with_the_weights_is_kept_for_the_next_push():
         weights = made.install(0, turn, Entries(len(values), None, values), kept)
         assert np.array_equal(weights.values, values[: keyspace.size])
         assert np.array_equal(np.sort(kept[kept > 0]), values[keyspace.size :])
+        before = kept.copy()
+        for forged in (Entries(len(values), np.arange(len(values)), values), Entries(len(values) - 1, None, values[1:]),
+                       Entries(len(values), np.arange(1, len(values)), values[1:])):  # fmt: skip
+            with pytest.raises(FrameError, match=f"not {keyspace.size} weights and {told} values"):
+                made.install(0, turn, forged, kept)
+        assert np.array_equal(kept, before)
         sides = [(20, 12), (8, 20)]
         assert told == sum(2 * shape[1 if turn == 1 else 0] for shape in sides if 4 * sum(shape) < shape[0] * shape[1])
