@@ -78,7 +78,7 @@ class InnerSteps:
 
     def run(self, course: Course) -> float:
         weights, held = course.weights, course.weights.clone()
-        losses, self._next = self._steps(course, range(len(course.batches)), self._state())
+        losses, self._next = self._steps(course, range(len(course.batches)), self._state(course))
         torch.sub(held, weights, out=course.gradient)
         weights.copy_(held)
         return sum(losses) / len(losses)
@@ -108,8 +108,8 @@ class InnerSteps:
         weights.grad = None
         return losses, optimizer.state[weights]
 
-    def _state(self) -> dict[str, torch.Tensor]:
-        """A copy of what is kept, which steps change; nothing at first."""
+    def _state(self, course: Course) -> dict[str, torch.Tensor]:
+        """A copy of what is kept before a course, which steps change; nothing at first."""
         if self._numbers is None or not self._numbers[0]:
             return {}
         numbers = iter(self._numbers[1:].tolist())
