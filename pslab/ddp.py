@@ -30,7 +30,7 @@ from pslab.protocol.server import Step
 from pslab.tensors import aggregates
 from pslab.tensors.codec import Entries
 from pslab.tensors.finite import NonFinite
-from pslab.tensors.matrices.frames import MatrixFrames, frames_of
+from pslab.tensors.matrices.frames import frames_of
 from pslab.tensors.pruning.pruner import KeptVector, Pruner, Setting, allocated, memories
 from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import rule_traits
@@ -119,7 +119,7 @@ class CompressionState:
             self._part.add(self._mean, push, 1.0)
         self._mean.div_(len(pushes))
         self.step, self.sent_bytes = self.step + 1, self.sent_bytes + size
-        if isinstance(self._frames, MatrixFrames) and isinstance(self._aggregate, aggregates.Factors):
+        if self._aggregate is not None:
             self._frames.tell(0, self.step, self._aggregate.stated(self.step), kept)
 
     def _gathered(self, size: int, problem: str) -> list[memoryview]:

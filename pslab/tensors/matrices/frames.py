@@ -202,15 +202,12 @@ class MatrixFrames(PushFrames):
         return self.decoded(found, index, turn, kept) if self.aggregate else found
 
     def stated(self, index: int, turn: int) -> list[int]:
-        """Of each matrix the values that come with the weights for push number `turn`, for the rule."""
-        return [self._prune.stated(each.shape, turn) for each in self.matrices[index]]
+        return [self._prune.stated(each.shape, turn) if self.states else 0 for each in self.matrices[index]]
 
-    def install(self, index: int, turn: int, entries: Entries, kept: Array) -> Entries:
-        """The weights of a range, of a frame that also has what the rule is told for push number `turn`, to be kept.
-
-        Raises:
-            FrameError: it has not all of these.
-        """
+    def install(self, index: int, turn: int, entries: Entries, kept: Array | None) -> Entries:
+        if not self.states:
+            return entries
+        assert kept is not None
         size, told = self._parts[index].size, sum(self.stated(index, turn))
         if entries.indices is not None or len(entries.values) != size + told:
             raise FrameError(f"a frame that is not {size} weights and {told} values for the rule, all of them")
@@ -218,7 +215,6 @@ class MatrixFrames(PushFrames):
         return Entries(size, None, entries.values[:size])
 
     def tell(self, index: int, turn: int, values: Array, kept: Array) -> None:
-        """Keep what the rule is told for push number `turn`."""
         at = 0
         for each, size in zip(self.matrices[index], self.stated(index, turn), strict=True):
             kept[each.kept][:size] = values[at : at + size]

@@ -31,7 +31,6 @@ class FragmentSteps(OwnSteps):
         self._followed: tuple[Sequence[int], list[float], dict[str, Any], torch.Tensor] | None = None
 
     def follow(self, course: Course) -> None:
-        """Take the late steps of a course, perhaps before the weights are here; `run` goes on from there."""
         held = course.weights.clone()
         course.weights.copy_(self._kept[OWN])
         taken = self._steps(course, range(course.late), self._state(course))

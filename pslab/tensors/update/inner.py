@@ -12,7 +12,7 @@ from pslab.config.spec import split
 from pslab.errors import ConfigError
 from pslab.tensors.pruning.pruner import KeptVector, clipped
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
-from pslab.tensors.update.steps import Course
+from pslab.tensors.update.steps import Course, Local
 
 NUMBERS = "inner numbers"  # the memory of what is no vector: whether there is a state yet, then each number of it
 
@@ -62,7 +62,7 @@ def resolve_inner(value: str, fresh: bool) -> InnerOptimizer:
     return InnerOptimizer(spec, clip, fresh)
 
 
-class InnerSteps:
+class InnerSteps(Local):
     """A worker's steps. What is pushed is by how much its weights have moved, old minus new.
 
     Args:
