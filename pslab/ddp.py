@@ -106,8 +106,7 @@ class CompressionState:
             assert entries is not None
             assert self._pruner.residual is not None
             lost = torch.zeros_like(self._gradient)
-            self._part.add(lost, entries, 1.0)
-            self._part.add(lost, self._frames.sent(gathered[self._process], 0, self.step, kept=kept), -1.0)
+            self._frames.add_lost(lost, gathered[self._process], 0, entries, self.step, kept=kept)
             self._pruner.residual.add_(lost)
         pushes: Sequence[Gradient] = [self._frames.read(frame, 0, self.step) for frame in gathered]
         if self._aggregate is not None:

@@ -277,11 +277,9 @@ class Producer:
             size = frames.write(frame, index, entries, self._worker, step, self._quantization, iteration)
             found.append(Gradient(size, frames.count(index, entries, iteration), loss))
             if lost is not None:
-                part.add(lost, entries, 1.0)
-            if lost is not None or (self._reads_own and not frames.exact):
+                entries = frames.add_lost(lost, frame[:size], index, entries, step, iteration, self._quantization)
+            elif self._reads_own and not frames.exact:
                 entries = frames.sent(frame[:size], index, step, iteration, self._quantization)
-            if lost is not None:
-                part.add(lost, entries, -1.0)
             if self._range is not None and self._reads_own:
                 # until weights of these keys come that have it
                 part.add(self._held, entries, -self._range.rate)

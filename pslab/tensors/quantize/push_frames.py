@@ -195,6 +195,16 @@ class PushFrames:
         """What the server makes of this push alone, of a worker for which the rules keep this: entries of the range."""
         return self.read(frame, index, step, turn)
 
+    def add_lost(
+        self, lost: torch.Tensor, frame: memoryview | bytes, index: int, entries: Entries, step: int,
+        turn: int | None = None, kept: Array | None = None,
+    ) -> Entries:  # fmt: skip
+        """Add to a flat vector what the frame of a range's entries lacks of them; what is `sent`."""
+        found, part = self.sent(frame, index, step, turn, kept), self._parts[index]
+        part.add(lost, entries, 1.0)
+        part.add(lost, found, -1.0)
+        return found
+
     def stated(self, index: int, turn: int) -> list[int]:
         """Of each of a range's matrices the values that come with the weights for push number `turn`, for the rule."""
         return []
