@@ -97,15 +97,6 @@ class _Placed:
         return np.frombuffer(own.tobytes(), self.dtype)
 
 
-def dense(entries: Entries) -> Array:
-    """All values of a vector, zero where an entry is absent."""
-    if entries.indices is None:
-        return entries.values
-    found = np.zeros(entries.n, entries.values.dtype)
-    found[entries.indices] = entries.values
-    return found
-
-
 class MatrixFrames(PushFrames):
     """The frames of a run's pushes whose pruning rule is one of whole matrices."""
 
@@ -186,7 +177,7 @@ class MatrixFrames(PushFrames):
 
     def decoded(self, entries: Entries, index: int, turn: int, kept: Array | None = None) -> Entries:
         """All entries of a range, of the values that `read` gives."""
-        kept, values = np.empty(0, self._dtype) if kept is None else kept, dense(entries)
+        kept, values = np.empty(0, self._dtype) if kept is None else kept, entries.dense()
         found, limit, at = np.empty(self._parts[index].size, self._dtype), float(np.finfo(self._dtype).max), 0
         for each, count in zip(self.matrices[index], self.counts(index, turn), strict=True):
             own = values[at : at + count] if entries.indices is None else values[each.inside]
