@@ -24,13 +24,13 @@ from pslab.config.spec import resolve
 from pslab.config.table import KINDS
 from pslab.engines.experiment.compatibility import check_together
 from pslab.engines.experiment.experiment import QUANTIZATION
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, FrameError
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
 from pslab.tensors import aggregates
 from pslab.tensors.codec import Entries
 from pslab.tensors.finite import NonFinite
-from pslab.tensors.matrices.frames import MatrixFrames, frames_of
+from pslab.tensors.matrices.frames import frames_of
 from pslab.tensors.pruning.pruner import KeptVector, Pruner, Setting, allocated, memories
 from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import rule_traits
@@ -75,7 +75,7 @@ class CompressionState:
         Raises:
             NonFinite: a process's gradient, or what it makes of its residual, is not finite. All processes raise it;
                 the residuals of the others have changed, so training goes on from a checkpoint or not at all.
-            FrameError: a frame was changed on its way.
+            FrameError: a frame, or its size, was changed on its way.
         """
         if bucket.index() == 0:
             self._waiting.clear()  # of a gradient that broke off
@@ -106,8 +106,7 @@ class CompressionState:
             assert entries is not None
             assert self._pruner.residual is not None
             lost = torch.zeros_like(self._gradient)
-            self._part.add(lost, entries, 1.0)
-            self._part.add(lost, self._frames.sent(gathered[self._process], 0, self.step, kept=kept), -1.0)
+            self._frames.add_lost(lost, gathered[self._process], 0, entries, self.step, kept=kept)
             self._pruner.residual.add_(lost)
         pushes: Sequence[Gradient] = [self._frames.read(frame, 0, self.step) for frame in gathered]
         if self._aggregate is not None:
@@ -119,7 +118,7 @@ class CompressionState:
             self._part.add(self._mean, push, 1.0)
         self._mean.div_(len(pushes))
         self.step, self.sent_bytes = self.step + 1, self.sent_bytes + size
-        if isinstance(self._frames, MatrixFrames) and isinstance(self._aggregate, aggregates.Factors):
+        if self._aggregate is not None:
             self._frames.tell(0, self.step, self._aggregate.stated(self.step), kept)
 
     def _gathered(self, size: int, problem: str) -> list[memoryview]:
@@ -127,7 +126,10 @@ class CompressionState:
         world = range(dist.get_world_size(self._group))
         told = [torch.zeros(1, dtype=torch.int64) for _ in world]
         dist.all_gather(told, torch.tensor([size]), group=self._group)
-        sizes = [int(each) for each in told]
+        sizes, most = [int(each) for each in told], self._frames.largest(0)
+        for process, each in enumerate(sizes):
+            if not NOTHING <= each <= most:
+                raise FrameError(f"process {process}, gradient {self.step}: a frame of {each} bytes; at most {most}")
         if NOTHING in sizes:
             bad = sizes.index(NOTHING)
             raise NonFinite(f"process {bad}, gradient {self.step}: {problem or 'it is not finite'}")

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pslab
 from pslab.config.table import ROWS
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, FrameError
 
 DECAY = {"weight_decay": 0.01}  # not plain SGD: the server, too, adds up gradients before it steps
 COMPRESSORS = {
@@ -120,6 +120,24 @@ def test_every_rule_has_a_hook_but_one_whose_ranges_are_pulled(kind: str, name: 
     model(torch.ones(4, 49)).square().sum().backward()
     assert all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters())
     assert any(bool(parameter.grad.any()) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("size", [-1, 2**62])
+def test_a_size_that_no_frame_has_is_refused(
+    size: int, alone: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch
+):
+    gather = dist.all_gather
+
+    def forged(found: list[torch.Tensor], own: torch.Tensor, group: object) -> None:
+        gather(found, own, group=group)
+        if own.dtype == torch.int64:
+            found[0].fill_(size)
+
+    model = DistributedDataParallel(net())
+    model.register_comm_hook(*pslab.ddp.hook(model, "static:5%"))
+    monkeypatch.setattr(dist, "all_gather", forged)
+    with pytest.raises(FrameError, match=rf"process 0, gradient 0: a frame of {size} bytes; at most \d+"):
+        model(torch.ones(4, 49)).square().sum().backward()
 
 
 def test_a_rule_of_ones_own_is_sent_and_the_rest_is_kept(alone: DistributedDataParallel):

@@ -30,8 +30,12 @@ class StepAggregate(Protocol):
     def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
         """The gradients whose mean is applied in a step, of those of its pushes as they were read, at least one."""
 
+    def stated(self, turn: int) -> np.ndarray:
+        """What the rule is told with the weights for push number `turn`."""
+        return np.empty(0)
 
-class Vote:
+
+class Vote(StepAggregate):
     """Signs by majority: the sign of the sum, and 1 of a tie. A push that is applied alone stays as it is.
 
     Source: Bernstein et al. (ICLR 2019)
@@ -47,7 +51,7 @@ class Vote:
         return [outside(torch.where(total < 0, -1.0, 1.0).to(total.dtype))]
 
 
-class Estimates:
+class Estimates(StepAggregate):
     """The mean of the estimates that workers have of their gradients, to which each push adds a difference.
 
     Source: Richtárik et al. (NeurIPS 2021)
@@ -67,7 +71,7 @@ class Estimates:
         return [outside(self.memory)]
 
 
-class Matrices:
+class Matrices(StepAggregate):
     """A range's matrices, of what workers push of them.
 
     `memory` is what a worker keeps of this range, as its rule is told with the weights.
@@ -109,7 +113,6 @@ class Factors(Matrices):
         return [found]
 
     def stated(self, turn: int) -> np.ndarray:
-        """What is sent with the weights for push number `turn`."""
         return np.concatenate([self.kept[self._room(each)][: self._rule.stated(each.shape, turn)]
                                for each in self._matrices])  # fmt: skip
 

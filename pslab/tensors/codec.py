@@ -53,6 +53,14 @@ class Entries:
     indices: Array | None  #: [k] int32 or int64, strictly increasing; None: all n
     values: Array  #: [k] float32 or float64
 
+    def dense(self) -> Array:
+        """[n], zero where an entry is absent; the values themselves of all n."""
+        if self.indices is None:
+            return self.values
+        found = np.zeros(self.n, self.values.dtype)
+        found[self.indices] = self.values
+        return found
+
 
 class Positions(NamedTuple):
     """Positions of k entries of a vector of length n, as a codec writes them."""

@@ -115,8 +115,8 @@ class TensorShard:
         if job.run.pull == "range":
             keys = KeyRange(pull.payload.start, pull.payload.stop)
             return self._write(pull, self._of_keys(pull.range, keys, reply.version))
-        if isinstance(own := self._aggregates[pull.range] if self._aggregates else None, aggregates.Factors):
-            return self._write(pull, self._with_factors(own, pull))
+        if job.push_frames.states:
+            return self._write(pull, self._with_stated(pull))
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
             return self._write(pull, entries)
@@ -127,11 +127,11 @@ class TensorShard:
             there.copy_(here)
         return WHOLE
 
-    def _with_factors(self, own: aggregates.Factors, pull: Pull) -> Entries:
+    def _with_stated(self, pull: Pull) -> Entries:
         """The weights of a range, and what its rule is told with them; the same object for the workers of a round."""
         if self._found is None or self._found[:2] != (pull.range, pull.iteration):
             values = torch.cat(self._job.parts[pull.range].views(self._store.weights)).numpy()
-            found = np.concatenate([values, own.stated(pull.iteration)])
+            found = np.concatenate([values, self._aggregates[pull.range].stated(pull.iteration)])
             self._found = pull.range, pull.iteration, Entries(len(found), None, found)
         answer: Entries = self._found[-1]
         return answer

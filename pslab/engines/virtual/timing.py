@@ -34,7 +34,6 @@ from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import ConfigError
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.codec import frame_bytes, sliced_bytes, spread_bytes
-from pslab.tensors.matrices.frames import MatrixFrames
 from pslab.tensors.pruning.pruner import sent
 from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import rule_traits
@@ -111,7 +110,7 @@ class Sizes:
             logs = self._unchanged[index]
             changed = round(-math.expm1(logs[reply.version] - logs[reply.pull.version]) * part.size)
             return spread_bytes(part.size, changed, self._job.layout.dtype.itemsize)
-        if isinstance(frames := self._job.push_frames, MatrixFrames) and frames.states:
+        if (frames := self._job.push_frames).states:
             told = sum(frames.stated(reply.pull.range, reply.pull.iteration))
             return frame_bytes(self._job.parts[reply.pull.range].size + told, self._job.layout.dtype.itemsize)
         if self._job.run.pull != "range":

@@ -20,7 +20,6 @@ from pslab.tensors.device import Device
 from pslab.tensors.finite import checked_finite, is_finite
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.update import methods
-from pslab.tensors.update.fragments import FragmentSteps
 from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
@@ -144,8 +143,7 @@ class Computing:
 
     def follow(self, iteration: int, buffer: int, ahead: int) -> None:
         """Take the first steps of an iteration before its weights are here: those that follow the push before."""
-        if isinstance(self._local, FragmentSteps):
-            self._local.follow(self._course_of(iteration, self._steps(iteration), buffer, ahead, True))
+        self._local.follow(self._course_of(iteration, self._steps(iteration), buffer, ahead, True))
 
     def _steps(self, iteration: int) -> range:
         """The numbers of an iteration's gradients: those that follow the push before are of this one."""

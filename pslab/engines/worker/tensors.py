@@ -23,7 +23,6 @@ from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
 from pslab.tensors.codec import Entries, decode, encode_into, frame_length, write_into
 from pslab.tensors.finite import NonFinite, checked_finite, is_finite
-from pslab.tensors.matrices.frames import MatrixFrames
 from pslab.tensors.pruning.pruner import Pruner, Setting, zeros
 from pslab.tensors.pruning.range_push import RangePruner, pruner_of
 from pslab.tensors.update import rate_state
@@ -279,11 +278,9 @@ class Producer:
             size = frames.write(frame, index, entries, self._worker, step, self._quantization, iteration)
             found.append(Gradient(size, frames.count(index, entries, iteration), loss))
             if lost is not None:
-                part.add(lost, entries, 1.0)
-            if lost is not None or (self._reads_own and not frames.exact):
+                entries = frames.add_lost(lost, frame[:size], index, entries, step, iteration, self._quantization)
+            elif self._reads_own and not frames.exact:
                 entries = frames.sent(frame[:size], index, step, iteration, self._quantization)
-            if lost is not None:
-                part.add(lost, entries, -1.0)
             if self._range is not None and self._reads_own:
                 # until weights of these keys come that have it
                 part.add(self._held, entries, -self._range.rate)
@@ -315,12 +312,9 @@ class Producer:
             if (differences := self._job.downlink_frames) is not None:
                 part.add(self._held, differences.read(frame, index, iteration), 1.0)
                 entries = None
-            elif isinstance(frames, MatrixFrames) and frames.states:
-                assert self._quantization is not None
+            else:
                 told = sum(frames.stated(index, iteration))
                 entries = frames.install(index, iteration, decode(frame, n=part.size + told), self._quantization)
-            else:
-                entries = decode(frame, n=part.size)
             if entries is not None:
                 part.put(self._held, entries)
             self._came += [(index, entries)] if self._reads_own and entries is not None else []

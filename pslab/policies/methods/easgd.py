@@ -24,6 +24,10 @@ class EASGD:
     In rounds all workers' differences are from one center. `alone`, each worker exchanges in its own time: then the
     center that it holds is the one that it got after its last exchange.
 
+    While m of M workers are there, rounds move the center by M / m times the sum of their d: beta times the mean of
+    x - c, as ever. A worker that joins, new or back after a round without it, begins with the center and a new
+    optimizer.
+
     Source: Zhang et al. (NIPS 2015)
     """
 
@@ -33,6 +37,7 @@ class EASGD:
     method: ClassVar[str] = "elastic"
     changes: ClassVar[bool] = True
     fresh: ClassVar[bool] = False
+    keeps_own: ClassVar[bool] = True
     inner: ClassVar[str] = "sgd"  #: of a run that names none
     outer: ClassVar[str] = "sgd"
     outer_learning_rate: ClassVar[float] = 1.0

@@ -97,15 +97,6 @@ class _Placed:
         return np.frombuffer(own.tobytes(), self.dtype)
 
 
-def dense(entries: Entries) -> Array:
-    """All values of a vector, zero where an entry is absent."""
-    if entries.indices is None:
-        return entries.values
-    found = np.zeros(entries.n, entries.values.dtype)
-    found[entries.indices] = entries.values
-    return found
-
-
 class MatrixFrames(PushFrames):
     """The frames of a run's pushes whose pruning rule is one of whole matrices."""
 
@@ -186,7 +177,7 @@ class MatrixFrames(PushFrames):
 
     def decoded(self, entries: Entries, index: int, turn: int, kept: Array | None = None) -> Entries:
         """All entries of a range, of the values that `read` gives."""
-        kept, values = np.empty(0, self._dtype) if kept is None else kept, dense(entries)
+        kept, values = np.empty(0, self._dtype) if kept is None else kept, entries.dense()
         found, limit, at = np.empty(self._parts[index].size, self._dtype), float(np.finfo(self._dtype).max), 0
         for each, count in zip(self.matrices[index], self.counts(index, turn), strict=True):
             own = values[at : at + count] if entries.indices is None else values[each.inside]
@@ -202,17 +193,19 @@ class MatrixFrames(PushFrames):
         return self.decoded(found, index, turn, kept) if self.aggregate else found
 
     def stated(self, index: int, turn: int) -> list[int]:
-        """Of each matrix the values that come with the weights for push number `turn`, for the rule."""
-        return [self._prune.stated(each.shape, turn) for each in self.matrices[index]]
+        return [self._prune.stated(each.shape, turn) if self.states else 0 for each in self.matrices[index]]
 
-    def install(self, index: int, turn: int, entries: Entries, kept: Array) -> Entries:
-        """The weights of a range, of a frame that also has what the rule is told for push number `turn`, to be kept."""
-        size = self._parts[index].size
+    def install(self, index: int, turn: int, entries: Entries, kept: Array | None) -> Entries:
+        if not self.states:
+            return entries
+        assert kept is not None
+        size, told = self._parts[index].size, sum(self.stated(index, turn))
+        if entries.indices is not None or len(entries.values) != size + told:
+            raise FrameError(f"a frame that is not {size} weights and {told} values for the rule, all of them")
         self.tell(index, turn, entries.values[size:], kept)
         return Entries(size, None, entries.values[:size])
 
     def tell(self, index: int, turn: int, values: Array, kept: Array) -> None:
-        """Keep what the rule is told for push number `turn`."""
         at = 0
         for each, size in zip(self.matrices[index], self.stated(index, turn), strict=True):
             kept[each.kept][:size] = values[at : at + size]

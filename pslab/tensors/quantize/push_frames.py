@@ -195,6 +195,31 @@ class PushFrames:
         """What the server makes of this push alone, of a worker for which the rules keep this: entries of the range."""
         return self.read(frame, index, step, turn)
 
+    def add_lost(
+        self, lost: torch.Tensor, frame: memoryview | bytes, index: int, entries: Entries, step: int,
+        turn: int | None = None, kept: Array | None = None,
+    ) -> Entries:  # fmt: skip
+        """Add to a flat vector what the frame of a range's entries lacks of them; what is `sent`."""
+        found, part = self.sent(frame, index, step, turn, kept), self._parts[index]
+        part.add(lost, entries, 1.0)
+        part.add(lost, found, -1.0)
+        return found
+
+    def stated(self, index: int, turn: int) -> list[int]:
+        """Of each of a range's matrices the values that come with the weights for push number `turn`, for the rule."""
+        return []
+
+    def install(self, index: int, turn: int, entries: Entries, kept: Array | None) -> Entries:
+        """The weights of a range, of a frame that also has what the rule is told for push number `turn`, to be kept.
+
+        Raises:
+            FrameError: it has not all of these.
+        """
+        return entries
+
+    def tell(self, index: int, turn: int, values: Array, kept: Array) -> None:
+        """Keep what the rule is told for push number `turn`."""
+
     def places(self, index: int, step: int) -> Array:
         """The places in a range (int64) that all workers push of a step, where a rule draws them for all."""
         if step not in self._drawn:

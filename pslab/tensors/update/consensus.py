@@ -15,14 +15,14 @@ import torch
 from pslab.protocol.server import Step
 from pslab.tensors.codec import Entries
 from pslab.tensors.update.minimize import minimized
-from pslab.tensors.update.steps import Course
+from pslab.tensors.update.steps import Course, Local
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, inside, mean_over_users, outside, positions
 
 FAR, LARGE, DUAL, RHO = range(4)  # of a round: |x - z|^2, |x|^2, |u|^2, and the rho that it was computed with
 
 
-class Solving:
+class Solving(Local):
     """A worker's half: its x and its u, and what it makes of a new z.
 
     Args:

@@ -12,7 +12,7 @@ from pslab.config.spec import split
 from pslab.errors import ConfigError
 from pslab.tensors.pruning.pruner import KeptVector, clipped
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
-from pslab.tensors.update.steps import Course
+from pslab.tensors.update.steps import Course, Local
 
 NUMBERS = "inner numbers"  # the memory of what is no vector: whether there is a state yet, then each number of it
 
@@ -62,7 +62,7 @@ def resolve_inner(value: str, fresh: bool) -> InnerOptimizer:
     return InnerOptimizer(spec, clip, fresh)
 
 
-class InnerSteps:
+class InnerSteps(Local):
     """A worker's steps. What is pushed is by how much its weights have moved, old minus new.
 
     Args:
@@ -78,7 +78,7 @@ class InnerSteps:
 
     def run(self, course: Course) -> float:
         weights, held = course.weights, course.weights.clone()
-        losses, self._next = self._steps(course, range(len(course.batches)), self._state())
+        losses, self._next = self._steps(course, range(len(course.batches)), self._state(course))
         torch.sub(held, weights, out=course.gradient)
         weights.copy_(held)
         return sum(losses) / len(losses)
@@ -108,8 +108,8 @@ class InnerSteps:
         weights.grad = None
         return losses, optimizer.state[weights]
 
-    def _state(self) -> dict[str, torch.Tensor]:
-        """A copy of what is kept, which steps change; nothing at first."""
+    def _state(self, course: Course) -> dict[str, torch.Tensor]:
+        """A copy of what is kept before a course, which steps change; nothing at first."""
         if self._numbers is None or not self._numbers[0]:
             return {}
         numbers = iter(self._numbers[1:].tolist())

@@ -21,10 +21,11 @@ import torch
 
 from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.pruner import KeptVector
-from pslab.tensors.update import elastic
 from pslab.tensors.update.consensus import Consensus, Solving
-from pslab.tensors.update.fragments import FragmentSteps, own_weights
+from pslab.tensors.update.elastic import ElasticSteps
+from pslab.tensors.update.fragments import FragmentSteps
 from pslab.tensors.update.inner import InnerOptimizer, InnerSteps
+from pslab.tensors.update.own_weights import own_weights
 from pslab.tensors.update.steps import Local, LocalSteps
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean_over_users, outside, scaled
@@ -44,8 +45,7 @@ def memories(
         return {"x": own, "u": own, STATED: KeptVector(4, torch.float64, scalars=True)}
     if traits.method == REPLICA and sync.n_fetch != sync.n_push:
         return {"accrued": KeptVector(size, dtype), "moved": KeptVector(size, dtype)}
-    found = {} if inner is None else inner.memories(size, dtype) | own_weights(sync, size, dtype)
-    return found | elastic.memories(size, dtype) if traits.method == ELASTIC else found
+    return {} if inner is None else inner.memories(size, dtype) | own_weights(sync, size, dtype)
 
 
 def has_rho(sync: Any) -> bool:
@@ -75,8 +75,8 @@ def at_worker(
         return LocalSteps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
     if inner is None:
         return LocalSteps()
-    if method == ELASTIC and kept:  # not in a rehearsal, which keeps nothing
-        return elastic.ElasticSteps(inner, kept, dtype, sync.beta, workers)
+    if method == ELASTIC:
+        return ElasticSteps(inner, kept, dtype, sync.beta, workers)
     if own_weights(sync, 1, dtype):
         return FragmentSteps(sync, parts, inner, kept, dtype)
     return InnerSteps(inner, kept, dtype)

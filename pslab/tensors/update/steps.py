@@ -32,6 +32,10 @@ class Local(Protocol):
 
     keeps: bool  #: whether it has memories
 
+    def follow(self, course: Course) -> None:
+        """Take the late steps of a course, perhaps before its weights are here; else `run` takes them."""
+        return
+
     def run(self, course: Course) -> float:
         """Compute; the mean loss."""
 
@@ -39,7 +43,7 @@ class Local(Protocol):
         """Keep the result of `run`: it is going to be pushed, or held back for a later push."""
 
 
-class LocalSteps:
+class LocalSteps(Local):
     """Plain steps of gradient descent.
 
     What is pushed is the gradient that moves the weights as far in one step with the first rate. Without memories this

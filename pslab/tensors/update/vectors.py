@@ -75,10 +75,7 @@ def mean(vectors: Sequence[Vector]) -> Vector:
 
 def dense(vector: Vector) -> torch.Tensor:
     """[size of the range], zero where an entry is absent."""
-    if isinstance(vector, torch.Tensor):
-        return vector
-    values = torch.from_numpy(vector.values)
-    return torch.zeros(vector.n, dtype=values.dtype).index_copy_(0, positions(vector), values)
+    return vector if isinstance(vector, torch.Tensor) else torch.from_numpy(vector.dense())
 
 
 def positions(entries: Entries) -> torch.Tensor:

@@ -36,31 +36,46 @@ def trained(**fields: Any) -> tuple[Run, Any, pd.DataFrame]:
     return run, outcome, pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
 
 
-@pytest.mark.parametrize("sync", ["easgd:3,beta=0.6", "easgd:3,beta=0.6,alone=on", "easgd:1"])
-def test_workers_go_on_from_their_own_weights_and_are_drawn_to_the_center_as_it_is_to_them(sync):
-    run, outcome, pushes = trained(sync=sync)
+AWAY = {"compute_s": 0.01, "compute_sigma": 0.0, "leave": {1: 0.1}, "join": {1: 0.3}}
+BACK = {"cluster": AWAY, "pushes": 144, "inner": "sgd:momentum=0.9"}
+
+
+@pytest.mark.parametrize(("sync", "more"), [
+    ("easgd:3,beta=0.6", {}), ("easgd:3,beta=0.6,alone=on", {}), ("easgd:1", {}), ("easgd:3,beta=0.6", BACK),
+    ("easgd:3,beta=0.6,alone=on", BACK),
+])  # fmt: skip
+def test_workers_go_on_from_their_own_weights_and_are_drawn_to_the_center_as_it_is_to_them(sync, more):
+    run, outcome, pushes = trained(sync=sync, **more)
     experiment, period, beta = resolve(run), int(sync[6]), 0.9 if sync == "easgd:1" else 0.6
+    joined, next_of, momentum = 0, [0] * run.workers, 0.9 if more else 0.0
     data, space, module, center = experiment.dataset, experiment.keyspace, experiment.shell, experiment.weights.clone()
     batches = [Batches(len(data.train_y), run.workers, w, run.batch_size, run.seed) for w in range(run.workers)]
-    own = [center.clone() for _ in batches]
+    own, velocity = [center.clone() for _ in batches], [torch.zeros_like(center) for _ in batches]
     centers, drawn = {0: center.clone()}, torch.zeros_like(center)
     for made, together in pushes.groupby("version_applied"):
         drawn.zero_()
         for push in together.itertuples():
             worker = int(push.worker)
+            if push.iteration != next_of[worker]:  # it is back
+                own[worker].copy_(centers[int(push.version_pulled)])
+                velocity[worker].zero_()
+                joined += 1
+            next_of[worker] = int(push.iteration) + 1
             for step in range(period):
                 rows = torch.from_numpy(batches[worker].at(int(push.iteration) * period + step))
                 gradient = torch.zeros_like(center)
                 space.bind(module, own[worker], gradient)
                 x = batch(data.train_x[rows], center.dtype, data.mean, data.std)
                 functional.cross_entropy(module(x), data.train_y[rows]).backward()
-                own[worker].sub_(gradient, alpha=run.learning_rate)
+                velocity[worker].mul_(momentum).add_(gradient)
+                own[worker].sub_(velocity[worker], alpha=run.learning_rate)
             difference = beta / run.workers * (own[worker] - centers[int(push.version_pulled)])
             own[worker].sub_(difference)
             drawn.add_(difference)
-        center.add_(drawn)
+        center.add_(drawn, alpha=1 if "alone" in sync else run.workers / len(together))
         centers[int(made)] = center.clone()
     assert pushes.groupby("version_applied").size().max() == (1 if "alone" in sync else run.workers)
+    assert joined == len(more) // 3
     np.testing.assert_allclose(outcome.weights, center.numpy(), rtol=0, atol=1e-12)
 
 

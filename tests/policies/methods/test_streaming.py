@@ -26,8 +26,9 @@ from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.methods.streaming import Streaming
 from pslab.tensors.pruning.pruner import zeros
-from pslab.tensors.update.fragments import FragmentSteps, own_weights
+from pslab.tensors.update.fragments import FragmentSteps
 from pslab.tensors.update.inner import resolve_inner
+from pslab.tensors.update.own_weights import own_weights
 from pslab.tensors.update.steps import Course
 from pslab.tensors.update.store import Part
 

@@ -148,5 +148,22 @@ def test_what_comes_with_the_weights_is_kept_for_the_next_push():
         weights = made.install(0, turn, Entries(len(values), None, values), kept)
         assert np.array_equal(weights.values, values[: keyspace.size])
         assert np.array_equal(np.sort(kept[kept > 0]), values[keyspace.size :])
+        before = kept.copy()
+        for forged in (Entries(len(values), np.arange(len(values)), values), Entries(len(values) - 1, None, values[1:]),
+                       Entries(len(values), np.arange(1, len(values)), values[1:])):  # fmt: skip
+            with pytest.raises(FrameError, match=f"not {keyspace.size} weights and {told} values"):
+                made.install(0, turn, forged, kept)
+        assert np.array_equal(kept, before)
         sides = [(20, 12), (8, 20)]
         assert told == sum(2 * shape[1 if turn == 1 else 0] for shape in sides if 4 * sum(shape) < shape[0] * shape[1])
+
+
+@pytest.mark.parametrize("prune", ["none", "lowrank:2"])
+def test_weights_for_a_rule_that_is_told_nothing_are_all_that_comes(prune: str):
+    keyspace = small()
+    made = frames_of(build("quantize", "none"), build("prune", prune), [Part((slice(0, keyspace.size),))], keyspace)
+    assert sum(made.stated(0, 1)) == 0
+    for indices in (None, np.arange(0, keyspace.size, 2)):  # all, or those that have changed
+        values = np.ones(keyspace.size if indices is None else len(indices), np.float32)
+        entries = Entries(keyspace.size, indices, values)
+        assert made.install(0, 1, entries, None) is entries

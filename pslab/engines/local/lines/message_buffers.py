@@ -108,11 +108,21 @@ class MessageBuffers:
         if not (0 if kind is Pull else WHOLE) <= size_bytes <= room:
             raise FrameError(f"a {kind.__name__} of range {message.range} brings {size_bytes} bytes; there is room "
                              f"for {room}")  # fmt: skip
-        if kind is Weights and (min(message[-3:]) < 0 or message.steps > self._job.traits.gradients(message.iteration)):
-            raise FrameError(f"a Weights says that the server has {message.gradients} gradients, and that "
-                             f"{message.steps} are to be computed, after {message.begin}")  # fmt: skip
+        if kind is Weights:
+            self._check_gradients(message)
         if size_bytes == WHOLE and kind is Push and self._job.sparse:
             raise FrameError(f"a Push of range {message.range} brings a dense gradient; this run's are frames")
+
+    def _check_gradients(self, reply: Weights) -> None:
+        """A successor takes as many draws and batches as a reply names."""
+        traits, begin, steps = self._job.traits, reply.begin, reply.steps
+        before, most = 0, 0
+        if traits.assigns:
+            before, most = traits.gradients_before(reply.iteration), traits.gradients(reply.iteration)
+        if reply.gradients < 0 or not 0 <= begin <= before or not 0 <= steps <= most:
+            raise FrameError(f"a reply names {reply.gradients} gradients that the server has, and {steps} to be "
+                             f"computed after {begin}; in iteration {reply.iteration} these are {most} after {before} "
+                             "at most")  # fmt: skip
 
     @property
     def _told(self) -> Places:

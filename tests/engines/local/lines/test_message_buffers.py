@@ -85,13 +85,21 @@ def test_what_is_no_message_of_the_run_is_refused(message: Any, words: str):
 def test_a_worker_refuses_too_much_of_its_server():
     with pytest.raises(FrameError, match="a Weights of range 0 brings"):
         Buffers().messages.checked(weights(10**9), TO_WORKER)
-    with pytest.raises(FrameError, match="says that the server has -1 gradients"):
+    with pytest.raises(FrameError, match="names -1 gradients that the server has"):
         Buffers().messages.checked(weights(WHOLE)._replace(gradients=-1), TO_WORKER)
-    for impossible in ({"begin": -1}, {"steps": -1}, {"steps": 4}):
-        with pytest.raises(FrameError, match="are to be computed, after"):
-            Buffers(sync="adiloco:3").messages.checked(weights(WHOLE)._replace(**impossible), TO_WORKER)
     with pytest.raises(FrameError, match="a Pull of range 0 brings"):
         Buffers(**KEYED).messages.checked(pull(10**9), TO_SERVER)
+
+
+def test_a_worker_computes_no_more_gradients_than_its_policy_has_before_and_in_an_iteration():
+    assigned = Buffers(sync="adiloco:3,dylu=on").messages  # of iteration 3
+    assert assigned.checked(weights(WHOLE)._replace(begin=9, steps=3), TO_WORKER)
+    for impossible in ({"begin": -1}, {"steps": -1}, {"steps": 4}, {"begin": 10}, {"begin": 2**62, "steps": 1}):
+        with pytest.raises(FrameError, match="in iteration 3 these are 3 after 9 at most"):
+            assigned.checked(weights(WHOLE)._replace(**impossible), TO_WORKER)
+    for impossible in ({"begin": 1}, {"steps": 1}):  # of a policy that assigns none
+        with pytest.raises(FrameError, match="in iteration 3 these are 0 after 0 at most"):
+            Buffers(sync="adiloco:3").messages.checked(weights(WHOLE)._replace(**impossible), TO_WORKER)
 
 
 def test_weights_of_another_servers_range_are_refused():
