@@ -169,7 +169,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "servers": lambda v: f"{v} server{'s' if v != 1 else ''}",
     "seed": "seed {}".format,
     "batch_size": "batch {}".format,
-    "optimizer": lambda v: policy("optimizer", v).replace("sgd", "SGD"),
+    "optimizer": lambda v: policy("optimizer", v).replace("sgd", "SGD").replace(f", nesterov{SPACE}True", " (Nesterov)"),
     "learning_rate": lambda v: f"η{SPACE}={SPACE}{v:g}",
     "inner": lambda v: f"inner {v or 'optimizer as published'}",
     "outer_learning_rate": lambda v: "outer rate as published" if v is None else f"outer η{SPACE}={SPACE}{v:g}",
@@ -213,6 +213,8 @@ def column_name(field: str, value: Any, run: Run) -> str:
         return plain(value)
     if field == "target_accuracy" and value is not None and not (metric := metric_of(run)).share:
         return metric.goal(value)
+    if field == "optimizer":
+        return name(field, _at_server(run))
     if field == "push_weight" and value is None and (averages(run) or _divides(run)):
         return ""
     return name(field, own if field in PARAMETERS else value)
@@ -225,11 +227,16 @@ def averages(run: Run) -> bool:
 
 
 def _divides(run: Run) -> bool:
-    """Whether the server's optimizer divides pushes by itself, the run's own or the one of its policy's paper."""
+    """Whether the server's optimizer divides pushes by itself."""
+    return str(_at_server(run)).partition(":")[0] == "dn"
+
+
+def _at_server(run: Run) -> Any:
+    """The server's optimizer: the run's own, or the one of its policy's paper."""
     row, named = find("sync", run.sync), run.optimizer
-    if named == PARAMETERS["optimizer"].default:
-        named = getattr(run.sync if row is None else row.load(), "outer", named)
-    return str(named).partition(":")[0] == "dn"
+    if named != PARAMETERS["optimizer"].default:
+        return named
+    return getattr(run.sync if row is None else row.load(), "outer", named)
 
 
 def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:

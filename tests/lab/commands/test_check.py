@@ -73,7 +73,7 @@ def test_an_exploration_at_its_limit_is_unfinished(capsys):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["spp:3"], "sync='spp:3': unknown name 'spp'; did you mean 'ssp'? allowed: adiloco, admm, asp, average, backup, "),
+    [(["spp:3"], "sync='spp:3': unknown name 'spp'; did you mean 'ssp'? allowed: adiloco, admm, asp, "),
      (["ssp"], "ssp needs staleness"), (["ssp:-1"], "staleness=-1: must be a whole number of at least 0"),
      (["nowhere.at.all:Policy"], "nowhere.at.all cannot be imported"),
      (["ownpolicies:NeverWait"], "did you mean 'NeverWaits'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),

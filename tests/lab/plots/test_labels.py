@@ -83,6 +83,13 @@ def test_push_weight_is_said_only_where_a_push_is_applied_alone():
     assert column_name("push_weight", None, BASE.but(sync="asp", optimizer="dn:period=2")) == ""
     assert column_name("push_weight", None, BASE.but(sync="adiloco:2")) == ""  # its paper's optimizer is that one
     assert column_name("push_weight", None, BASE.but(sync="adiloco:2", optimizer="adam")) == "push weight 1/W"
+
+
+def test_an_optimizer_that_is_left_to_the_policy_goes_by_that_of_its_paper():
+    assert column_name("optimizer", "sgd", BASE.but(sync="diloco:2")) == "SGD, momentum\u00a00.9 (Nesterov)"
+    plain = BASE.but(sync="diloco:2", optimizer="sgd:momentum=0")
+    assert column_name("optimizer", "sgd:momentum=0", plain) == "SGD, no\u00a0momentum"
+    assert column_name("optimizer", "sgd", BASE) == "SGD"
     assert column_name("push_weight", 1.0, BASE.but(sync="asp", push_weight=1.0)) == "push weight 1"
     assert [averages(BASE.but(sync=sync)) for sync in ("bsp", "local:4", "asp", "ssp:3")] == [True, True, False, False]
 
