@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a busy machine fails no example
+settings.load_profile("untimed")
 
 LARGEST = 5  # of nearly all tests: a pool that is large enough at once is not spawned again for the next of them
 

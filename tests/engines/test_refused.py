@@ -128,7 +128,7 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({"prune": "demo", "sync": "ssp:2"}, "needs a push of every worker in each step", "prune"),
         ({"prune": "demo", "optimizer": "adam"}, "steps by signs of gradients: use optimizer='sgd'", "prune"),
         ({"prune": "demo", "sync": "diloco:2"}, "steps by signs of gradients: use optimizer='sgd'", "prune"),
-        ({"prune": "powersgd:2", "sync": "streaming:4,2"}, "use lowrank, or one fragment", "prune"),
+        ({"prune": "powersgd:2", "sync": "streaming:4,2"}, "sends both at once, or one fragment", "prune"),
         ({"quantize": "sign", "sync": "diloco:4"}, "however little it has changed: use efsign", "quantize"),
         ({"prune": "ef21:1%", "sync": "diloco:4,periods=2;4;4;4,by=steps"}, "use by=workers", "sync"),
         ({"sync": "diloco:4,by=steps"}, "as in periods=50;50;25;12", "sync"),

@@ -123,8 +123,8 @@ def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
     if name in ("", "vote"):
         return
     if name == "factors" and traits.rotation.fragments > 1:
-        problem = "sends its two factors in turn, and fragments are sent in turn, too: use lowrank, or one fragment"
-        raise ConfigError("prune", run.prune, problem)
+        problem = "sends its two factors in turn, as fragments are sent in turn"
+        raise ConfigError("prune", run.prune, f"{problem}: use a rule that sends both at once, or one fragment")
     if not traits.rounds:
         able = ", ".join(name for name, row in ROWS["sync"].items() if getattr(row.load(), "rounds", False))
         problem = "needs a push of every worker in each step, and this policy's steps are no rounds"

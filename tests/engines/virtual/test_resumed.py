@@ -26,7 +26,7 @@ FAULTS = [{"what": "drop", "probability": 0.1}, {"what": "duplicate", "probabili
           {"what": "kill", "worker": 3, "at_s": 0.3}]  # fmt: skip
 PRUNED = {"prune": "static:5%", "pull": "changed"}
 FAST: list[dict[str, Any]] = [
-    *({"sync": row.example or row.name} for row in ROWS["sync"].values()),
+    *({"sync": row.small or row.example or row.name} for row in ROWS["sync"].values()),
     {"sync": "eager", "cluster": MOVES, **PRUNED},
     {"sync": "asp", "ranges": "layers:400", "order": "needed"},
     {"sync": "asp", "ranges": "layers:400", "order": "front:2000", "cluster": {**LAB, "duplex": "half"}},
