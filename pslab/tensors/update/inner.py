@@ -14,7 +14,7 @@ from pslab.tensors.pruning.pruner import KeptVector, clipped
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.steps import Course, Local
 
-NUMBERS = "inner numbers"  # the memory of what is no vector: whether there is a state yet, then each number of it
+NUMBERS = "inner numbers"  # the memory of what is no vector: before which iteration it is, 0: none; then each number
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class InnerSteps(Local):
     def commit(self, course: Course) -> None:
         if self._numbers is None:
             return
-        numbers = [1.0]
+        numbers = [course.iteration + 1.0]
         for name, example in self._names.items():
             if example.numel() > 1:
                 self._kept[f"inner {name}"].copy_(self._next[name])
@@ -109,8 +109,9 @@ class InnerSteps(Local):
         return losses, optimizer.state[weights]
 
     def _state(self, course: Course) -> dict[str, torch.Tensor]:
-        """A copy of what is kept before a course, which steps change; nothing at first."""
-        if self._numbers is None or not self._numbers[0]:
+        """A copy of what is kept of the iteration before a course, which steps change; nothing at first, and after the
+        worker was away."""
+        if self._numbers is None or not course.iteration or self._numbers[0] != course.iteration:
             return {}
         numbers = iter(self._numbers[1:].tolist())
         return {name: self._kept[f"inner {name}"].clone() if example.numel() > 1

@@ -37,6 +37,3 @@ class OwnSteps(InnerSteps):
     def _goes_on(self, course: Course) -> bool:
         """Whether the worker's own weights are those of the iteration before."""
         return bool(course.iteration and self._kept[BEFORE] == course.iteration)
-
-    def _state(self, course: Course) -> dict[str, torch.Tensor]:
-        return super()._state(course) if self._goes_on(course) else {}
