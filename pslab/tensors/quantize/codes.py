@@ -58,32 +58,13 @@ class Coded(ABC):
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         """The scales and the symbols of v."""
 
-    def table(self, scales: Array) -> Array:
-        """The value of each symbol, before it is multiplied by the scale of its block."""
-        raise NotImplementedError
-
-    def blocks(self, scales: Array, n: int) -> tuple[Array, int]:
-        """The scales by which the values of the table are multiplied, and the entries that share one."""
-        return np.ones(1), n
-
-    @property
-    def divisor(self) -> float:
-        """By which the values are divided at last."""
-        return 1.0
-
+    @abstractmethod
     def values(self, scales: Array, code: Array, n: int) -> Array:
         """The values of n packed symbols.
 
         Raises:
             FrameError: a symbol that there is not.
         """
-        table, found = np.zeros(1 << self.width), np.empty(n)
-        table[: self.levels] = self.table(scales)
-        factors, block = self.blocks(scales, n)
-        highest = loops().read(read_only(code), self.width, table, factors, block, self.divisor, found)
-        if highest >= self.levels:
-            raise FrameError(f"a symbol of {highest}, of {self.levels} that there are")
-        return found
 
     def encode(self, v: Array, *more: Array) -> Array:
         """The code of v."""
@@ -102,6 +83,32 @@ class Coded(ABC):
         if used and code[-1] >> used:
             raise FrameError("bits behind the last symbol that are not 0")
         return self.values(scales, code[split:], n)
+
+
+class Tabled(Coded):
+    """Rules whose symbols number the values of a table."""
+
+    @abstractmethod
+    def table(self, scales: Array) -> Array:
+        """The value of each symbol, before it is multiplied by the scale of its block."""
+
+    def blocks(self, scales: Array, n: int) -> tuple[Array, int]:
+        """The scales by which the values of the table are multiplied, and the entries that share one."""
+        return np.ones(1), n
+
+    @property
+    def divisor(self) -> float:
+        """By which the values are divided at last."""
+        return 1.0
+
+    def values(self, scales: Array, code: Array, n: int) -> Array:
+        table, found = np.zeros(1 << self.width), np.empty(n)
+        table[: self.levels] = self.table(scales)
+        factors, block = self.blocks(scales, n)
+        highest = loops().read(read_only(code), self.width, table, factors, block, self.divisor, found)
+        if highest >= self.levels:
+            raise FrameError(f"a symbol of {highest}, of {self.levels} that there are")
+        return found
 
 
 class Blockwise(Coded):

@@ -27,6 +27,7 @@ from pslab.tensors.quantize.codes import (
     Blockwise,
     Coded,
     Residual,
+    Tabled,
     bits_of,
     both,
     finite,
@@ -135,7 +136,7 @@ E4M3 = np.where(EIGHTHS < 8, EIGHTHS / 512.0, (1 + EIGHTHS % 8 / 8) * 2.0 ** (EI
 
 
 @dataclass(frozen=True)
-class Float8(Blockwise):
+class Float8(Blockwise, Tabled):
     """Float8 (E4M3) of v / s, ties to even, where s is the largest magnitude of the block / 448.
 
     Source: Micikevicius et al. (arXiv 2022)
@@ -159,7 +160,7 @@ class Float8(Blockwise):
 
 
 @dataclass(frozen=True)
-class PowersOfTwo(Blockwise):
+class PowersOfTwo(Blockwise, Tabled):
     """E3M0: a sign and one of 0, 1/64, 1/32, ..., 1 times the largest magnitude of the block: the nearest, ties up.
 
     Source: Douillard et al. (arXiv 2025)
@@ -182,7 +183,7 @@ class PowersOfTwo(Blockwise):
 
 
 @dataclass(frozen=True)
-class Int8(Blockwise):
+class Int8(Blockwise, Tabled):
     """The nearest of 255 levels at equal distances, from minus to plus the largest magnitude of the block.
 
     Source: Dettmers (ICLR 2016)
@@ -236,7 +237,7 @@ class UInt8(Blockwise):
 
 
 @dataclass(frozen=True)
-class QSGD(Blockwise):
+class QSGD(Blockwise, Tabled):
     """Random rounding to 2^(bits - 1) - 1 levels of the bucket's norm, so that the mean is right.
 
     With l = levels |v| / norm, an entry becomes the level below l, or with the probability of the fraction of l the one
@@ -286,7 +287,7 @@ class QSGD(Blockwise):
 
 
 @dataclass(frozen=True)
-class Uniform8(Coded):
+class Uniform8(Tabled):
     """The mean of the entry's bin, of 256 bins that cover six standard deviations around the mean.
 
     The outer bins have all that lies beyond. As hivemind's.
@@ -314,7 +315,7 @@ class Uniform8(Coded):
 
 
 @dataclass(frozen=True)
-class Quantile(Coded):
+class Quantile(Tabled):
     """The mean of the entry's run, where sorting cuts the entries into `runs` of nearly equally many.
 
     Source: Jiang et al. (SIGMOD 2018)
@@ -365,7 +366,7 @@ def dynamic_levels() -> Array:
 
 
 @dataclass(frozen=True)
-class Dynamic8(Blockwise):
+class Dynamic8(Blockwise, Tabled):
     """The nearest of 256 levels, dense towards 0, times the largest magnitude of the block.
 
     Source: Dettmers et al. (ICLR 2022)
@@ -384,7 +385,7 @@ class Dynamic8(Blockwise):
 
 
 @dataclass(frozen=True)
-class Natural(Coded):
+class Natural(Tabled):
     """The power of two below an entry, or with the probability of its fraction the one above: the mean is right.
 
     A sign, and an exponent from -108 to 18; what is smaller becomes 0. With `residual`, the values that are read are
@@ -495,7 +496,7 @@ def truncated(v: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class TernGrad(Coded):
+class TernGrad(Tabled):
     """A sign or 0: each entry becomes the largest magnitude with the probability of its share of that.
 
     Entries are clipped first, to 2.5 standard deviations if that is not 0. It has no residual: with one, the errors of
@@ -536,7 +537,7 @@ class TernGrad(Coded):
 
 
 @dataclass(frozen=True)
-class OneBit(Coded):
+class OneBit(Tabled):
     """The sign: the mean of the negative entries, or the mean of the others.
 
     Source: Seide et al. (Interspeech 2014)
@@ -557,7 +558,7 @@ class OneBit(Coded):
         return scales * [1.0, -1.0]
 
 
-class Signs(Coded):
+class Signs(Tabled):
     """Signs alone."""
 
     every: ClassVar[bool] = True  # of a pruned vector, signs would move each entry that is sent by the same
@@ -602,7 +603,7 @@ class Signum(Signs):
 
 
 @dataclass(frozen=True)
-class ScaledSign(Coded):
+class ScaledSign(Tabled):
     """The sign times the mean magnitude, with error feedback.
 
     Source: Karimireddy et al. (ICML 2019)
