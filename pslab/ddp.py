@@ -119,14 +119,14 @@ class CompressionState:
         self._mean.div_(len(pushes))
         self.step, self.sent_bytes = self.step + 1, self.sent_bytes + size
         if self._aggregate is not None:
-            self._frames.tell(0, self.step, self._aggregate.stated(self.step), kept)
+            self._frames.keep_stated(0, self.step, self._aggregate.stated(self.step), kept)
 
     def _gathered(self, size: int, problem: str) -> list[memoryview]:
         """The frames of all processes, in their order."""
         world = range(dist.get_world_size(self._group))
-        told = [torch.zeros(1, dtype=torch.int64) for _ in world]
-        dist.all_gather(told, torch.tensor([size]), group=self._group)
-        sizes, most = [int(each) for each in told], self._frames.largest(0)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in world]
+        dist.all_gather(lengths, torch.tensor([size]), group=self._group)
+        sizes, most = [int(each) for each in lengths], self._frames.largest(0)
         for process, each in enumerate(sizes):
             if not NOTHING <= each <= most:
                 raise FrameError(f"process {process}, gradient {self.step}: a frame of {each} bytes; at most {most}")

@@ -31,7 +31,7 @@ class StepAggregate(Protocol):
         """The gradients whose mean is applied in a step, of those of its pushes as they were read, at least one."""
 
     def stated(self, turn: int) -> np.ndarray:
-        """What the rule is told with the weights for push number `turn`."""
+        """What is stated with the weights, for the rule, for push number `turn`."""
         return np.empty(0)
 
 
@@ -74,7 +74,7 @@ class Estimates(StepAggregate):
 class Matrices(StepAggregate):
     """A range's matrices, of what workers push of them.
 
-    `memory` is what a worker keeps of this range, as its rule is told with the weights.
+    `memory` is what a worker keeps of this range, as it is stated with the weights.
     """
 
     def __init__(self, rule: Any, part: Part, matrices: Sequence[Matrix], seed: int, dtype: torch.dtype) -> None:
@@ -84,7 +84,7 @@ class Matrices(StepAggregate):
 
     @property
     def kept(self) -> np.ndarray:
-        """The same, as an array."""
+        """What a worker keeps of this range, as an array."""
         return self.memory.numpy()
 
     def decoded(self, values: Sequence[np.ndarray], turn: int) -> Entries:

@@ -128,7 +128,7 @@ class TensorShard:
         return WHOLE
 
     def _with_stated(self, pull: Pull) -> Entries:
-        """The weights of a range, and what its rule is told with them; the same object for the workers of a round."""
+        """The weights of a range, and what is stated with them; the same object for the workers of a round."""
         if self._found is None or self._found[:2] != (pull.range, pull.iteration):
             values = torch.cat(self._job.parts[pull.range].views(self._store.weights)).numpy()
             found = np.concatenate([values, self._aggregates[pull.range].stated(pull.iteration)])

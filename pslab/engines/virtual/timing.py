@@ -111,8 +111,8 @@ class Sizes:
             changed = round(-math.expm1(logs[reply.version] - logs[reply.pull.version]) * part.size)
             return spread_bytes(part.size, changed, self._job.layout.dtype.itemsize)
         if (frames := self._job.push_frames).states:
-            told = sum(frames.stated(reply.pull.range, reply.pull.iteration))
-            return frame_bytes(self._job.parts[reply.pull.range].size + told, self._job.layout.dtype.itemsize)
+            stated = sum(frames.stated(reply.pull.range, reply.pull.iteration))
+            return frame_bytes(self._job.parts[reply.pull.range].size + stated, self._job.layout.dtype.itemsize)
         if self._job.run.pull != "range":
             return WHOLE
         pull, part = reply.pull, self._job.parts[reply.pull.range]

@@ -60,7 +60,8 @@ class Pulled(NamedTuple):
 
     @classmethod
     def of(cls, weights: Weights) -> Pulled:
-        return cls(weights.range, weights.iteration, weights.payload.size_bytes, *weights[-3:])
+        return cls(weights.range, weights.iteration, weights.payload.size_bytes, weights.gradients, weights.begin,
+                   weights.steps)  # fmt: skip
 
 
 NO_BASIS = Basis([])
@@ -313,8 +314,8 @@ class Producer:
                 part.add(self._held, differences.read(frame, index, iteration), 1.0)
                 entries = None
             else:
-                told = sum(frames.stated(index, iteration))
-                entries = frames.install(index, iteration, decode(frame, n=part.size + told), self._quantization)
+                stated = sum(frames.stated(index, iteration))
+                entries = frames.install(index, iteration, decode(frame, n=part.size + stated), self._quantization)
             if entries is not None:
                 part.put(self._held, entries)
             self._came += [(index, entries)] if self._reads_own and entries is not None else []

@@ -162,7 +162,7 @@ def _matrices(r: Reading) -> list[list[tuple[int, int, int]]]:
             for own in r.facts.get("matrices", [])]  # fmt: skip
 
 
-def _told(r: Reading) -> np.ndarray:
+def _stated(r: Reading) -> np.ndarray:
     """The values that come with the weights after each push for its rule."""
     if not (matrices := _matrices(r)) or not hasattr(r.prune, "stated"):
         return np.zeros(r.pushes.size)
@@ -181,7 +181,7 @@ def bytes_down(r: Reading) -> list[str]:
     if (rules := downlink_rules(r.run.downlink)) is not None:
         answered &= down <= START + difference_bytes(size, rules, r.itemsize)
     elif r.run.pull == "whole":
-        answered &= down == START + (size + _told(r)) * r.itemsize
+        answered &= down == START + (size + _stated(r)) * r.itemsize
     elif r.keyed:  # values in the request's order, without positions
         k = (down - START) / r.itemsize
         answered &= (down == 0) | ((k == np.round(k)) & (k > 0) & (k <= size))

@@ -101,9 +101,9 @@ class _Replay:
 
     def compare_counts(self) -> None:
         """The manifest counts what happened; raises Other."""
-        if self.steps != (told := self.reading.facts.get("steps", [])):
-            raise Other(f"the manifest says of {len(told)} iterations how many gradients the policy assigned them; it "
-                        f"assigns them to {len(self.steps)}, or others")  # fmt: skip
+        if self.steps != (stated := self.reading.facts.get("steps", [])):
+            raise Other(f"the manifest says of {len(stated)} iterations how many gradients the policy assigned them; "
+                        f"it assigns them to {len(self.steps)}, or others")  # fmt: skip
         found = {"accepted": self.server.gradients, "applied": self.applied, "dropped": self.dropped}
         for name, count in found.items():
             if (counted := self.reading.facts["pushes" if name == "applied" else name]) != count:

@@ -57,9 +57,7 @@ class DiLoCo(BSP):
     def assigns(self) -> bool:
         return bool(self.periods)
 
-    @property
-    def counted(self) -> bool:
-        return bool(self.periods)
+    counted = assigns  # workers that do not take as many steps follow the number of all
 
     def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
         state, decisions = super().step(state, event, clocks)

@@ -199,13 +199,13 @@ class MatrixFrames(PushFrames):
         if not self.states:
             return entries
         assert kept is not None
-        size, told = self._parts[index].size, sum(self.stated(index, turn))
-        if entries.indices is not None or len(entries.values) != size + told:
-            raise FrameError(f"a frame that is not {size} weights and {told} values for the rule, all of them")
-        self.tell(index, turn, entries.values[size:], kept)
+        size, stated = self._parts[index].size, sum(self.stated(index, turn))
+        if entries.indices is not None or len(entries.values) != size + stated:
+            raise FrameError(f"a frame that is not {size} weights and {stated} values for the rule, all of them")
+        self.keep_stated(index, turn, entries.values[size:], kept)
         return Entries(size, None, entries.values[:size])
 
-    def tell(self, index: int, turn: int, values: Array, kept: Array) -> None:
+    def keep_stated(self, index: int, turn: int, values: Array, kept: Array) -> None:
         at = 0
         for each, size in zip(self.matrices[index], self.stated(index, turn), strict=True):
             kept[each.kept][:size] = values[at : at + size]

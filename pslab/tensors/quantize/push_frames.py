@@ -210,15 +210,15 @@ class PushFrames:
         return []
 
     def install(self, index: int, turn: int, entries: Entries, kept: Array | None) -> Entries:
-        """The weights of a range, of a frame that also has what the rule is told for push number `turn`, to be kept.
+        """The weights of a range, of a frame that also has what is stated for push number `turn`, to be kept.
 
         Raises:
             FrameError: it has not all of these.
         """
         return entries
 
-    def tell(self, index: int, turn: int, values: Array, kept: Array) -> None:
-        """Keep what the rule is told for push number `turn`."""
+    def keep_stated(self, index: int, turn: int, values: Array, kept: Array) -> None:
+        """Keep what is stated for push number `turn`."""
 
     def places(self, index: int, step: int) -> Array:
         """The places in a range (int64) that all workers push of a step, where a rule draws them for all."""
