@@ -264,8 +264,8 @@ class Run:
 
     def products_of(self, library: str) -> str:
         """The library that multiplies this run's matrices where this one is the machine's: MKL, unless linear layers
-        have all their weights at once, as float32 on the CPU."""
-        whole = self.pull != "keys" and self.ranges == "whole" and self.engine != "timing"
+        have all their weights, as float32 on the CPU."""
+        whole = self.pull != "keys" and self.engine != "timing"
         return library if whole and self.device == "cpu" and self.dtype == "float32" else products.MKL
 
     @property

@@ -34,7 +34,7 @@ def test_an_unknown_library_is_refused_with_those_that_exist(monkeypatch):
 
 @pytest.mark.parametrize(("fields", "other"), [
     ({}, True), ({"engine": "virtual"}, True), ({"device": "cuda"}, False), ({"dtype": "float64"}, False),
-    ({"engine": "timing"}, False), ({"ranges": "layers"}, False),
+    ({"engine": "timing"}, False), ({"ranges": "layers"}, True),
     ({"pull": "keys", "model": "logreg", "data": "planted"}, False)])  # fmt: skip
 def test_runs_with_other_products_are_other_runs(fields, other, monkeypatch):
     """Those whose bits do not hang on them keep their names."""

@@ -66,7 +66,8 @@ class Computing:
         self._sums, self.summed = sums, set[int]()
         self._dense = not (job.sparse or self._device.separate)  # nothing else reads the gradient here
         self._views: list[list[tuple[nn.Parameter, torch.Tensor, torch.Tensor | None]]] = []
-        self._straight = [] if job.keyed or self._layered else install(module, job.products)
+        self._linear = [] if job.keyed else install(module, job.products, handed=self._layered)
+        self._straight = [] if self._layered else self._linear
         self._use(buffers)
 
     @property
@@ -218,11 +219,11 @@ class Computing:
         try:
             self.gradient(0, 0)
         except RuntimeError:  # such as that of a loss that differentiates gradients
-            if not self._straight:
+            if not self._linear:
                 raise
-            for layer in self._straight:
+            for layer in self._linear:
                 layer.ordinary = True
-            self._straight = []
+            self._linear, self._straight = [], []
             self._use(self._buffers)
             self.gradient(0, 0)
 

@@ -35,13 +35,13 @@ class Place(NamedTuple):
 
 
 class Straight:
-    """The forward pass of one layer, and the products of its backward pass. An `ordinary` one goes autograd's way after
-    all."""
+    """The forward pass of one layer, and the products of its backward pass. One that is `handed` hands them to
+    autograd, for whoever waits for each parameter's gradient. An `ordinary` one goes autograd's way after all."""
 
     finite = False  #: whether the last gradient that was written is finite for sure, if that was asked
 
-    def __init__(self, layer: nn.Linear, library: str = MKL) -> None:
-        self.layer, self.library, self.ordinary = layer, library, False
+    def __init__(self, layer: nn.Linear, library: str = MKL, handed: bool = False) -> None:
+        self.layer, self.library, self.handed, self.ordinary = layer, library, handed, False
         self._products: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __deepcopy__(self, memo: Any) -> Straight:
@@ -164,19 +164,24 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
-        x, weight = ctx.saved_tensors
-        ctx.straight.note(gradient, x)
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        if x.stride() == (1, len(x)):  # autograd's order for inputs in columns
-            return weight.t().mm(gradient.t()).t(), None, None, None
-        return product(gradient, weight, ctx.straight.library), None, None, None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x, weight), straight = ctx.saved_tensors, ctx.straight
+        of_weight = of_bias = of_x = None
+        if straight.handed:
+            of_weight = product(gradient.t(), x, straight.library)
+            of_bias = gradient.sum(0) if ctx.needs_input_grad[2] else None
+        else:
+            straight.note(gradient, x)
+        if ctx.needs_input_grad[0]:
+            in_columns = x.stride() == (1, len(x))  # autograd's order for them
+            of_x = (weight.t().mm(gradient.t()).t() if in_columns
+                    else product(gradient, weight, straight.library))  # fmt: skip
+        return of_x, of_weight, of_bias, None
 
 
-def install(module: nn.Module, library: str = MKL) -> list[Straight]:
-    """The layers of a module that write their gradients straight, which they do from now on, with this library's
-    products."""
+def install(module: nn.Module, library: str = MKL, handed: bool = False) -> list[Straight]:
+    """The layers of a module that write their gradients straight, or hand them to autograd, which they do from now on,
+    with this library's products."""
     shared = [id(parameter) for each in module.modules() for parameter in each.parameters(recurse=False)]
     found = list[Straight]()
     for layer in module.modules():
@@ -184,7 +189,7 @@ def install(module: nn.Module, library: str = MKL) -> list[Straight]:
         if isinstance(forward := vars(layer).get("forward"), Straight):  # of another worker of this process
             found += [] if forward.ordinary else [forward]
         elif isinstance(layer, nn.Linear) and _plain(layer, own) and all(shared.count(id(each)) == 1 for each in own):
-            found.append(Straight(layer, library))
+            found.append(Straight(layer, library, handed))
             vars(layer)["forward"] = found[-1]
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import Diverges, tiny
+from tiny import Diverges, net, tiny
 from torch import nn
 
 from pslab.config.run import Run
@@ -30,6 +30,13 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.project(x.squeeze(1))
         return self.output((x + self.attention(x, x, x, need_weights=False)[0]).mean(1))
+
+
+class Wide(nn.Sequential):
+    """So wide that libraries sum up its products in different orders."""
+
+    def __init__(self) -> None:
+        super().__init__(*net(512))
 
 
 class Normalized(nn.Module):
@@ -85,6 +92,16 @@ def test_layered_bsp_leaves_the_bits_of_whole_bsp(make: Callable[..., list[Resul
     assert (results[0].weights == results[1].weights).all()
     assert (results[0].weights == results[2].weights).all()
     assert results[0].weights.std() > 0
+
+
+@pytest.mark.parametrize("library", ["mkl", "onednn"])
+def test_layers_are_multiplied_by_the_library_of_the_whole_model(
+    make: Callable[..., list[Result]], library: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PSLAB_PRODUCTS", library)
+    whole = tiny(workers=2, engine="local", cluster=LINK, pushes=4, model=Wide, batch_size=64)
+    apart, together = make([layered(whole), whole])
+    assert torch.equal(torch.as_tensor(apart.weights), torch.as_tensor(together.weights))
 
 
 @pytest.mark.one_of(6)

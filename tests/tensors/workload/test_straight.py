@@ -129,7 +129,7 @@ def both(monkeypatch: pytest.MonkeyPatch, **fields: object) -> tuple[Computing, 
     run = tiny(**{"engine": "virtual", "cluster": "lab", **fields})
     straight, (own,) = computing(run)
     with monkeypatch.context() as patch:
-        patch.setattr(gradients, "install", lambda module, library: [])
+        patch.setattr(gradients, "install", lambda *_, **__: [])
         ordinary, (other,) = computing(run)
     return straight, ordinary, [own, other]
 
