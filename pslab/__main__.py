@@ -90,6 +90,8 @@ def _main(verb: str, words: list[str]) -> int:
     if verb not in VERBS and not verb.startswith("-"):
         print(f"pslab: unknown verb {verb!r}; {nearest(verb, VERBS)}", file=sys.stderr)
         return 2
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a model of the reader's own may lie there, as of `python -m pslab`
     options, unknown = parser.parse_known_args(words)
     if unknown and "unknown" in options:
         options.unknown = unknown  # this verb hands them on

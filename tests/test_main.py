@@ -54,6 +54,15 @@ def test_a_warning_is_one_line_without_the_place_in_the_source(tmp_path: Path, c
     assert capsys.readouterr().err.splitlines()[0] == line
 
 
+def test_a_model_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lines = "from torch import nn", "def small():", "    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))"
+    (tmp_path / "model_of_this_folder.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    model = ["--model", "model_of_this_folder:small"]
+    assert main(["run", "--engine", "timing", "--cluster", "lab", "--pushes", "4", "--results", "runs", *model]) == 0
+
+
 def test_help_names_every_verb_which_has_its_own(capsys: pytest.CaptureFixture):
     for words in (["--help"], ["-h"]):
         assert main(words) == 0

@@ -164,7 +164,7 @@ class Cluster:
         if self.overhead_s and self.bandwidth_bit_s is None:
             raise ConfigError("cluster.overhead_s", self.overhead_s, "an occupied link needs a bandwidth_bit_s")
         if self.compute_s is None and (self.compute_sigma or self.stall_probability or self.slow):
-            raise ConfigError("cluster.compute_s", None, "jitter and stragglers need a modelled compute time")
+            raise ConfigError("cluster.compute_s", None, f"jitter and stragglers need {MODELLED}")
 
     def _check_factors(self) -> None:
         for name, known, count in (("select_factor", SELECT_FACTORS, 1), ("apply_factor", APPLY_FACTORS, 2)):
@@ -214,6 +214,7 @@ def _floats(values: Any) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
+MODELLED = "a modelled compute time: set compute_s, such as 0.02, or begin with a preset, as in {'preset': 'lab', ...}"
 COSTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s", "message_s", "search_s")
 BY_WORKER = ("slow", "trace", "leave", "join")
 

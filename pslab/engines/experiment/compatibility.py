@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pslab.config.cluster import Cluster
+from pslab.config.cluster import MODELLED, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError, nearest
@@ -163,8 +163,7 @@ def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:
 def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
     rule, quantize = policies["prune"], policies["quantize"]
     if run.engine != "local" and not cluster.modelled(run.workers):
-        problem = "virtual time needs a modelled compute time: set compute_s, as every preset but 'free' does"
-        raise ConfigError("cluster", run.cluster, problem)
+        raise ConfigError("cluster", run.cluster, f"virtual time needs {MODELLED}; calibrate(run) measures it here")
     if run.engine != "timing":
         return
     if not isinstance(rule, Ranges) and (rule_traits(rule).sends is None or run.pull not in ("whole", "changed")):

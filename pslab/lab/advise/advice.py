@@ -113,7 +113,7 @@ class Advice:
         """The answer in a sentence or two."""
         best, default, text = self.answer.standing(self.answer.policy), self.default, self.merit.text
         goal = metric_of(self.run).goal(self.target, SPACE)
-        first = f"{best.policy}, learning rate {best.learning_rate:g}"
+        first = ", ".join([best.policy, f"learning rate {best.learning_rate:g}", *self._path])
         needed = self._median(self.winner)
         if self.answer.ending == "tie":
             others = " and ".join(name for name in self.answer.among if name != best.policy)
@@ -130,8 +130,22 @@ class Advice:
             before = self._median(default)
             said += f", {self._compared(needed, before)} the default ({text(before)})"
             if len(self.why):
-                said += ". " + sentence(self.why)
+                said += f". {self._means} {sentence(self.why)}"
         return said
+
+    @property
+    def _means(self) -> str:
+        """The seeds that the pieces are of, and their means: other numbers than the medians of all seeds."""
+        facts = self.why.attrs
+        before, needed = (self.merit.text(facts[f"{who}_need"], facts["default_need"]) for who in ("default", "winner"))
+        return f"On average over {facts['seeds']} common seed{'s' * (facts['seeds'] > 1)} {needed} instead of {before},"
+
+    @property
+    def _path(self) -> list[str]:
+        """The ranges and the order of requests that it is advised with, where these are not the policy's."""
+        own = self._runs[self.answer.policy]
+        return [f"{field} {value}" for field in ("ranges", "order")
+                if (value := getattr(self.run, field)) != getattr(own, field)]  # fmt: skip
 
     def _median(self, results: Results) -> float:
         return over_seeds(measured(result, self.merit.measure, self.target) for result in results)[0]
@@ -175,9 +189,9 @@ class Advice:
                 found.append(f"{each.policy} is not safe: {of} seeds arrive")
         if self.refused:
             found.append("cannot be run: " + "; ".join(f"{name} ({why})" for name, why in self.refused.items()))
-        share = f"{_percent(self.cost['share'])} of all arms on all seeds"
         name = f"; recorded as {self.digest}" if self.digest else ""
-        return [*found, f"{self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients, {share}{name}"]
+        read = "the ratios are means over common seeds, what a policy holds it after the median of all of its seeds"
+        return [*found, f"{read}; {self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients{name}"]
 
     def verify(self, top: int = 3, seeds: Sequence[int] = (0, 1), *, progress: bool | None = None) -> pd.DataFrame:
         """The soonest policies and the default on real processes: a row each, beside what is predicted of these seeds.
@@ -189,7 +203,7 @@ class Advice:
         Raises:
             What `sweep` raises.
         """
-        soonest = [each.policy for each in self.answer.standings if each.alive][:top]
+        soonest = [each.policy for each in self.answer.standings if each.arrived and not each.unsafe][:top]
         rows = []
         for name in dict.fromkeys([*soonest, self.default_policy]):
             alone = self._runs[name]
@@ -257,8 +271,8 @@ def shown(standings: Iterable[Standing], merit: Merit = SECONDS) -> pd.DataFrame
         "policy": each.policy, "learning rate": f"{each.learning_rate:g}" if each.arrived else DASH,
         "seeds that hold it": f"{len(each.arrived)} of {len(each.needs)}",
         "held after": DASH if math.isnan(need := over_seeds(each.needs.values())[0]) else merit.text(need),
-        least: f"{'≥ ' if each.capped else ''}{each.ratio:.2f}",
-        "chance to be best": "" if math.isnan(each.chance) else _percent(each.chance)}
+        least: f"{'≥ ' if each.capped else ''}{each.ratio:.2f}" if each.needs else "not tried",
+        "chance to be best": "" if math.isnan(each.chance) or not each.needs else _percent(each.chance)}
         for each in standings])  # fmt: skip
 
 

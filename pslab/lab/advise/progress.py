@@ -30,10 +30,13 @@ class SearchProgress:
         self._shown = shown if shown is not None else not journal.active()
         self._merit = merit
         self._until_s, self._width, self._page = until_s, 0, None if not has_front_end() else _Page()
+        self._tried = ""
 
     def say(self, tried: str, answer: RaceAnswer | None = None) -> None:
         """What is tried next, and what is known so far."""
-        left_s = max(0.0, self._until_s - time.monotonic())
+        if tried == self._tried:
+            return
+        self._tried, left_s = tried, max(0.0, self._until_s - time.monotonic())
         words = f"{_leads(answer)}trying {tried}; at most {left_s / 60:.1f} min left"
         if self._shown and self._page is not None:
             self._page.show(f"<p>{html.escape(words)}</p>{self._table(answer)}")

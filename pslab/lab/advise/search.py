@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pslab.config.cluster import resolve_cluster
 from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, PslabError, RecordError, in_a_sentence
@@ -81,9 +82,12 @@ def advise(
         LimitsBroken: every policy that holds it breaks a limit.
         And what `sweep` raises; every run that has ended is a record.
     """
-    if not math.isfinite(target) or (metric_of(base).share and not 0 < target <= 1):
-        bounds = "above 0 and at most 1" if metric_of(base).share else f"that the {metric_of(base).name} can come to"
-        raise ConfigError("target", target, f"must be a number {bounds}")
+    metric = metric_of(base)
+    number = isinstance(target, (int, float)) and math.isfinite(target)
+    if not number or (metric.share and not 0 < target <= 1):
+        bounds = "above 0 and at most 1" if metric.share else f"that the {metric.name} can come to"
+        percent = f": {target:g}{SPACE}% is {target / 100:g}" if number and metric.share and 1 < target <= 100 else ""
+        raise ConfigError("target", target, f"must be a number {bounds}{percent}")
     if not minutes > 0:
         raise ConfigError("minutes", minutes, "must be above 0, such as 5")
     place = default_results() if results is None else Path(results)
@@ -145,16 +149,17 @@ class _Asking:
         if base.schedule != "constant":
             self._notes.append("with a constant learning rate: a schedule that ends with the budget would favour "
                                "whoever has the larger one")  # fmt: skip
-        if base.cluster != FREE:
+        given = {} if isinstance(base.cluster, str) else {**base.cluster}
+        if resolve_cluster(base.cluster).modelled(base.workers):
             return base.but(**plain)
         budget = ROUNDS * base.workers
         short = base.but(engine="local", pushes=budget, eval_every=budget, evaluate="after", seconds=None,
-                         target_accuracy=None, target_held=False, dilation=1)  # fmt: skip
+                         target_accuracy=None, target_held=False, dilation=1, cluster=FREE)  # fmt: skip
         self._shown.say("what computing and messages cost on this machine")
         (result,) = self._swept([short], results=self._place, progress=False)
         self._notes.append(f"costs as measured on this machine by {result.digest}")
         links = {} if base.fleet == "local" else measure_links(base).cluster()
-        return base.but(**plain, cluster={**calibrated(result), **links})
+        return base.but(**plain, cluster={**calibrated(result), **links, **given})
 
     def advice(self, space: Any) -> Advice:
         """See `advise`."""

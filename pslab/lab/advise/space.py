@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from pslab.config import spec
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
-from pslab.config.table import find
+from pslab.config.table import KINDS, find
 from pslab.errors import ConfigError, in_a_sentence
 from pslab.lab.records.grid_axes import CHOICE
 from pslab.lab.records.results import Runs
@@ -44,6 +45,8 @@ def runs_of(base: Run, space: Mapping[str, Any] | Runs | None = None) -> Runs:
         ConfigError: an axis of what a race tunes by itself, or what `grid` refuses.
     """
     space = DEFAULT_SPACE if space is None else space
+    if not isinstance(space, (Mapping, Runs)):
+        raise ConfigError("space", space, "must be axes, such as {'sync': ['bsp', 'asp']}, or what grid gives")
     for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
         if name in space:
             how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"
@@ -63,7 +66,8 @@ def candidates(
         space: axes as `grid` takes them, or runs; None: DEFAULT_SPACE.
 
     Raises:
-        ConfigError: an axis of what a race tunes by itself, what `grid` refuses, or a base that cannot run.
+        ConfigError: an axis of what a race tunes by itself, what `grid` refuses, a name that nothing has, or a base
+            that cannot run.
     """
     from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
 
@@ -75,6 +79,8 @@ def candidates(
                   if name not in (*TUNED, *STOPS) and (value := getattr(run, name)) != getattr(base, name)}  # fmt: skip
         if other := [name for name in GIVEN if name in fields]:
             raise ConfigError("space", run, f"its {other[0]} is not the base's: a candidate is a policy")
+        for name in KINDS.keys() & fields.keys():
+            spec.resolve(name, fields[name])  # a slip in one name is no policy that cannot run with the base
         if fields not in found.values():
             axes = [str(plain(value)) for name, value in (points or [{}])[0].items() if name not in (*TUNED, CHOICE)]
             words = " ".join(axes) or words_of(run)

@@ -32,7 +32,7 @@ COUNTED = {"push": "pushed", "pull": "pulled", "compute": "computed"}  # the sam
 TELLING = 0.1  # of what is saved, or paid, altogether: what is less than that is in no sentence
 SAME = 1e-3  # of what is needed to the goal: what is less is no difference
 VARIED = ("learning_rate", "pushes", "seconds", "push_weight")  # may differ between two policies: in no caption
-MOST = 2  # pieces of either kind in a sentence
+MOST = 3  # pieces of either kind in a sentence
 LEVEL = 0.95  # of the winner's pushes are no staler
 
 
@@ -186,10 +186,20 @@ def sentence(table: pd.DataFrame) -> str:
 
 def _told(table: pd.DataFrame, sign: int, most: float) -> list[str]:
     """The largest pieces of one sign, in words."""
+    table = _with_one_wait(table)
     own = table[sign * table.difference > 0]
     least = max(TELLING * own.difference.abs().sum(), SAME * most)
     largest = own[own.difference.abs() >= least].sort_values("difference", key=abs, ascending=False, kind="stable")
     return [_piece(row, table.attrs, most) for row in records(largest.head(MOST))]
+
+
+def _with_one_wait(table: pd.DataFrame) -> pd.DataFrame:
+    """The table, where waiting is mostly for one worker; else with all of it in one row, because each is small."""
+    waits = table[(table.piece == "wait") & (table.waits_for != NOBODY)]
+    if not len(waits) or waits.difference.abs().max() > waits.difference.abs().sum() / 2:
+        return table
+    one = waits.iloc[:1].assign(words="waiting for others", **waits[["default", "winner", "difference"]].sum())
+    return pd.concat([table.drop(waits.index), one])
 
 
 def _piece(row: Any, facts: Mapping[Any, Any], most: float) -> str:

@@ -55,7 +55,8 @@ def main(options: argparse.Namespace) -> int:
     print()
     for remark in found.remarks:
         print(f"({remark})")
-    print(found.run)
+    print()
+    print(f"to be pasted, with a model, data and a cluster of your own: {found.run}")
     if options.sensitivity:
         near = found.sensitivity()
         print()

@@ -22,6 +22,7 @@ def test_what_is_tried_who_leads_and_how_sure_that_is_stand_on_a_line(capsys: py
     shown = SearchProgress(True, time.monotonic() + 120)
     shown.say("the pace of 2 policies")
     shown.say("asp with seed 1", told(1))
+    shown.say("asp with seed 1", told(1))  # as of several learning rates
     shown.say("asp with seed 3", told(3))
     first, one, three = capsys.readouterr().err.splitlines()
     assert first == "trying the pace of 2 policies; at most 2.0 min left"

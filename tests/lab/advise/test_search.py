@@ -44,6 +44,9 @@ def test_where_the_network_is_slow_the_advice_is_to_prune_and_says_how_much_soon
     assert "static:5%" in advice.run.prune
     assert advice.table.held_s[advice.answer.policy] < advice.table.held_s["bsp"]
     assert "times as soon as the default" in advice.words
+    assert f"On average over {advice.why.attrs['seeds']} common seeds" in advice.words, "which are no medians"
+    named = [f"{field} {getattr(advice.run, field)}" for field in ("ranges", "order")]
+    assert [each in advice.words for each in named] == [advice.run.ranges != "whole", advice.run.order != "fifo"]
 
 
 def test_its_run_is_the_base_with_another_policy(advice: Advice):
@@ -105,6 +108,8 @@ def test_time_that_is_used_up_ends_it_undecided(tmp_path):
     found = advise(base(), results=tmp_path, **{**ASKED, "minutes": 1e-6})
     assert not found.decided
     assert "the minutes are used up" in found.words
+    untried = [each for each in found.answer.standings if not each.needs]
+    assert (found.shown["times the soonest"] == "not tried").sum() == len(untried) > 0
     assert "left out for lack of time: ranges and orders, the single machine" in found.remarks
 
 
@@ -214,6 +219,9 @@ def test_sensitivity_compares_the_best_policies_on_clusters_near(advice: Advice)
     ({"merit": "byte"}, "did you mean 'bytes'"), ({"limits": {"byte": 1}}, "did you mean 'bytes'"),
     ({"target": math.nan}, "target=nan"),
     ({"target": 0}, "target=0"), ({"target": 1.2}, "target=1.2"), ({"minutes": 0}, "minutes=0"),
+    ({"target": 80}, "80\u00a0% is 0.8"), ({"target": "80%"}, "must be a number above 0"),
+    ({"space": ["bsp", "ssp:3"]}, "must be axes, such as"),
+    ({"space": {"sync": ["bsp", "spp:3"]}}, "did you mean 'ssp'"),
     ({"space": {"sink": ["bsp"]}}, "did you mean 'sync'"), ({"space": {"learning_rate": [1]}}, "learning_rates="),
 ])  # fmt: skip
 def test_bad_input_is_refused_before_anything_runs(changed: dict[str, Any], words: str, tmp_path):
@@ -222,13 +230,17 @@ def test_bad_input_is_refused_before_anything_runs(changed: dict[str, Any], word
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_modelled_cluster_this_machine_is_measured_once_into_a_record(tmp_path):
+@pytest.mark.parametrize("cluster", ["free", {"bandwidth_bit_s": 2e8}])
+def test_without_a_modelled_computation_this_machine_is_measured_once_into_a_record(cluster: Any, tmp_path):
     one = {**ASKED, "space": {"sync": ["bsp"]}, "seeds": range(1)}
-    found = advise(base(cluster="free"), results=tmp_path, **one)
+    found = advise(base(cluster=cluster), results=tmp_path, **one)
     engines = [json.loads(path.read_text())["run"]["engine"] for path in tmp_path.glob("runs/*/manifest.json")]
     assert engines.count("local") == 1
     assert any("costs as measured on this machine" in remark for remark in found.remarks)
-    assert found.run.cluster == "free"
+    assert found.run.cluster == cluster
+    raced = found.results[0].run.cluster
+    assert raced["compute_s"] > 0
+    assert raced.get("bandwidth_bit_s") == (None if cluster == "free" else 2e8)
 
 
 def test_on_real_processes_predicted_and_measured_stand_side_by_side(advice: Advice):

@@ -13,7 +13,7 @@ from tiny import tiny
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.advise.why import ITERATIONS, PIECES, by_choice, why
+from pslab.lab.advise.why import ITERATIONS, PIECES, by_choice, sentence, why
 from pslab.lab.records.merit import MERITS
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import held, measured
@@ -160,6 +160,16 @@ def test_without_a_single_machine_that_arrives_no_floor_is_known(alone: list[Res
 def test_a_sentence_has_the_largest_savings_and_prices(default: tuple, winner: tuple, words: str):
     table = why([spent(BASE, *default)], [spent(BASE, *winner)], GOAL)
     assert table.attrs["sentence"].replace("\u00a0", " ") == words
+
+
+def test_waiting_for_many_is_said_as_one():
+    table = why([spent(BASE, 3.0, 2.0, 4)], [spent(BASE, 0.5, 0.0, 5)], GOAL)
+    (waiting,) = table.index[table.piece == "wait"]
+    third = table.loc[[waiting]].assign(difference=table.difference[waiting] / 3)
+    each = [third.assign(waits_for=worker, words=f"waiting for worker {worker}") for worker in (1, 2, 3)]
+    several = pd.concat([table.drop(waiting), *each])
+    several.attrs = table.attrs
+    assert "8.0 s less waiting for others" in sentence(several).replace("\u00a0", " ")
 
 
 # -- by choice -------------------------------------------------------------------------------------
