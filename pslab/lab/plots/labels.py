@@ -210,7 +210,7 @@ def column_title(column: str) -> str:
 def column_name(field: str, value: Any, run: Run) -> str:
     """A column's value in words, given a run that has it there. A name that the grid gave to a value stays as it is."""
     own = getattr(run, field, None)
-    if field in PARAMETERS and value != parameters.plain(own):
+    if field in PARAMETERS and parameters.plain(value) != parameters.plain(own):
         return plain(value)
     if field == "target_accuracy" and value is not None and not (metric := metric_of(run)).share:
         return metric.goal(value)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import handmade
 import pytest
+from torch import nn
 
 from pslab.config import run as config
 from pslab.config.run import Run
@@ -75,6 +76,7 @@ def test_every_field_of_run_can_be_said():
 def test_column_name_keeps_names_that_the_grid_gave():
     assert column_name("cluster", "slow", BASE.but(cluster="lab-slow-net")) == "slow"
     assert column_name("sync", "ssp:3", BASE.but(sync="ssp:3")) == "SSP, s\u00a0=\u00a03"
+    assert column_name("model", nn.Linear, BASE.but(model=nn.Linear)) == "Linear", "a class has its name"
 
 
 def test_push_weight_is_said_only_where_a_push_is_applied_alone():
