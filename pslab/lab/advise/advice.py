@@ -190,7 +190,7 @@ class Advice:
         if self.refused:
             found.append("cannot be run: " + "; ".join(f"{name} ({why})" for name, why in self.refused.items()))
         name = f"; recorded as {self.digest}" if self.digest else ""
-        read = "the ratios are means over common seeds, what a policy holds it after the median of all of its seeds"
+        read = "ratios are to the soonest with each seed, in the geometric mean; held after: the median of all seeds"
         return [*found, f"{read}; {self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients{name}"]
 
     def verify(self, top: int = 3, seeds: Sequence[int] = (0, 1), *, progress: bool | None = None) -> pd.DataFrame:
