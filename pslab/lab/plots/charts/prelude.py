@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -182,7 +183,8 @@ def _policies(results: Results, names: Sequence[str]) -> dict[str, dict[str, Any
         found: dict[str, set[Any]] = {}
         for place, result in results.placed():
             found.setdefault(repr([*key_of(result.run, place, names)]), set()).add(plain(getattr(result.run, leading)))
-        rows = {find(leading, value) for values in found.values() for value in values}
-        if None not in rows and len(rows) > 1 and all(len(values) == 1 for values in found.values()):
+        rows = Counter(find(leading, value) for values in found.values() for value in values)
+        crowded = max(rows.values(), default=0) > max(2, len(found) // 2)  # one colour of most of them tells little
+        if None not in rows and len(rows) > 1 and not crowded and all(len(values) == 1 for values in found.values()):
             return {which: {leading: value} for which, (value,) in found.items()}
     return {}

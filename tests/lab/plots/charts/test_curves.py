@@ -13,6 +13,8 @@ from pslab.config.run import Run
 from pslab.config.table import find
 from pslab.lab import plots
 from pslab.lab.plots.charts.curves import accuracy_range
+from pslab.lab.records.results import Results
+from pslab.lab.runs.grid import grid
 
 BASE = Run(pushes=8, engine="virtual", cluster="lab")
 
@@ -25,6 +27,16 @@ def one(run: Run = BASE, accuracy: Any = (0.1, 0.5, 0.8, 0.9, 0.95), **facts: An
 def test_a_curve_alone_has_the_colour_of_its_policy(sync: str):
     figure = plots.curves(one(BASE.but(sync=sync)), x="iteration")
     assert {line.line.color for line in drawn.lines(figure).values()} == {find("sync", sync).colour}
+
+
+@pytest.mark.parametrize(("asynchronous", "kept"), [(2, True), (4, False)])
+def test_names_have_the_colours_of_their_policies_unless_most_would_have_one(asynchronous: int, kept: bool):
+    named = {f"rate {rate}": {"sync": "asp", "learning_rate": rate / 10} for rate in range(1, asynchronous + 1)}
+    runs = grid(BASE, way={**named, "in rounds": {"sync": "bsp"}})
+    results = Results([one(run) for run in runs], runs.columns, runs.orders)
+    colours = [line.line.color for line in drawn.lines(plots.curves(results, by="way", x="iteration")).values()]
+    assert (colours.count(find("sync", "asp").colour) == asynchronous) is kept
+    assert len({*colours}) == (2 if kept else asynchronous + 1)
 
 
 def test_evaluation_that_occurs_twice_counts_once():
