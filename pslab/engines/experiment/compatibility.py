@@ -320,9 +320,13 @@ def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
     if (each := getattr(policies["sync"], "each", ())) and len(each) != run.workers:
         problem = f"gives periods to {len(each)} workers, and the run has {run.workers}: give one to each"
         raise ConfigError("sync", run.sync, problem)
-    if traits_of(policies["sync"]).method == methods.ELASTIC and policies["sync"].beta == run.workers:
+    if traits_of(policies["sync"]).method != methods.ELASTIC:
+        return
+    if policies["sync"].beta == run.workers:
         problem = "a worker's weights and those of the center would change places: use two workers, or beta below 1"
         raise ConfigError("sync", run.sync, problem)
+    if not resolve_optimizer(run.optimizer).plain_sgd:
+        raise ConfigError("optimizer", run.optimizer, "the center moves by the elastic force alone: use sgd, and inner")
 
 
 def _goes_on(sync: Any) -> bool:
