@@ -420,7 +420,7 @@ BUGS = [
         "for worker, _ in waiting), (), ())", "for worker, _ in waiting), pushes, ())", "waits forever",
         policy="backup:0"),
     Bug("the whole model's window counts nothing", SERVER,
-        "moved = scope.complete.push(iteration)", "moved = False", "the window of the whole model is wrong",
+        "moved = scope.complete.push(clock)", "moved = False", "the window of the whole model is wrong",
         policy="backup:1", ranges=2, iterations=1),
     Bug("the policy is handed a push that only one range has", SERVER,
         "            if not complete:\n", "            if complete is None:\n", "which is not held", policy="backup:1",
