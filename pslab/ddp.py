@@ -55,7 +55,8 @@ class CompressionState:
         setting = Setting(run.seed, self._process, run.workers, epoch_iterations, skips=False)
         self._part = Part((slice(0, keyspace.size),))
         self._frames = frames = frames_of(self._quantize, prune, [self._part], keyspace, run.codec, run.seed)
-        made = aggregates.at_server(prune, self._quantize, [self._part], frames, run.seed, keyspace.dtype)
+        made = aggregates.at_server(prune, self._quantize, resolve("sync", run.sync), [self._part], keyspace,
+                                    model.module, frames, run.seed)  # fmt: skip
         self._aggregate = made[0] if made else None  # what a server would have of all pushes is the same everywhere
         wanted = memories(prune, len(keyspace.layers), keyspace.size, keyspace.dtype, frames.feeds_back)
         wanted |= {QUANTIZATION: KeptVector(frames.kept, keyspace.dtype)} if frames.kept else {}

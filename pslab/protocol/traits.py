@@ -34,6 +34,7 @@ class Sync(Protocol):
     method             what its workers make of several gradients, and its server of their pushes: see
                        pslab.tensors.update.methods
     changes            True: a push is a change of the weights, which no learning rate scales
+    aggregate          what the server makes of the pushes of a step, if not their mean: see pslab.tensors.aggregates
     averages           a method: whether the step of an iteration's changes is their plain mean, and no optimizer's
     counted            True: with weights go the gradients that the server has by then, of all workers: the rates of a
                        worker's own steps follow them, and not its own count
@@ -101,6 +102,7 @@ class Traits:
     plans: bool = False  #: it plans by instants, and has `variants` for the checker
     method: str = ""  #: what workers make of several gradients, and the server of their pushes
     changes: bool = False  #: a push is a change of the weights, which no learning rate scales
+    aggregate: str = ""  #: what the server makes of the pushes of a step, if not their mean
     counted: bool = False  #: the rates of a worker's own steps follow the gradients that the server has
     assigns: bool = False  #: Start says of how many gradients an iteration is made
     steps_of: Callable[[int, int], int] | None = None  #: the gradients of a worker's iteration, known beforehand
@@ -141,6 +143,7 @@ def traits_of(sync: Sync) -> Traits:
         plans=hasattr(sync, "variants"),
         method=str(getattr(sync, "method", "")),
         changes=bool(getattr(sync, "changes", False)),
+        aggregate=str(getattr(sync, "aggregate", "")),
         counted=bool(getattr(sync, "counted", False)),
         assigns=(assigns := bool(getattr(sync, "assigns", False))),
         steps_of=getattr(sync, "steps_of", None) if assigns else None,

@@ -1,6 +1,6 @@
 """What a server makes of the pushes of a step, where that is not their mean: votes, estimates, factors, coefficients.
 
-A pruning or quantization rule names its own by `aggregate`.
+A pruning or quantization rule names its own by `aggregate`, or else the policy does.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
+from pslab.protocol.messages import Pull
 from pslab.protocol.server import Step
+from pslab.protocol.traits import traits_of
 from pslab.tensors.codec import Entries
 from pslab.tensors.device import zeros
 from pslab.tensors.matrices.frames import Matrix, MatrixFrames
 from pslab.tensors.pruning.rules import rule_traits
 from pslab.tensors.quantize.push_frames import PushFrames
 from pslab.tensors.quantize.rules import quantization_traits
+from pslab.tensors.update.methods import by_steps
 from pslab.tensors.update.store import Gradient, Part
-from pslab.tensors.update.vectors import dense, inside, mean, mean_over_users, outside
+from pslab.tensors.update.vectors import cuts, dense, inside, mean, mean_over_users, outside, radial_directional
+from pslab.tensors.workload.keyspace import Keyspace
+
+EMBEDDINGS = nn.Embedding, nn.EmbeddingBag  # whose rows move by themselves: a tensor of them has no one direction
 
 
 class StepAggregate(Protocol):
@@ -33,6 +40,10 @@ class StepAggregate(Protocol):
     def stated(self, turn: int) -> np.ndarray:
         """What is stated with the weights, for the rule, for push number `turn`."""
         return np.empty(0)
+
+    def answered(self, pull: Pull) -> None:
+        """A worker is sent the range."""
+        return
 
 
 class Vote(StepAggregate):
@@ -128,22 +139,66 @@ class Coefficients(Matrices):
         return [Entries(found.n, None, np.sign(found.values))]
 
 
-AGGREGATES = ("vote", "estimates", "factors", "coefficients")
+class Changes(StepAggregate):
+    """The mean of changes of the weights, each of which counts by the steps that its worker has taken since it was sent
+    the range; of some tensors the radial-directional average.
+
+    Source: Douillard et al. (arXiv 2604.21428, 2026)
+
+    Args:
+        tensors: those, as slices of the range.
+    """
+
+    def __init__(self, sync: Any, part: Part, tensors: Sequence[slice]) -> None:
+        self._sync, self._part, self._tensors, self.memory = sync, part, tuple(tensors), torch.empty(0)
+        self._sent: dict[int, int] = {}  # by worker: the iteration for which it was sent the range last
+
+    def answered(self, pull: Pull) -> None:
+        self._sent[pull.worker] = pull.iteration
+
+    def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+        if len(gradients) == 1:
+            return gradients
+        traits = traits_of(self._sync)
+        steps = [traits.gradients_before(push.iteration + 1) - traits.gradients_before(self._sent.get(push.worker, 0))
+                 - traits.overlap for push in step.pushes]  # fmt: skip
+        counted = by_steps(self._part, gradients, steps)
+        if not self._tensors:
+            return counted
+        found = dense(mean([inside(self._part, each) for each in counted]))
+        vectors = [dense(inside(self._part, each)) for each in gradients]
+        for tensor in self._tensors:
+            found[tensor] = radial_directional([vector[tensor] for vector in vectors], steps)
+        return [outside(found)]
 
 
-def named(prune: Any, quantize: Any) -> str:
-    """What the server makes of pushes by these rules, by name; "" if their mean."""
-    return rule_traits(prune).aggregate or quantization_traits(quantize).aggregate
+AGGREGATES = ("vote", "estimates", "factors", "coefficients", "changes")
 
 
-def at_server(prune: Any, quantize: Any, parts: Sequence[Part], frames: PushFrames, seed: int, dtype: torch.dtype
-              ) -> list[StepAggregate]:  # fmt: skip
-    """What the server keeps, of each range; empty if pushes are averaged."""
-    name = named(prune, quantize)
+def named(prune: Any, quantize: Any, sync: Any) -> str:
+    """What the server makes of pushes by these rules and this policy, by name; "" if their mean."""
+    return rule_traits(prune).aggregate or quantization_traits(quantize).aggregate or traits_of(sync).aggregate
+
+
+def at_server(
+    prune: Any, quantize: Any, sync: Any, parts: Sequence[Part], keyspace: Keyspace, module: nn.Module,
+    frames: PushFrames, seed: int,
+) -> list[StepAggregate]:  # fmt: skip
+    """What the server keeps, of each range; empty if pushes are averaged.
+
+    Args:
+        parts: the ranges of the model that `keyspace` and `module`, or a shell of it, describe.
+    """
+    name, dtype = named(prune, quantize, sync), keyspace.dtype
     if name == "vote":
         return [Vote(part) for part in parts]
     if name == "estimates":
         return [Estimates(part, dtype) for part in parts]
+    if name == "changes":
+        rows = {f"{path}.weight" for path, each in module.named_modules() if isinstance(each, EMBEDDINGS)}
+        tensors = [slice(slot.offset, slot.offset + slot.size) for slot in keyspace.parameters
+                   if getattr(sync, "average", "rda") == "rda" and slot.name not in rows]  # fmt: skip
+        return [Changes(sync, part, cuts(part, tensors)) for part in parts]
     if isinstance(frames, MatrixFrames) and name:
         made: Any = {"factors": Factors, "coefficients": Coefficients}[name]
         return [made(prune, part, own, seed, dtype) for part, own in zip(parts, frames.matrices, strict=True)]

@@ -76,6 +76,7 @@ def test_aggregates_of_pushes_are_the_same_on_every_engine(fleet: str, fields: d
     {"sync": "streaming:6,2,overlap=2,alpha=0.5"},
     {"sync": "streaming:4,1,overlap=1,merge=carry", "prune": "static:10%", "pull": "changed", "servers": 2},
     {"sync": "streaming:4,2,overlap=1", "quantize": "e3m0:residual=on", "servers": 2},
+    {"sync": "decoupled:6,2,overlap=2,quorum=2", "schedule": "linear"},  # a round, though the policy does not say so
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("fleet", ["local", pytest.param("loopback", marks=pytest.mark.slow)])
 def test_steps_that_follow_a_push_leave_the_same_bits_on_every_engine(fleet: str, fields: dict[str, Any]):

@@ -23,6 +23,8 @@ EXPECTED = {
     "local": Traits(1, rounds=True, method="average"),  # and it accumulates gradients
     "diloco": Traits(1, rounds=True, method="inner", changes=True),
     "streaming": Traits(1, rounds=True, method="inner", changes=True, rotation=Rotation(2), overlap=5),
+    "decoupled": Traits(method="inner", changes=True, aggregate="changes", counted=True, rotation=Rotation(2),
+                        overlap=2),
     "adiloco": Traits(method="inner", changes=True, counted=True),
     "easgd": Traits(1, rounds=True, method="elastic", changes=True),
     "average": Traits(1, rounds=True),  # until it is sized
@@ -35,7 +37,8 @@ EXPECTED = {
 def test_traits_of_the_policies(name):
     found = traits_of(build("sync", ROWS["sync"][name].example or name))
     assert replace(found, gradients_before=one_each, pushes=always, fetches=always, averages=never) == EXPECTED[name]
-    assert found.accumulates is (name in ("local", "diloco", "streaming", "adiloco", "easgd", "downpour", "admm"))
+    several = "local", "diloco", "streaming", "decoupled", "adiloco", "easgd", "downpour", "admm"
+    assert found.accumulates is (name in several)
 
 
 def test_defaults_and_options():

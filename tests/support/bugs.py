@@ -80,6 +80,7 @@ DSSP = "policies.sync.dssp"
 ELASTIC = "policies.sync.elastic"
 EAGER = "policies.sync.eager"
 BACKUP = "policies.sync.backup"
+DECOUPLED = "policies.methods.decoupled"
 DRIVER = "engines.server.driver:ServerDriver"
 ACCOUNTS = "engines.server.push_accounts:PushAccounts"
 OWN_STORE = "engines.server.store:OwnStore"
@@ -419,6 +420,21 @@ BUGS = [
     Bug("a round's pushes belong to the next one, too", BACKUP,
         "for worker, _ in waiting), (), ())", "for worker, _ in waiting), pushes, ())", "waits forever",
         policy="backup:0"),
+    Bug("a worker goes on before its push is merged", DECOUPLED,
+        "waiting if each[0] not in held", "waiting", "without its own push of 0", policy="decoupled:1,quorum=2"),
+    Bug("workers wait for each other on different fragments once another one has left", DECOUPLED,
+        "stuck or len", "len", "waits forever", policy="decoupled:2,2,quorum=2", workers=3, ranges=2, faults=("kill",)),
+    Bug("a push that waits for the next merge is stuck where a worker joins", DECOUPLED,
+        "workers == clocks.members else 0", "clocks.members else 0", "waits forever", policy="decoupled:2,2,quorum=2",
+        ranges=2, faults=("rejoin",), iterations=4),
+    Bug("a merge waits for more workers than there are", DECOUPLED,
+        "min(self.quorum, clocks.members)", "self.quorum", "waits forever", policy="decoupled:1,quorum=3"),
+    Bug("what is merged is merged once more", DECOUPLED,
+        "(Aggregate(tuple(sorted(pushes))),), ()", "(Aggregate(tuple(sorted(pushes))),), pushes", "which is not held",
+        policy="decoupled:1,quorum=1"),
+    Bug("a worker that left is released", DECOUPLED,
+        "waiting = without(waiting, worker)", "pass", "no worker asked for", policy="decoupled:1,quorum=2",
+        faults=("kill",)),
     Bug("the whole model's window counts nothing", SERVER,
         "moved = scope.complete.push(clock)", "moved = False", "the window of the whole model is wrong",
         policy="backup:1", ranges=2, iterations=1),

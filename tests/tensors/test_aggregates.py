@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pslab.config.spec import build
-from pslab.protocol.messages import Push
+from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Step
 from pslab.tensors.aggregates import Estimates, Vote, at_server, named
 from pslab.tensors.codec import Entries, prepare
 from pslab.tensors.matrices.frames import MatrixFrames, frames_of
 from pslab.tensors.pruning.pruner import Pruner
 from pslab.tensors.update.store import Part
+from pslab.tensors.update.vectors import inside, mean
 from pslab.tensors.workload.keyspace import Keyspace
 
 WHOLE = Part((slice(0, 3),))
+NONE, BSP, SHELL = build("quantize", "none"), build("sync", "bsp"), nn.Identity()
 
 
 def step(workers: int, turn: int = 0, aggregate: bool = True) -> Step:
@@ -83,14 +85,14 @@ def test_signs_of_coefficients_as_in_the_specification():
     for by, wanted in (("senders", [-1, -1, 1, 1]), ("all", [-1, -1, 1, 1])):
         rule = build("prune", f"demo:topk=1,chunk=4,by={by}")
         made = frames_of(build("quantize", "none"), rule, parts, keyspace)
-        (own,) = at_server(rule, build("quantize", "none"), parts, made, 0, torch.float32)
+        (own,) = at_server(rule, NONE, BSP, parts, keyspace, SHELL, made, 0)
         assert values(own.adjust(step(2), pushes)) == wanted
     pushes[1] = Entries(4, np.array([0, 1]), np.float32([0.1, -0.6]))
     both = [made.decoded(Entries(4, np.arange(4), np.float32([0.3, -c, 0, 0])), 0, 0).values for c in (0.3, 0.6)]
     assert np.sign(both[0]).tolist() != np.sign(both[1]).tolist()  # whose mean it is matters for this one
     for by, wanted in (("all", both[0]), ("senders", both[1])):
         rule = build("prune", f"demo:topk=1,chunk=4,by={by}")
-        (own,) = at_server(rule, build("quantize", "none"), parts, made, 0, torch.float32)
+        (own,) = at_server(rule, NONE, BSP, parts, keyspace, SHELL, made, 0)
         assert values(own.adjust(step(2), pushes)) == np.sign(wanted).tolist()
 
 
@@ -102,7 +104,7 @@ def test_an_averaged_factor_is_that_of_all_workers_and_comes_back_with_the_weigh
     rule, quantize, parts = build("prune", "powersgd:2"), build("quantize", "none"), [Part((slice(0, 240),))]
     made = frames_of(quantize, rule, parts, keyspace)
     assert isinstance(made, MatrixFrames)
-    (server,) = at_server(rule, quantize, parts, made, 0, torch.float64)
+    (server,) = at_server(rule, quantize, BSP, parts, keyspace, SHELL, made, 0)
     kept, buffer = [np.zeros(made.kept) for _ in range(workers)], memoryview(bytearray(made.largest(0)))
     residuals, factor, applied, total = np.zeros((workers, 240)), None, np.zeros(240), np.zeros(240)
     rng = np.random.default_rng(0)
@@ -130,11 +132,33 @@ def test_an_averaged_factor_is_that_of_all_workers_and_comes_back_with_the_weigh
         np.testing.assert_allclose(applied + residuals.mean(0), total, atol=1e-12)
 
 
+class Rows(nn.Module):
+    """Two weights of an embedding, and two of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(2, 1), nn.Linear(2, 1, bias=False)
+
+
+@pytest.mark.parametrize(("average", "layer"), [("mean", [2.25, 1]), ("rda", [3.08322072, 1.02774024])])
+def test_changes_count_by_the_steps_since_their_worker_was_sent_the_range(average, layer):
+    """Three exchanges of 4 steps, and one; those of an embedding have no one direction."""
+    sync, dense = build("sync", f"decoupled:4,overlap=0,average={average}"), build("prune", "none")
+    keyspace, parts = Keyspace.of(Rows()), [Part((slice(0, 4),))]
+    (own,) = at_server(dense, NONE, sync, parts, keyspace, Rows(), frames_of(NONE, dense, parts, keyspace), 0)
+    own.answered(Pull(0, 0, 3, 0))
+    own.answered(Pull(1, 0, 5, 0))
+    pushes = [torch.tensor([3.0, 0, 3, 0]), torch.tensor([0.0, 4, 0, 4])]
+    found = mean([inside(parts[0], each) for each in own.adjust(step(2, 5), pushes)])
+    np.testing.assert_allclose(found, [2.25, 1, *layer], rtol=1e-6)
+    assert own.adjust(step(1, 5), pushes[:1]) == pushes[:1]
+
+
 def test_rules_name_what_the_server_makes_of_their_pushes():
-    none = build("quantize", "none")
     texts = "none", "static:1%", "lowrank:2", "powersgd:2", "demo", "ef21:1%"
-    found = {text: named(build("prune", text), none) for text in texts}
+    found = {text: named(build("prune", text), NONE, BSP) for text in texts}
     assert found == {"none": "", "static:1%": "", "lowrank:2": "", "powersgd:2": "factors", "demo": "coefficients",
                      "ef21:1%": "estimates"}  # fmt: skip
-    assert {text: named(build("prune", "none"), build("quantize", text)) for text in ("sign", "signum", "efsign")} == {
-        "sign": "vote", "signum": "vote", "efsign": ""}  # fmt: skip
+    assert {text: named(build("prune", "none"), build("quantize", text), BSP)
+            for text in ("sign", "signum", "efsign")} == {"sign": "vote", "signum": "vote", "efsign": ""}  # fmt: skip
+    assert named(build("prune", "none"), NONE, build("sync", "decoupled:4")) == "changes"

@@ -110,17 +110,19 @@ def _check_matrices(run: Run, prune: Any, quantize: Any) -> None:
 def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
     """What the server keeps of its workers' pushes needs a push of each of them in each step."""
     rule, traits = policies["prune"], traits_of(policies["sync"])
-    name = aggregates.named(rule, policies["quantize"])
-    if name not in ("", *aggregates.AGGREGATES):
-        problem = f"has the aggregate {name!r}, which nothing computes; {nearest(name, aggregates.AGGREGATES)}"
-        raise ConfigError("prune", run.prune, problem)
+    for field, own in (("prune", rule_traits(rule).aggregate), ("sync", traits.aggregate),
+                       ("quantize", quantization_traits(policies["quantize"]).aggregate)):  # fmt: skip
+        if own not in ("", *aggregates.AGGREGATES):
+            problem = f"has the aggregate {own!r}, which nothing computes; {nearest(own, aggregates.AGGREGATES)}"
+            raise ConfigError(field, getattr(run, field), problem)
+    name = aggregates.named(rule, policies["quantize"], policies["sync"])
     if name and getattr(policies["sync"], "by", "workers") == "steps":
         problem = "counts pushes by their steps, and here the server makes more of them than a mean: use by=workers"
         raise ConfigError("sync", run.sync, problem)
     if name == "vote" and traits.changes:
         problem = "moves every weight by the whole outer_learning_rate, however little it has changed: use efsign"
         raise ConfigError("quantize", run.quantize, problem)
-    if name in ("", "vote"):
+    if name in ("", "vote", "changes"):
         return
     if name == "factors" and traits.rotation.fragments > 1:
         problem = "sends its two factors in turn, as fragments are sent in turn"

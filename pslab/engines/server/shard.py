@@ -37,8 +37,8 @@ class TensorShard:
         stated = [arena.tensor(own[methods.STATED], *job.layout.memories[methods.STATED][:2])
                   for own in job.layout.kept if methods.STATED in own]  # fmt: skip
         self._consensus = methods.at_server(job.sync, job.parts, weights, stated, job.layout.number(arena))
-        self._aggregates = aggregates.at_server(job.prune, job.quantize, job.parts, job.push_frames, job.run.seed,
-                                                job.layout.dtype)  # fmt: skip
+        self._aggregates = aggregates.at_server(job.prune, job.quantize, job.sync, job.parts, job.keyspace, job.shell,
+                                                job.push_frames, job.run.seed)  # fmt: skip
         self._held: HeldWeights | None = None
         if job.downlink is not None:
             workers = 0 if job.traits.rounds else job.run.workers
@@ -99,6 +99,8 @@ class TensorShard:
         An empty reply has none: 0.
         """
         pull, job, weights = reply.pull, self._job, self._store.weights
+        if self._aggregates:
+            self._aggregates[pull.range].answered(pull)
         if self._held is not None and job.downlink_frames is not None:
             if size := self._held.lay(reply, weights, job.downlink_frames, self._room(pull)):
                 return size

@@ -54,6 +54,7 @@ class Computing:
         alone = Applied(run.workers, 1, False, job.push_weight, 0, 0, 0)
         self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho, job.inner, job.layout.dtype,
                                         run.workers, job.parts)  # fmt: skip
+        self._reached, self._reaches = (kept or {}).get(methods.REACHED), 0
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
@@ -160,18 +161,24 @@ class Computing:
     def _course_of(
         self, iteration: int, steps: range, buffer: int, ahead: int, fetched: bool, counted: int = 0
     ) -> Course:
-        job, traits = self._job, self._job.traits
-        begin = counted if traits.counted else steps.start * job.run.workers
-        rates = [job.learning_rate(begin + step * job.run.workers) for step in range(len(steps))]
+        job, traits, late = self._job, self._job.traits, self._job.traits.overlap if iteration else 0
+        begin = counted if traits.counted else (steps.start + late) * job.run.workers
+        counts = [begin + (step - late) * job.run.workers for step in range(len(steps))]
+        if late and self._reached is not None:  # steps that follow a push go on from where the iteration before came to
+            counts[:late] = [int(self._reached) + step * job.run.workers for step in range(late)]
+        self._reaches = counts[-1] + job.run.workers
+        rates = [job.learning_rate(count) for count in counts]
         return Course(self._batches(steps, ahead), rates, lambda batch: self.gradient(batch, buffer), self._weights,
                       self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share, iteration,
-                      traits.overlap if iteration else 0)  # fmt: skip
+                      late)  # fmt: skip
 
     def commit(self) -> None:
         """Let the method keep the result of `iteration`; NonFinite if that is not finite."""
         if self._local.keeps:
             checked_finite(self._course.gradient)
             self._local.commit(self._course)
+            if self._reached is not None:
+                self._reached.fill_(self._reaches)
 
     def remembered(self) -> dict[str, dict[str, Any]]:
         """The state of the modules after the gradients so far, by name: buffers, and attributes of the user's layers.

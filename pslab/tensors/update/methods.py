@@ -33,6 +33,7 @@ from pslab.tensors.update.vectors import inside, mean_over_users, outside, scale
 AVERAGE, REPLICA, CONSENSUS, INNER, ELASTIC = METHODS = "average", "replica", "consensus", "inner", "elastic"
 TRAINING = INNER, ELASTIC  # whose workers train by an optimizer of their own
 STATED = "stated"  # the memory of scalars that the server reads
+REACHED = "reached"  # the memory of how many gradients of all workers a schedule had come to, before a push
 
 
 def memories(
@@ -45,7 +46,10 @@ def memories(
         return {"x": own, "u": own, STATED: KeptVector(4, torch.float64, scalars=True)}
     if traits.method == REPLICA and sync.n_fetch != sync.n_push:
         return {"accrued": KeptVector(size, dtype), "moved": KeptVector(size, dtype)}
-    return {} if inner is None else inner.memories(size, dtype) | own_weights(sync, size, dtype)
+    if inner is None:
+        return {}
+    reached = {REACHED: KeptVector(1, torch.float64, scalars=True)} if traits.counted and traits.overlap else {}
+    return inner.memories(size, dtype) | own_weights(sync, size, dtype) | reached
 
 
 def has_rho(sync: Any) -> bool:

@@ -73,6 +73,24 @@ def mean(vectors: Sequence[Vector]) -> Vector:
     return total if len(vectors) == 1 else scaled(total, 1 / len(vectors))
 
 
+def radial_directional(vectors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    """The weighted mean of the lengths of some vectors [n] in the weighted mean of their directions: float64 [n]. Where
+    the directions cancel, to less than 1e-12, the weighted mean of the vectors; of zeros zeros.
+
+    Source: Douillard et al. (arXiv 2604.21428, 2026)
+    """
+    own, shares = [vector.double() for vector in vectors], [weight / sum(weights) for weight in weights]
+    lengths = [float(torch.linalg.vector_norm(vector)) for vector in own]
+    direction, mean_vector = torch.zeros_like(own[0]), torch.zeros_like(own[0])
+    for vector, length, share in zip(own, lengths, shares, strict=True):
+        direction.add_(vector, alpha=share / length if length else 0.0)
+        mean_vector.add_(vector, alpha=share)
+    norm = float(torch.linalg.vector_norm(direction))
+    if norm < 1e-12:
+        return mean_vector
+    return direction * (sum(share * length for share, length in zip(shares, lengths, strict=True)) / norm)
+
+
 def dense(vector: Vector) -> torch.Tensor:
     """[size of the range], zero where an entry is absent."""
     return vector if isinstance(vector, torch.Tensor) else torch.from_numpy(vector.dense())

@@ -51,6 +51,7 @@ def test_every_module_has_seeded_bugs():
     assert set(modules) == {
         *(f"protocol.{name}" for name in ("window", "messages", "server", "store", "worker")),
         *(f"policies.sync.{name}" for name in ("bsp", "ssp", "asp", "backup", "eager", "dssp", "elastic")),
+        "policies.methods.decoupled",
     }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def drawn(seed: int, number: int, engine: str) -> Run:
         on_death = "continue"
     if draw.chance(0.2) and not sync.startswith("admm"):
         fields["servers"] = 2 if layered else draw.integer(2, 4)
-    if sync.startswith("diloco"):  # of a stream of their own, too
+    if sync.startswith(("diloco", "adiloco")):  # of a stream of their own, too
         fields |= _Draw(numpy_generator(seed, "chaos", engine, number, "fragments")).fragments(sync, fields)
     if engine == "local":  # of a stream of their own: the rest of a run does not depend on them
         more = _Draw(numpy_generator(seed, "chaos", engine, number, "kept"))
@@ -91,12 +91,14 @@ class _Draw:
                          f"admm:{1 + small}")  # fmt: skip
 
     def fragments(self, sync: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """DiLoCo as it was drawn, or by fragments of the model's two layers, or with steps that follow a push."""
+        """DiLoCo, in rounds or not, as it was drawn, or by fragments of the model's two layers, or with steps that
+        follow a push."""
         if self.chance(0.4):
             return {"sync": sync}
         fragments, steps = self.pick(1, 2, 2), self.integer(1, 5)
         merge = self.pick("mix", "mix,alpha=0.5", "replace", "carry")
-        found = f"streaming:{fragments * steps},{fragments},overlap={self.integer(0, steps)},merge={merge}"
+        found = f"{fragments * steps},{fragments},overlap={self.integer(0, steps)},merge={merge}"
+        found = f"decoupled:{found},quorum={self.integer(1, 5)}" if sync.startswith("a") else f"streaming:{found}"
         servers = fields.get("servers", 1)
         return {"sync": found, "servers": servers if fragments == 1 else min(servers, fragments)}
 

@@ -63,6 +63,7 @@ def test_reserved_colours_never_change():
         "bsp": "#004488", "ssp": "#DDAA33", "asp": "#BB5566", "dssp": "#00A08A", "elastic": "#7FC4F0",
         "eager": "#661133", "local": "#7A6A00", "backup": "#8877CC", "average": "#AACC88", "downpour": "#AA00EE",
         "admm": "#6600AA", "diloco": "#FF4B4B", "streaming": "#769C55", "adiloco": "#8F4B82", "easgd": "#334400",
+        "decoupled": "#F078C3",
     }  # fmt: skip
     assert len({row.marker for row in ROWS["sync"].values()}) == len(ROWS["sync"])
 
