@@ -36,11 +36,12 @@ COMPRESSORS = {
     "powersgd": Case("powersgd:2,after=1", "fp16", optimizer=DECAY),
     "demo": Case("demo:topk=4,chunk=16", optimizer=DECAY),
     "ef21": Case("ef21:5%", optimizer=DECAY),
+    "sketch": Case("sketch:cols=100", "fp16", optimizer=DECAY),
 }
 IN_PIECES = replace(COMPRESSORS["static, then qsgd"], bucket_mb=0.002)  # 1,930 numbers in several buckets
 STOPPED = {f"{name}, stopped": replace(COMPRESSORS[name], stopped=3)
            for name in ("static", "dgc", "static, then qsgd", "signum", "dynamic", "powersgd", "demo",
-                        "ef21")}  # fmt: skip
+                        "ef21", "sketch")}  # fmt: skip
 OTHERS = {"in pieces": IN_PIECES, "single": replace(IN_PIECES, dtype=torch.float32),
           "broken": replace(COMPRESSORS["static"], broken=2)}  # fmt: skip
 

@@ -20,7 +20,7 @@ FACTOR = Bounds(at_least=0, at_most=1e6)
 #: What a rule's selection takes, in `select_s`; "own squares" is added for a rate that divides gradients at the worker.
 SELECT_FACTORS = {"none": 0.0, "static": 1.0, "std": 1.6, "dynamic": 2.3, "dgc": 1.4, "range": 1.5,
                   "threshold": 1.0, "randomk": 20.0, "adaq": 20.0, "lowrank": 6.0, "powersgd": 4.0, "demo": 60.0,
-                  "ef21": 1.5, "own squares": 0.75}  # fmt: skip
+                  "sketch": 60.0, "ef21": 1.5, "own squares": 0.75}  # fmt: skip
 #: What applying a dense and a sparse push takes, in `apply_s`: by what a rate keeps at the server, and by optimizer.
 APPLY_FACTORS = {"versions": (1.2, 1.0), "squares": (3.2, 1.6), "directions": (4.9, 3.1), "sgd": (2.2, 6.8),
                  "adam": (5.1, 22.0), "adamw": (5.4, 22.0), "adagrad": (3.3, 13.0), "rmsprop": (3.7, 13.0),

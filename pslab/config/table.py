@@ -161,6 +161,8 @@ ROWS = _table(
         example="powersgd:2", label="PowerSGD, rank {rank}"),
     Row("prune", "demo", "pslab.tensors.matrices.demo:DeMo", source="Peng et al. (arXiv 2024)",
         label="DeMo, {topk} of a chunk"),
+    Row("prune", "sketch", "pslab.tensors.matrices.sketch:CountSketch", source="Rothchild et al. (ICML 2020)",
+        example="sketch:cols=1000", label="count sketch, {cols} buckets"),
     Row("prune", "ef21", "pslab.tensors.pruning.rules:EF21", source="Richtárik et al. (NeurIPS 2021)",
         example="ef21:1%", label="EF21 {fraction:%}"),
 

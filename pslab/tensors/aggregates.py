@@ -1,4 +1,5 @@
-"""What a server makes of the pushes of a step, where that is not their mean: votes, estimates, factors, coefficients.
+"""What a server makes of the pushes of a step, where that is not their mean: votes, estimates, factors, coefficients,
+sketches, and changes that are averaged in another way.
 
 A pruning or quantization rule names its own by `aggregate`, or else the policy does.
 """
@@ -21,11 +22,13 @@ from pslab.tensors.matrices.frames import Matrix, MatrixFrames
 from pslab.tensors.pruning.rules import rule_traits
 from pslab.tensors.quantize.push_frames import PushFrames
 from pslab.tensors.quantize.rules import quantization_traits
+from pslab.tensors.selection import select
 from pslab.tensors.update.methods import by_steps
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import cuts, dense, inside, mean, mean_over_users, outside, radial_directional
 from pslab.tensors.workload.keyspace import Keyspace
 
+NOTHING = np.empty(0)  # is kept of a matrix beside a sketch
 EMBEDDINGS = nn.Embedding, nn.EmbeddingBag  # whose rows move by themselves: a tensor of them has no one direction
 
 
@@ -139,6 +142,31 @@ class Coefficients(Matrices):
         return [Entries(found.n, None, np.sign(found.values))]
 
 
+class Sketches(Matrices):
+    """The largest estimated entries of an error, which with the momentum behind it is a sketch, as pushes are.
+
+    Source: Rothchild et al. (ICML 2020)
+    """
+
+    def __init__(self, rule: Any, part: Part, matrices: Sequence[Matrix], seed: int, dtype: torch.dtype) -> None:
+        super().__init__(rule, part, matrices, seed, dtype)
+        (self._own,) = matrices
+        self.memory = torch.zeros(2 * self._own.values(rule, 0), dtype=torch.float64)  # momentum and error
+
+    def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+        turn, (momentum, error) = step.pushes[0].iteration, self.kept.reshape(2, -1)
+        pushed = dense(mean([inside(self._part, gradient) for gradient in gradients])).numpy()
+        momentum *= self._rule.decay
+        momentum += pushed
+        error += momentum
+        found = torch.from_numpy(self._own.decode(self._rule, error, turn, NOTHING, self._seed))
+        indices = select.top(found, min(self._rule.applied, len(found)))
+        values = found[indices].numpy().astype(pushed.dtype)
+        applied = Entries(len(found), indices.numpy(), values)
+        error -= self._own.encode(self._rule, applied.dense(), turn, NOTHING, self._seed, 0)[0]
+        return [applied]
+
+
 class Changes(StepAggregate):
     """The mean of changes of the weights, each of which counts by the steps that its worker has taken since it was sent
     the range; of some tensors the radial-directional average.
@@ -172,7 +200,7 @@ class Changes(StepAggregate):
         return [outside(found)]
 
 
-AGGREGATES = ("vote", "estimates", "factors", "coefficients", "changes")
+AGGREGATES = ("vote", "estimates", "factors", "coefficients", "sketches", "changes")
 
 
 def named(prune: Any, quantize: Any, sync: Any) -> str:
@@ -200,6 +228,6 @@ def at_server(
                    if getattr(sync, "average", "rda") == "rda" and slot.name not in rows]  # fmt: skip
         return [Changes(sync, part, cuts(part, tensors)) for part in parts]
     if isinstance(frames, MatrixFrames) and name:
-        made: Any = {"factors": Factors, "coefficients": Coefficients}[name]
+        made: Any = {"factors": Factors, "coefficients": Coefficients, "sketches": Sketches}[name]
         return [made(prune, part, own, seed, dtype) for part, own in zip(parts, frames.matrices, strict=True)]
     return []

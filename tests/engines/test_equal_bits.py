@@ -66,6 +66,7 @@ def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: Sequence[
     {"prune": "demo:topk=4,chunk=16", "servers": 3, "ranges": "layers:400"},
     {"prune": "powersgd:2", "sync": "diloco:2"}, {"downlink": "static:20%+int8", "servers": 2, "ranges": "layers:400"},
     {"downlink": "efsign", "sync": "local:2", "prune": "static:5%"},
+    {"prune": "sketch:cols=30", "servers": 2, "ranges": "layers:400", "pull": "changed"},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("fleet", ["local", "loopback"])
 def test_aggregates_of_pushes_are_the_same_on_every_engine(fleet: str, fields: dict[str, Any]):

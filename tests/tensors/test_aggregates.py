@@ -155,10 +155,10 @@ def test_changes_count_by_the_steps_since_their_worker_was_sent_the_range(averag
 
 
 def test_rules_name_what_the_server_makes_of_their_pushes():
-    texts = "none", "static:1%", "lowrank:2", "powersgd:2", "demo", "ef21:1%"
+    texts = "none", "static:1%", "lowrank:2", "powersgd:2", "demo", "ef21:1%", "sketch:cols=9"
     found = {text: named(build("prune", text), NONE, BSP) for text in texts}
     assert found == {"none": "", "static:1%": "", "lowrank:2": "", "powersgd:2": "factors", "demo": "coefficients",
-                     "ef21:1%": "estimates"}  # fmt: skip
+                     "ef21:1%": "estimates", "sketch:cols=9": "sketches"}  # fmt: skip
     assert {text: named(build("prune", "none"), build("quantize", text), BSP)
             for text in ("sign", "signum", "efsign")} == {"sign": "vote", "signum": "vote", "efsign": ""}  # fmt: skip
     assert named(build("prune", "none"), NONE, build("sync", "decoupled:4")) == "changes"

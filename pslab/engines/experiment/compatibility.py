@@ -21,6 +21,10 @@ from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 
+#: Why an aggregate steps by gradients, and has no other momentum.
+MOMENTA = {"coefficients": "keeps its momentum at the workers, and the server steps by signs of gradients",
+           "sketches": "keeps its momentum in the server's sketch"}  # fmt: skip
+
 
 def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
     """Refuse what cannot be run together.
@@ -100,8 +104,11 @@ def _check_matrices(run: Run, prune: Any, quantize: Any) -> None:
         return
     if run.codec not in ("auto", "dense"):
         raise ConfigError("codec", run.codec, f"prune={run.prune!r} sends no entries with positions: use codec='auto'")
-    if run.pull != "whole":
+    changes_few = rule_traits(prune).aggregate == "sketches" and run.pull == "changed"
+    if run.pull != "whole" and not changes_few:
         raise ConfigError("pull", run.pull, f"prune={run.prune!r} changes all weights in each step: use pull='whole'")
+    if changes_few and run.engine == "timing":
+        raise ConfigError("pull", run.pull, "without tensors nobody knows which weights a step changes: use whole")
     if quantization_traits(quantize).draws:
         problem = f"draws its roundings, whose errors prune={run.prune!r} would add up in its residual"
         raise ConfigError("quantize", run.quantize, f"{problem}: use none, or a rule such as fp16 or int8")
@@ -131,9 +138,9 @@ def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
         able = ", ".join(name for name, row in ROWS["sync"].items() if getattr(row.load(), "rounds", False))
         problem = "needs a push of every worker in each step, and this policy's steps are no rounds"
         raise ConfigError("prune", run.prune, f"{problem}: use sync: {able}, or another rule, such as static")
-    if name == "coefficients" and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
-        problem = "keeps its momentum at the workers, and the server steps by signs of gradients: use optimizer='sgd'"
-        raise ConfigError("prune", run.prune, f"{problem}, and no policy that pushes changes of the weights")
+    if name in MOMENTA and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
+        problem = f"{MOMENTA[name]}: use optimizer='sgd', and no policy that pushes changes of the weights"
+        raise ConfigError("prune", run.prune, problem)
     here = run.on_death == "restart" and run.engine == run.fleet == "local" and run.device == "cpu"
     if name == "estimates" and run.on_death != "stop" and not here:
         problem = f"prune={run.prune!r} keeps at the server what a dead worker has sent, and its successor forgets it"

@@ -1,1 +1,1 @@
-"""Pushes of whole matrices in another form: thin factors, or coefficients; rules in `lowrank` and `demo`, frames."""
+"""Pushes of whole matrices in another form: thin factors, coefficients or sketches; rules and frames."""

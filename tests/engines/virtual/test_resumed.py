@@ -49,7 +49,8 @@ FAST: list[dict[str, Any]] = [
     {"sync": "asp", "downlink": "int8", "cluster": MOVES},
     {"sync": "bsp", "downlink": "static:5%+fp16"},
     {"sync": "eager", "downlink": "qsgd:4,residual=on"},
-    *({"sync": "bsp", "prune": prune} for prune in ("powersgd:2", "ef21:5%", "demo:topk=4,chunk=16")),
+    *({"sync": "bsp", "prune": prune} for prune in ("powersgd:2", "ef21:5%", "demo:topk=4,chunk=16",
+                                                       "sketch:cols=100")),
 ]  # fmt: skip
 SLOW: list[dict[str, Any]] = [
     *({"sync": row.small or row.example or row.name, **PRUNED} for row in ROWS["sync"].values() if row.name != "admm"),
@@ -61,7 +62,7 @@ SLOW: list[dict[str, Any]] = [
       for more in ({}, PRUNED)),
     *({"sync": "asp", "rate": row.example or row.name, **PRUNED} for row in ROWS["rate"].values()),
     *({"sync": "asp", "prune": row.example or row.name, "pull": "changed"} for row in ROWS["prune"].values()
-      if row.name not in ("range", "lowrank", "powersgd", "ef21", "demo")),
+      if row.name not in ("range", "lowrank", "powersgd", "ef21", "demo", "sketch")),
     *({"sync": "asp", "quantize": row.example or row.name} for row in ROWS["quantize"].values()),
     {"sync": "asp", "on_nonfinite": "skip"},
     *PORTABLE,

@@ -44,6 +44,7 @@ LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_s
      {"prune": "lowrank:1", "sync": "asp", "ranges": "layers:400", "cluster": LINK},
      {"prune": "powersgd:2,after=2", "quantize": "fp16", "cluster": THIN, "sync": "local:2"},
      {"prune": "demo:topk=4,chunk=16", "cluster": LAB},
+     {"prune": "sketch:cols=30", "ranges": "layers", "cluster": LINK},
      {"prune": "lowrank:1", "sync": "streaming:4,2", "cluster": THIN},
      {"prune": "static:5%", "codec": "coordinates", "sync": "streaming:4,2", "cluster": THIN},
      {"prune": "static:5%", "codec": "bitmap", "sync": "local:3", "cluster": LAB, "optimizer": "sgd:momentum=0.5"}],

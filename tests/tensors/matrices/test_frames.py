@@ -19,7 +19,8 @@ from pslab.tensors.update.store import Part
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
 
-RULES = ("lowrank:2", "powersgd:2", "demo:topk=3,chunk=4", "lowrank:1,square=on", "powersgd:1,after=1")
+RULES = ("lowrank:2", "powersgd:2", "demo:topk=3,chunk=4", "lowrank:1,square=on", "powersgd:1,after=1",
+         "sketch:cols=20,rows=3")  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +55,7 @@ def written(made: MatrixFrames, entries: Entries, index: int = 0, turn: int = 0,
     ("mlp", "lowrank:4", (68_064, 68_064)), ("mlp", "lowrank:1", (21_672, 21_672)), ("mlp", "demo", (52_308, 52_308)),
     ("mlp", "powersgd:1", (24 + 4 * 3866, 24 + 4 * 3092)), ("mlp", "none", (3_729_472, 3_729_472)),
     ("gpt:64", "lowrank:4", (41_240, 41_240)), ("gpt:64", "lowrank:1", (11_288, 11_288)),
-    ("gpt:64", "demo", (6_552, 6_552)),
+    ("gpt:64", "demo", (6_552, 6_552)), ("mlp", "sketch:rows=5,cols=1000", (20_024, 20_024)),
 ])  # fmt: skip
 def test_a_push_of_a_model_is_as_long_as_its_rule_says(model: str, prune: str, sizes: tuple[int, int]):
     keyspace = Keyspace.of(build_model(model, 0))
@@ -78,13 +79,14 @@ def test_what_is_read_is_what_the_rule_makes_of_each_matrix(prune: str, quantize
     kept = np.random.default_rng(3).standard_normal(whole.kept).astype(np.float32)
     frame = written(whole, entries, turn=turn, kept=kept.copy())
     found = whole.sent(frame, 0, turn, kept=kept).values
-    if "square" not in prune:
+    one = "square" in prune or "sketch" in prune  # matrix of all tensors of a range
+    if not one:
         cut = frames(prune, keyspace, 260, quantize=quantize)  # of a layer each
         edges = [0, 260, keyspace.size]
         for index, (start, stop) in enumerate(pairwise(edges)):
             own = written(cut, Entries(stop - start, None, entries.values[start:stop]), index, turn, kept.copy())
             assert np.array_equal(cut.sent(own, index, turn, kept=kept).values, found[start:stop])
-    if quantize == "none" and "demo" not in prune and "square" not in prune:
+    if quantize == "none" and "demo" not in prune and not one:
         assert np.array_equal(found[240:260], entries.values[240:260])  # a vector is sent as it is
         assert not np.array_equal(found[:240], entries.values[:240])
 
