@@ -15,7 +15,8 @@ from pslab.config.table import ROWS
 from pslab.lab.judge.verdict import judge
 
 POLICIES = [row.small or row.example or name for name, row in ROWS["sync"].items()]
-FEW = {"local:8", "admm:2", "average:0.1", "easgd:2"}  # workers that push a few times in a run, and mostly wait
+# workers that push a few times in a run, and mostly wait
+FEW = {"local:8", "admm:2", "average:0.1", "easgd:2", "diloco:2", "adiloco:2"}
 LINKS = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
 FAULTS: dict[str, list[dict[str, Any]]] = {
     "duplicates": [{"what": "duplicate", "probability": 1.0}],
