@@ -82,7 +82,7 @@ def claim(
         why = "it is made for other parameters"
     elif not all(result.emulation_ok for result in found):
         why = "the machine did not keep up with the emulated cluster"
-    holds = None if why else low <= value <= high
+    holds = None if why else bool(low <= value <= high)  # a bound may be a number of NumPy
     made = Claim(text.format(value=_Number(value)), value, bounds, holds, why, basis(found))
     journal.note(claim={"text": made.text, "value": value, "bounds": bounds, "holds": holds, "why": why})
     if holds is False:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import handmade
+import numpy as np
 import pytest
 
 from pslab.config.run import Run
@@ -63,9 +65,10 @@ def test_a_claim_without_a_bound_is_refused():
         claim(TEXT, 0.5)
 
 
-def test_the_batch_reads_claims_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("number", [float, np.float64])
+def test_the_batch_reads_claims_from_the_journal(number: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(journal.JOURNAL, str(tmp_path / "journal"))
-    claim("A {value:g}", 2, at_most=1)
+    claim("A {value:g}", number(2), at_most=number(1))
     assert journal.entries(tmp_path / "journal") == [
         {"claim": {"text": "A 2", "value": 2.0, "bounds": "at most 1", "holds": False, "why": ""}}]  # fmt: skip
 
