@@ -30,7 +30,7 @@ from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
 from pslab.lab.records.units import SPACE
-from pslab.lab.runs.calibrate import ROUNDS, calibrated, measure_links
+from pslab.lab.runs.calibrate import MEASURED, ROUNDS, calibrated, measure_links
 from pslab.lab.runs.grid import alone
 from pslab.lab.runs.run import sweep
 
@@ -156,10 +156,10 @@ class _Asking:
         short = base.but(engine="local", pushes=budget, eval_every=budget, evaluate="after", seconds=None,
                          target_accuracy=None, target_held=False, dilation=1, cluster=FREE)  # fmt: skip
         self._shown.say("what computing and messages cost on this machine")
-        (result,) = self._swept([short], results=self._place, progress=False)
-        self._notes.append(f"costs as measured on this machine by {result.digest}")
+        short_runs = self._swept([short, *_pruned(short)], results=self._place, progress=False)
+        self._notes.append(f"costs as measured on this machine by {' and '.join(each.digest for each in short_runs)}")
         links = {} if base.fleet == "local" else measure_links(base).cluster()
-        return base.but(**plain, cluster={**calibrated(result), **links, **given})
+        return base.but(**plain, cluster={**_costs(*map(calibrated, short_runs)), **links, **given})
 
     def advice(self, space: Any) -> Advice:
         """See `advise`."""
@@ -391,3 +391,24 @@ class _Asking:
         if not math.isfinite(needed):
             return Results([])
         return self._sweep([self._run(ALONE, rate, seed) for seed in seeds], ALONE)
+
+
+def _pruned(dense: Run) -> list[Run]:
+    """The same run with short pushes and answers, which cost what dense ones do not; none if it has such, or cannot."""
+    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+
+    run = dense.but(prune="static:1%", pull="changed")
+    try:
+        resolve(run)
+    except ConfigError:
+        return []
+    return [run] if dense.prune == FIELDS["prune"].default else []
+
+
+def _costs(first: Mapping[str, Any], pruned: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The costs of dense gradients, and those that only pruned ones have."""
+    if pruned is None:
+        return {**first}
+    own = {name: pruned[name] for name in MEASURED.values() if name in pruned}
+    found_s = max(0.0, pruned.get("serve_s", 0.0) - first.get("serve_s", 0.0))  # beyond an answer as it lies
+    return {**first, **own, **({"find_s": found_s} if found_s else {})}
