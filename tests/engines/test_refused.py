@@ -127,7 +127,7 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({"prune": "ef21:1%", "sync": "backup:1"}, "needs a push of every worker in each step", "prune"),
         ({"prune": "sketch:cols=9", "sync": "asp"}, "needs a push of every worker in each step", "prune"),
         ({"prune": "sketch:cols=9", "sync": "decoupled:4"}, "this policy's steps are no rounds", "prune"),
-        ({"prune": "sketch:cols=9", "optimizer": "sgd:momentum=0.9"}, "its momentum in the server's sketch", "prune"),
+        ({"prune": "sketch:cols=9", "optimizer": "sgd:momentum=0.9"}, "momentum of its own at the server", "prune"),
         ({"prune": "sketch:cols=9", "sync": "diloco:2"}, "no policy that pushes changes of the weights", "prune"),
         ({"prune": "sketch:cols=9", "pull": "changed", "engine": "timing", "cluster": "lab"}, "use whole", "pull"),
         ({"prune": "sketch:cols=9,rows=0"}, "from 1 to 99", "prune"),

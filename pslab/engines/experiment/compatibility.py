@@ -23,7 +23,7 @@ from pslab.tensors.update.store import Part
 
 #: Why an aggregate steps by gradients, and has no other momentum.
 MOMENTA = {"coefficients": "keeps its momentum at the workers, and the server steps by signs of gradients",
-           "sketches": "keeps its momentum in the server's sketch"}  # fmt: skip
+           "sketches": "has a momentum of its own at the server"}  # fmt: skip
 
 
 def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
@@ -335,7 +335,7 @@ def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
         problem = "a worker's weights and those of the center would change places: use two workers, or beta below 1"
         raise ConfigError("sync", run.sync, problem)
     if not resolve_optimizer(run.optimizer).plain_sgd:
-        raise ConfigError("optimizer", run.optimizer, "the center moves by the elastic force alone: use sgd, and inner")
+        raise ConfigError("optimizer", run.optimizer, "the center moves by the workers' forces alone: use sgd")
 
 
 def _goes_on(sync: Any) -> bool:

@@ -86,7 +86,7 @@ def test_the_state_of_a_workers_optimizer_is_kept_with_its_weights():
 
 @pytest.mark.parametrize(("fields", "problem"), [
     ({"workers": 1, "sync": "easgd:2,beta=1"}, "weights and those of the center would change places"),
-    ({"sync": "easgd:2", "optimizer": "sgd:momentum=0.9"}, "elastic force alone: use sgd"),
+    ({"sync": "easgd:2", "optimizer": "sgd:momentum=0.9"}, "forces alone: use sgd"),
     ({"sync": "easgd:2,beta=1.5"}, "a number above 0 and at most 1"),
     ({"sync": "easgd:2,beta=0"}, "a number above 0 and at most 1"),
     ({"sync": "easgd:2", "rate": "dynsgd"}, "rate"),
