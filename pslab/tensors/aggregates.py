@@ -187,7 +187,7 @@ class Changes(StepAggregate):
     def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
         if len(gradients) == 1:
             return gradients
-        traits = traits_of(self._sync)
+        traits = traits_of(self._sync)  # of methods, which a checkpoint does not take: it is read anew
         steps = [traits.gradients_before(push.iteration + 1) - traits.gradients_before(self._sent.get(push.worker, 0))
                  - traits.overlap for push in step.pushes]  # fmt: skip
         counted = by_steps(self._part, gradients, steps)

@@ -397,12 +397,14 @@ def _pruned(dense: Run) -> list[Run]:
     """The same run with short pushes and answers, which cost what dense ones do not; none if it has such, or cannot."""
     from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
 
+    if dense.prune != FIELDS["prune"].default:
+        return []
     run = dense.but(prune="static:1%", pull="changed")
     try:
         resolve(run)
     except ConfigError:
         return []
-    return [run] if dense.prune == FIELDS["prune"].default else []
+    return [run]
 
 
 def _costs(first: Mapping[str, Any], pruned: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def candidates(
                   if name not in (*TUNED, *STOPS) and (value := getattr(run, name)) != getattr(base, name)}  # fmt: skip
         if other := [name for name in GIVEN if name in fields]:
             raise ConfigError("space", run, f"its {other[0]} is not the base's: a candidate is a policy")
-        for name in KINDS.keys() & fields.keys():
+        for name in filter(KINDS.__contains__, fields):
             spec.resolve(name, fields[name])  # a slip in one name is no policy that cannot run with the base
         if fields not in found.values():
             axes = [str(plain(value)) for name, value in (points or [{}])[0].items() if name not in (*TUNED, CHOICE)]

@@ -179,14 +179,14 @@ def sentence(table: pd.DataFrame) -> str:
     most = max(whole, table.attrs["winner_need"])
     if abs(total) < SAME * whole:
         return f"{merit.same} {table.attrs['default']}: after {merit.text(whole, most)}"
-    with_it, against = (_told(table, sign, most) for sign in ((-1, 1) if total < 0 else (1, -1)))
+    pieces = _with_one_wait(table)
+    with_it, against = (_told(pieces, sign, most) for sign in ((-1, 1) if total < 0 else (1, -1)))
     found = f"{merit.text(abs(total), most)} {merit.less if total < 0 else merit.more}: {', '.join(with_it)}"
     return found + (f"; {'paid with' if total < 0 else 'in return for'} {', '.join(against)}" if against else "")
 
 
 def _told(table: pd.DataFrame, sign: int, most: float) -> list[str]:
     """The largest pieces of one sign, in words."""
-    table = _with_one_wait(table)
     own = table[sign * table.difference > 0]
     least = max(TELLING * own.difference.abs().sum(), SAME * most)
     largest = own[own.difference.abs() >= least].sort_values("difference", key=abs, ascending=False, kind="stable")
