@@ -16,6 +16,7 @@ from pslab.tensors.compiling import read_only
 from pslab.tensors.finite import NonFinite
 
 Array = NDArray[Any]
+SINGLE = np.dtype(np.float32)
 
 Residual = Annotated[bool, "whether what the code loses is added to the next gradient"]
 Block = Annotated[int, Bounds(at_least=0), "entries that share a scale; 0: all of a tensor"]
@@ -25,6 +26,7 @@ class Coded(ABC):
     """A rule whose code is some float32 scales, and then symbols of `width` bits each, lowest bits first, filled up to
     a byte with zeros. There is a symbol for each value, and symbols are below `levels`."""
 
+    direct: ClassVar[bool] = True
     residual: bool
     signed: ClassVar[bool] = False  #: whether scales may be negative
 
@@ -56,11 +58,11 @@ class Coded(ABC):
 
     @abstractmethod
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        """The scales and the symbols of v."""
+        """The scales and the symbols of v, float32 or float64."""
 
     @abstractmethod
-    def values(self, scales: Array, code: Array, n: int) -> Array:
-        """The values of n packed symbols.
+    def values(self, scales: Array, code: Array, out: Array) -> None:
+        """Write the values of packed symbols.
 
         Raises:
             FrameError: a symbol that there is not.
@@ -71,8 +73,8 @@ class Coded(ABC):
         scales, symbols = self.quantize(v, *more)
         return np.concatenate([scales.astype("<f4").view(np.uint8), packed(symbols, self.width)])
 
-    def decode(self, code: Array, n: int) -> Array:
-        """The values of a code."""
+    def decode(self, code: Array, n: int, out: Array | None = None) -> Array:
+        """The n values of a code, in `out`, float32 or float64, if it is given."""
         if len(code) != self.bounds(n)[0]:
             raise FrameError(f"a code of {n} values takes {self.bounds(n)[0]} bytes, not {len(code)}")
         split = 4 * self.scales(n)
@@ -82,7 +84,9 @@ class Coded(ABC):
         used = self.symbols(n) * self.width % 8
         if used and code[-1] >> used:
             raise FrameError("bits behind the last symbol that are not 0")
-        return self.values(scales, code[split:], n)
+        found = np.empty(n) if out is None else out
+        self.values(scales, code[split:], found)
+        return found
 
 
 class Tabled(Coded):
@@ -101,14 +105,12 @@ class Tabled(Coded):
         """By which the values are divided at last."""
         return 1.0
 
-    def values(self, scales: Array, code: Array, n: int) -> Array:
-        table, found = np.zeros(1 << self.width), np.empty(n)
+    def values(self, scales: Array, code: Array, out: Array) -> None:
+        table, symbols = np.zeros(1 << self.width), unpacked(code, self.width, len(out))
         table[: self.levels] = self.table(scales)
-        factors, block = self.blocks(scales, n)
-        highest = loops().read(read_only(code), self.width, table, factors, block, self.divisor, found)
-        if highest >= self.levels:
-            raise FrameError(f"a symbol of {highest}, of {self.levels} that there are")
-        return found
+        check_symbols(symbols, self.levels)
+        factors, block = self.blocks(scales, len(out))
+        loops(out.dtype).tabled(symbols, factors, block, table, self.divisor, limit(out), out)
 
 
 class Blockwise(Coded):
@@ -124,27 +126,23 @@ class Blockwise(Coded):
         return scales, self.block or n
 
     def largest(self, v: Array) -> Array:
-        """The largest magnitude of each block."""
-        found = np.empty(self.scales(len(v)))
-        if len(found) == 1:
-            return np.abs([max(v.max(), -v.min())])
-        loops().largest(v, self.block, found)
-        return found
+        """The largest magnitude of each block, as float64."""
+        bits = v.view(f"u{v.itemsize}")
+        found = np.empty(self.scales(len(v)), bits.dtype)
+        magnitude = bits.dtype.type(np.iinfo(bits.dtype).max >> 1)
+        loops(v.dtype).largest(read_only(bits), magnitude, self.block or len(v), found)
+        return found.view(v.dtype).astype(np.float64)
 
     def of_blocks(self, reduce: np.ufunc, v: Array) -> Array:
-        """A reduction of each block."""
-        found: Array = reduce.reduceat(v, np.arange(0, len(v), self.block or len(v)))
+        """A reduction of each block, as float64."""
+        found: Array = reduce.reduceat(v, np.arange(0, len(v), self.block or len(v))).astype(np.float64)
         return found
 
-    def each(self, scales: Array, n: int) -> Array:
-        """The scale of each of n values; the only one, if all share it."""
-        return scales if len(scales) == 1 else np.repeat(scales, self.block)[:n]
-
-    def over(self, v: Array, scales: Array) -> Array:
-        """Values divided by their scale: 0 where that is 0."""
-        found = np.empty(len(v))
-        loops().over(v, scales, self.block or len(v), found)
-        return found
+    def scaled(self, loop: str, v: Array, scales: Array, *more: Any) -> Array:
+        """The symbols (uint8) that a loop makes of values by the scales of their blocks."""
+        symbols, by = np.empty(len(v), np.uint8), np.where(scales > 0, scales, np.inf)
+        getattr(loops(v.dtype), loop)(read_only(v), by, self.block or len(v), *more, symbols)
+        return symbols
 
 
 def single(x: Any) -> Array:
@@ -167,27 +165,49 @@ def finite(numbers: Array) -> Array:
     return numbers.astype(np.float64)
 
 
+def limit(v: Array) -> float:
+    """The largest finite number of a vector's dtype."""
+    return float(np.finfo(v.dtype).max)
+
+
 @cache
-def loops() -> ModuleType:
-    """The compiled loops, ready."""
+def loops(dtype: np.dtype[Any] = SINGLE) -> ModuleType:
+    """The compiled loops, ready for values of this dtype."""
     from pslab.tensors.quantize import loops as compiled  # late, because numba's import takes a third of a second
 
-    compiled.warm()
+    compiled.warm(dtype)
     return compiled
 
 
 def packed(symbols: Array, width: int) -> Array:
     """Symbols as `width` bits each, lowest first, filled up to a byte with zeros: uint8."""
     if width == 16:
-        return symbols.astype("<u2").view(np.uint8)
+        return symbols.astype("<u2", copy=False).view(np.uint8)
     if width == 1:
-        return np.packbits(symbols.astype(bool), bitorder="little")
-    symbols = symbols.astype(np.uint8)
+        return np.packbits(symbols.astype(bool, copy=False), bitorder="little")
+    symbols = symbols.astype(np.uint8, copy=False)
     if width == 8:
         return symbols
     found = np.empty(-(-len(symbols) * width // 8), np.uint8)
     loops().pack(symbols, width, found)
     return found
+
+
+def unpacked(code: Array, width: int, n: int) -> Array:
+    """The n symbols (uint8) of at most 8 bits each of a code."""
+    if width == 8:
+        return read_only(code)
+    if width == 1:
+        return read_only(np.unpackbits(code, count=n, bitorder="little"))
+    found = np.empty(n, np.uint8)
+    loops().unpack(read_only(code), width, found)
+    return read_only(found)
+
+
+def check_symbols(symbols: Array, levels: int) -> None:
+    """Refuse symbols that there are not, with FrameError."""
+    if (highest := symbols.max()) >= levels:
+        raise FrameError(f"a symbol of {highest}, of {levels} that there are")
 
 
 def bits_of(numbers: Array, width: int) -> Array:
@@ -215,17 +235,3 @@ def unsigned(symbols: Array, width: int) -> tuple[Array, Array]:
 def both(magnitudes: Array) -> Array:
     """The values of such symbols, whose magnitudes these are."""
     return np.concatenate([magnitudes, -magnitudes])
-
-
-def nearest(x: Array, levels: Array, up: bool) -> Array:
-    """The number (uint8) of the level (increasing) that is nearest to x; of two the upper one, or else the even one."""
-    middles, found = np.full(loops().MIDDLES, np.inf), np.empty(len(x), np.uint8)
-    middles[: len(levels) - 1] = (levels[1:] + levels[:-1]) / 2
-    loops().nearest(x, middles, not up, found)
-    return found
-
-
-def up(fractions: Array, u: Array) -> Array:
-    """Whether chance rounds up: with the probability of the fraction."""
-    found: Array = u.astype(np.float64) < fractions
-    return found

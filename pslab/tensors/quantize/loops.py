@@ -1,7 +1,8 @@
 """The loops over the values of a push, compiled by numba for the first code: scaled, rounded, packed; and back.
 
-Values are float64, symbols uint8. Codes come from other processes: whatever their bytes are, no loop reads or writes
-outside its arrays.
+Values are float32 or float64, symbols uint8; each is computed in float64. A scale of 0 is passed as infinity, by which
+every value becomes 0. Loops over slices, without branches, are what the compiler makes vector instructions of. Codes
+come from other processes: whatever their bytes are, no loop reads or writes outside its arrays.
 """
 
 from __future__ import annotations
@@ -18,64 +19,135 @@ Array = NDArray[Any]
 loops = Loops()
 loop = loops.loop
 
-MIDDLES = 255  # between as many levels as a byte can number
+OCTAVES, STEPS = 24, 128  # of `nearest`: magnitudes from 2^-OCTAVES to 1, each octave in equal steps
 
 
 @loop
-def largest(v: Array, block: int, out: Array) -> None:
-    """The largest magnitude of each block of v."""
+def largest(bits: Array, mask: int, block: int, out: Array) -> None:
+    """The largest number in each block of unsigned ones, of which only the bits of the mask count."""
     for b in range(len(out)):
-        most = 0.0
-        for i in range(b * block, min(len(v), (b + 1) * block)):
-            most = max(most, abs(v[i]))
+        own, most = bits[b * block : (b + 1) * block], mask ^ mask
+        for i in range(len(own)):
+            masked = own[i] & mask
+            if masked > most:
+                most = masked
         out[b] = most
 
 
 @loop
-def over(v: Array, scales: Array, block: int, out: Array) -> None:
-    """Each value divided by the scale of its block: 0 where that is 0."""
+def linear(v: Array, scales: Array, block: int, zeros: Array, top: float, out: Array) -> None:
+    """The whole number that is nearest to v / scale, plus the zero of its block, from 0 to `top`."""
     for b in range(len(scales)):
-        begin, end, scale = b * block, min(len(v), (b + 1) * block), scales[b]
-        if scale > 0:
-            for i in range(begin, end):
-                out[i] = v[i] / scale
-        else:
-            out[begin:end] = 0.0
+        own, found = v[b * block : (b + 1) * block], out[b * block : (b + 1) * block]
+        scale, zero = scales[b], zeros[b]
+        for i in range(len(own)):
+            level = np.rint(np.float64(own[i]) / scale) + zero
+            found[i] = np.int32(min(max(level, 0.0), top))
 
 
 @loop
-def nearest(x: Array, middles: Array, even: bool, out: Array) -> None:
-    """The number of the level that is nearest to each x; `even`: of two as near the even one, else the upper one.
+def float8(v: Array, scales: Array, block: int, out: Array) -> None:
+    """E4M3 of v / scale: sign, 4 bits of exponent, 3 of fraction; ties to even, at most 448."""
+    for b in range(len(scales)):
+        own, found, scale = v[b * block : (b + 1) * block], out[b * block : (b + 1) * block], scales[b]
+        for i in range(len(own)):
+            x = np.float64(abs(np.float64(own[i]) / scale))
+            exponent: Any = max(np.int64(x.view(np.uint64) >> np.uint64(52)) - 1023, -6)
+            eighths = np.int64(np.rint(x * np.uint64((1026 - exponent) << 52).view(np.float64)))
+            level: Any = min((exponent + 6) * 8 + eighths, 126)
+            found[i] = level + 128 * ((own[i] < 0) & (level > 0))
 
-    `middles` (MIDDLES of them, increasing, the last ones perhaps infinite) lie between the levels. Eight steps halve
-    them, whatever x is: no branch depends on it, which no processor guesses.
+
+@loop
+def powers(v: Array, scales: Array, block: int, out: Array) -> None:
+    """E3M0 of v / scale: a sign, and the number of the nearest of 0, 1/64, 1/32, ..., 1; of two as near the upper."""
+    for b in range(len(scales)):
+        own, found, scale = v[b * block : (b + 1) * block], out[b * block : (b + 1) * block], scales[b]
+        for i in range(len(own)):
+            x = np.float64(abs(np.float64(own[i]) / scale))
+            above = np.int64((x.view(np.uint64) + np.uint64(1 << 51)) >> np.uint64(52)) - 1016  # from 3/2 the next one
+            level: Any = min(max(above, np.int64(x >= 1 / 128)), 7)
+            found[i] = level + 8 * ((own[i] < 0) & (level > 0))
+
+
+@loop
+def nearest(v: Array, scales: Array, block: int, below: Array, middles: Array, out: Array) -> None:
+    """The number of the level that is nearest to v / scale, of two as near the upper one.
+
+    `middles` lie between the levels; `below` says for each step of a magnitude, first of positive values, then of
+    negative ones, how many middles are below all of it, where at most one lies in it: see `steps_of`.
     """
-    one = np.uint64(1)
-    for i in range(len(x)):
-        found = np.uint64(0)
-        for k in range(8):
-            step = np.uint64(128 >> k)
-            found += step * np.uint64(middles[found + step - one] <= x[i])
-        tied = (found > 0) & (middles[found - np.uint64(found > 0)] == x[i])
-        out[i] = found - (np.uint64(even & tied) & found)
+    first, steps, size = np.uint64((1023 - OCTAVES) * STEPS), np.uint64(OCTAVES * STEPS + 1), min(block, len(v))
+    scaled, at = np.empty(size), np.empty(size, np.uint16)  # apart from the search, which makes no vector instructions
+    for b in range(len(scales)):
+        own, found, scale = v[b * block : (b + 1) * block], out[b * block : (b + 1) * block], scales[b]
+        for i in range(len(own)):
+            scaled[i] = np.float64(own[i]) / scale
+            bits = np.float64(scaled[i]).view(np.uint64)
+            magnitude = (bits & np.uint64((1 << 63) - 1)) >> np.uint64(45)  # 11 bits of exponent, 7 of fraction
+            at[i] = max(magnitude, first) - first + steps * (bits >> np.uint64(63))
+        for i in range(len(own)):
+            level = below[at[i]]
+            found[i] = level + (middles[level] <= scaled[i])
 
 
 @loop
-def by_chance(x: Array, u: Array, top: int, out: Array) -> None:
-    """The level of top |x| below, or if u is below its fraction the one above, at most `top`; with 2^m = top + 1 added
-    where x is negative and the level is not 0."""
-    for i in range(len(x)):
-        exact = top * abs(x[i])
-        level = np.floor(exact)
-        level = min(level + (np.float64(u[i]) < exact - level), np.float64(top))
-        out[i] = np.int64(level) + (top + 1) * ((x[i] < 0) & (level > 0))
+def by_chance(v: Array, scales: Array, block: int, u: Array, top: int, out: Array) -> None:
+    """The level of top |v| / scale below, or if u is below its fraction the one above, at most `top`; with top + 1
+    added where v is negative and the level is not 0."""
+    for b in range(len(scales)):
+        own, found, scale = v[b * block : (b + 1) * block], out[b * block : (b + 1) * block], scales[b]
+        chance, most = u[b * block : (b + 1) * block], np.float64(top)
+        for i in range(len(own)):
+            exact = top * abs(np.float64(own[i]) / scale)
+            level = np.floor(exact)
+            level = min(level + (1.0 if np.float64(chance[i]) < exact - level else 0.0), most)
+            found[i] = np.int32(level + (most + 1 if (own[i] < 0) & (level > 0) else 0.0))
+
+
+@loop
+def ternary(v: Array, u: Array, limit: float, scale: float, out: Array) -> None:
+    """1, or 2 where v is negative, with the chance of |v|, at most the limit, by the scale; else 0."""
+    for i in range(len(v)):
+        x = np.float64(v[i])
+        out[i] = (np.float64(u[i]) * scale < min(abs(x), limit)) * (1 + (x < 0))
+
+
+@loop
+def exponents(v: Array, u: Array, least: int, out: Array) -> None:
+    """The exponent of 2 below |v|, or if u is below its fraction the one above: less `least`, plus 1, from 0 to 127;
+    with 128 added where v is negative and that is not 0."""
+    for i in range(len(v)):
+        bits = np.float64(abs(np.float64(v[i]))).view(np.uint64)
+        fraction = np.float64(np.int64(bits & np.uint64((1 << 52) - 1))) * 2.0**-52
+        exponent = np.int64(bits >> np.uint64(52)) - 1023 + (np.float64(u[i]) < fraction)
+        level: Any = min(max(exponent - least + 1, 0), 127)
+        out[i] = level + 128 * ((v[i] < 0) & (level > 0))
+
+
+@loop
+def grouped(v: Array, groups: Array, sums: Array, counts: Array) -> None:
+    """Add each value to the sum of its group, in order, and 1 to its count. Groups are in range."""
+    for i in range(len(v)):
+        sums[groups[i]] += np.float64(v[i])
+        counts[groups[i]] += 1
 
 
 @loop
 def pack(symbols: Array, width: int, out: Array) -> None:
     """Write symbols of so many bits, at most 8, lowest first, to as many bytes as they take."""
-    bits, held, at = np.uint32(0), 0, 0
-    for symbol in symbols:
+    at, done = 0, 0
+    if width == 4:
+        at, done = len(symbols) // 2, len(symbols) // 2 * 2
+        for i in range(at):
+            out[i] = symbols[2 * i] | symbols[2 * i + 1] << 4
+    elif width == 2:
+        at, done = len(symbols) // 4, len(symbols) // 4 * 4
+        for i in range(at):
+            j = 4 * i
+            out[i] = symbols[j] | symbols[j + 1] << 2 | symbols[j + 2] << 4 | symbols[j + 3] << 6
+    bits, held = np.uint32(0), 0
+    for symbol in symbols[done:]:
         bits |= np.uint32(symbol) << np.uint32(held)
         held += width
         if held >= 8:
@@ -86,36 +158,81 @@ def pack(symbols: Array, width: int, out: Array) -> None:
 
 
 @loop
-def read(code: Array, width: int, table: Array, scales: Array, block: int, divisor: float, out: Array) -> int:
-    """The value of each symbol by the table, of 2^width values, times its block's scale, divided; the highest symbol.
+def unpack(code: Array, width: int, out: Array) -> None:
+    """The symbols of so many bits in a code that has as many bytes as they take."""
+    mask, done = (1 << width) - 1, 0
+    if width == 4:
+        done = len(out) // 2 * 2
+        for i in range(len(out) // 2):
+            out[2 * i], out[2 * i + 1] = code[i] & 15, code[i] >> 4
+    elif width == 2:
+        done = len(out) // 4 * 4
+        for i in range(len(out) // 4):
+            byte = code[i]
+            out[4 * i], out[4 * i + 1] = byte & 3, byte >> 2 & 3
+            out[4 * i + 2], out[4 * i + 3] = byte >> 4 & 3, byte >> 6
+    for i in range(done, len(out)):
+        at = i * width
+        first, shift = at >> 3, at & 7
+        bits = np.int64(code[first]) >> shift
+        if shift + width > 8:
+            bits |= np.int64(code[first + 1]) << (8 - shift)
+        out[i] = bits & mask
 
-    `code` has as many bytes as the symbols take.
-    """
-    highest, mask = 0, (1 << width) - 1
+
+@loop
+def tabled(symbols: Array, scales: Array, block: int, table: Array, divisor: float, limit: float, out: Array) -> None:
+    """The value of each symbol by the table, which has as many, times its block's scale, divided; at most the limit."""
+    found = np.empty(len(table), out.dtype)
     for b in range(len(scales)):
-        scale = scales[b]
-        for i in range(b * block, min(len(out), (b + 1) * block)):
-            at = i * width
-            byte, shift = at >> 3, at & 7
-            bits = np.int64(code[byte]) >> shift
-            if shift + width > 8:
-                bits |= np.int64(code[byte + 1]) << (8 - shift)
-            symbol: Any = bits & mask
-            highest = max(highest, symbol)
-            out[i] = table[symbol] * scale / divisor
-    return highest
+        own, read, scale = symbols[b * block : (b + 1) * block], out[b * block : (b + 1) * block], scales[b]
+        if len(own) < len(table):
+            for i in range(len(own)):
+                read[i] = min(max(table[own[i]] * scale / divisor, -limit), limit)
+        else:
+            for s in range(len(table)):
+                found[s] = min(max(table[s] * scale / divisor, -limit), limit)
+            for i in range(len(own)):
+                read[i] = found[own[i]]
 
 
-def warm() -> None:
-    """Compile every loop, or load what an earlier process has compiled."""
-    loops.warm("quantize", _call_all)
+@loop
+def leveled(symbols: Array, scales: Array, block: int, zeros: Array, limit: float, out: Array) -> None:
+    """Each symbol less its block's zero, times its block's scale; at most the limit."""
+    for b in range(len(scales)):
+        own, read = symbols[b * block : (b + 1) * block], out[b * block : (b + 1) * block]
+        scale, zero = scales[b], zeros[b]
+        for i in range(len(own)):
+            read[i] = min(max((np.float64(own[i]) - zero) * scale, -limit), limit)
 
 
-def _call_all() -> None:
-    x, symbols = np.zeros(1), np.zeros(1, np.uint8)
-    largest(x, 1, x)
-    over(x, x, 1, x)
-    nearest(x, np.zeros(MIDDLES), True, symbols)
-    by_chance(x, x.astype(np.float32), 1, symbols)
+def steps_of(middles: Array) -> Array:
+    """For `nearest`, how many of the middles (increasing) are below all of each step, of both signs: uint8."""
+    at = np.arange(OCTAVES * STEPS + 1)
+    low = (1 + at % STEPS / STEPS) * 2.0 ** (at // STEPS - OCTAVES)
+    low, high = np.append(0.0, low[1:]), np.append(low[1:], np.inf)
+    return np.searchsorted(middles, np.concatenate([low, -high]), side="right").astype(np.uint8)
+
+
+def warm(dtype: np.dtype[Any]) -> None:
+    """Compile every loop for values of this dtype, or load what an earlier process has compiled."""
+    loops.warm(str(dtype), lambda: _call_all(dtype))
+
+
+def _call_all(dtype: np.dtype[Any]) -> None:
+    x, one, symbols = np.zeros(1, dtype), np.ones(1), np.zeros(1, np.uint8)
+    v, u, read = read_only(x), np.zeros(1, np.float32), read_only(symbols)
+    for bits in (v.view(f"u{x.itemsize}"), read_only(np.zeros(1, "u2"))):
+        largest(bits, bits.dtype.type(1), 1, one.copy())
+    linear(v, one, 1, one, 1.0, symbols)
+    float8(v, one, 1, symbols)
+    powers(v, one, 1, symbols)
+    nearest(v, one, 1, np.zeros(2 * (OCTAVES * STEPS + 1), np.uint8), np.zeros(256), symbols)
+    by_chance(v, one, 1, u, 1, symbols)
+    ternary(v, u, 1.0, 1.0, symbols)
+    exponents(v, u, 1, symbols)
+    grouped(v, read, one.copy(), np.zeros(1, np.int64))
     pack(symbols, 8, symbols)
-    read(read_only(symbols), 8, np.zeros(256), x, 1, 1.0, x)
+    unpack(read, 8, symbols)
+    tabled(read, one, 1, np.zeros(256), 1.0, 1.0, x)
+    leveled(read, one, 1, one, 1.0, x)

@@ -32,7 +32,7 @@ from pslab.tensors.codec import (
     spread_bytes,
 )
 from pslab.tensors.pruning.rules import rule_traits
-from pslab.tensors.quantize.codes import loops
+from pslab.tensors.quantize.codes import limit, loops
 from pslab.tensors.quantize.rules import Unquantized, quantization_traits
 from pslab.tensors.random_streams import numpy_generator, seed_of
 from pslab.tensors.update.store import Part
@@ -84,7 +84,9 @@ class RangeCoding:
         codes = [np.empty(0, np.uint8)]
         traits, context = quantization_traits(self.rule), self.context
         for start, own in self._pieces(self.counts(entries.indices)):
-            v, more = entries.values[own].astype(np.float64), list[Array]()
+            v, more = entries.values[own], list[Array]()
+            if not traits.direct:
+                v = v.astype(np.float64)
             if traits.draws:
                 stream = numpy_generator(context.seed, "quantize", context.worker, context.step, start)
                 more.append(stream.random(len(v), np.float32))
@@ -96,14 +98,16 @@ class RangeCoding:
 
     def read(self, code: Array, indices: Array | None, k: int) -> Array:
         """The values of a frame's entries; FrameError for bytes that `write` does not produce."""
-        values, at, length = np.empty(k, self.dtype), 0, quantization_traits(self.rule).length
-        limit = float(np.finfo(self.dtype).max)
+        values, at, traits = np.empty(k, self.dtype), 0, quantization_traits(self.rule)
         for _, own in self._pieces(self.counts(indices)):
             n = own.stop - own.start
-            size = self.rule.bounds(n)[1] if length is None else length(code[at:], n)
+            size = self.rule.bounds(n)[1] if traits.length is None else traits.length(code[at:], n)
             if at + size > len(code):
                 raise FrameError(f"{len(code)} bytes are too few for the codes of {k} values")
-            values[own] = np.clip(self.rule.decode(code[at : at + size], n), -limit, limit)
+            if traits.direct:
+                self.rule.decode(code[at : at + size], n, values[own])
+            else:
+                values[own] = np.clip(self.rule.decode(code[at : at + size], n), -limit(values), limit(values))
             at += size
         if at != len(code):
             raise FrameError(f"{len(code)} bytes are too many for the codes of {k} values, which take {at}")
@@ -150,7 +154,7 @@ class PushFrames:
         """Compile or load the loops now, and not in the first frame."""
         prepare()
         if not self.exact:
-            loops()
+            loops(self._dtype)
 
     def count(self, index: int, entries: Entries, turn: int) -> int:
         """The number of values in the frame of these entries of a range."""

@@ -15,14 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pslab.config.parameters import Bounds, OneOf, check
 from pslab.errors import FrameError
+from pslab.tensors.compiling import read_only
 from pslab.tensors.quantize.codes import (
+    SINGLE,
     Block,
     Blockwise,
     Coded,
@@ -30,14 +34,14 @@ from pslab.tensors.quantize.codes import (
     Tabled,
     bits_of,
     both,
+    check_symbols,
     finite,
+    limit,
     loops,
-    nearest,
     numbers_of,
     signed,
     single,
     unsigned,
-    up,
 )
 
 Array = NDArray[Any]
@@ -69,6 +73,7 @@ class QuantizationRule(Protocol):
 class QuantizationTraits:
     """The attributes that a rule may have beside those of `QuantizationRule`, with their defaults."""
 
+    direct: bool = False  #: v has the run's dtype, and the call is decode(code, n, out), to write values of that dtype
     draws: bool = False  #: the call is encode(v, u), with chance u, float32 [n] in [0, 1)
     keeps: bool = False  #: the call is encode(v, kept), with a vector [n] of the piece, zeros at first, to be changed
     every: bool = False  #: it needs every entry of the gradient: none is pruned before
@@ -92,42 +97,56 @@ class Unquantized:
 # --- short floating-point numbers ------------------------------------------------------------------------------------
 
 
+class Short(Coded):
+    """Floating-point numbers of 16 bits, of torch: the nearest, ties to even, never infinite."""
+
+    INFINITE: ClassVar[int]  # the bits of infinity
+    kind: ClassVar[torch.dtype]
+    width: ClassVar[int] = 16
+
+    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        top = torch.finfo(self.kind).max
+        return v[:0], self.rounded(np.clip(v, -top, top))
+
+    def rounded(self, v: Array) -> Array:
+        """The bits (uint16) of the nearest numbers."""
+        found: Array = torch.from_numpy(v.astype(SINGLE, copy=False)).to(self.kind).view(torch.int16).numpy()
+        return found.view("<u2")
+
+    def values(self, scales: Array, code: Array, out: Array) -> None:
+        bits, most = code.copy().view("<u2"), np.empty(1, "<u2")
+        loops(out.dtype).largest(read_only(bits), bits.dtype.type(0x7FFF), len(bits), most)
+        if most[0] >= self.INFINITE:
+            raise FrameError("a symbol that is no finite number")
+        torch.from_numpy(out).copy_(torch.from_numpy(bits.view(np.int16)).view(self.kind))
+
+
 @dataclass(frozen=True)
-class Half(Coded):
+class Half(Short):
     """The nearest float16, ties to even, within ±65504.
 
     Source: Micikevicius et al. (ICLR 2018)
     """
 
-    width: ClassVar[int] = 16
+    INFINITE: ClassVar[int] = 0x7C00
+    kind: ClassVar[torch.dtype] = torch.float16
     residual: Residual = False
 
-    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        return v[:0], np.clip(v, -65504, 65504).astype("<f2").view("<u2")
-
-    def values(self, scales: Array, code: Array, n: int) -> Array:
-        return finite(np.frombuffer(code.tobytes(), "<f2"))
+    def rounded(self, v: Array) -> Array:
+        # torch would round float64 twice
+        return super().rounded(v) if v.dtype == SINGLE else v.astype("<f2").view("<u2")
 
 
 @dataclass(frozen=True)
-class Brain(Coded):
+class Brain(Short):
     """The nearest bfloat16, ties to even: float32 with 7 bits of fraction; never infinite.
 
     Source: Kalamkar et al. (arXiv 2019)
     """
 
-    LARGEST: ClassVar[int] = 0x7F7F
-    width: ClassVar[int] = 16
+    INFINITE: ClassVar[int] = 0x7F80
+    kind: ClassVar[torch.dtype] = torch.bfloat16
     residual: Residual = False
-
-    def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        limit = float(np.finfo(np.float32).max)
-        whole = np.clip(v, -limit, limit).astype("<f4").view("<u4")
-        magnitude = (whole & 0x7FFFFFFF) + 0x7FFF + (whole >> 16 & 1) >> 16
-        return v[:0], np.minimum(magnitude, self.LARGEST) | (whole >> 31 << 15)
-
-    def values(self, scales: Array, code: Array, n: int) -> Array:
-        return finite((np.frombuffer(code.tobytes(), "<u2").astype("<u4") << 16).view("<f4"))
 
 
 EIGHTHS = np.arange(127)
@@ -147,16 +166,15 @@ class Float8(Blockwise, Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         scales = single(self.largest(v) / E4M3[-1])
-        return scales, signed(nearest(np.abs(self.over(v, scales)), E4M3, up=False), v < 0, 8)
+        return scales, self.scaled("float8", v, scales)
 
     def table(self, scales: Array) -> Array:
         return both(np.append(E4M3, np.nan))
 
-    def values(self, scales: Array, code: Array, n: int) -> Array:
-        found = super().values(scales, code, n)
-        if np.isnan(found.sum()):
-            raise FrameError("a scale or a symbol that is no finite number")
-        return found
+    def values(self, scales: Array, code: Array, out: Array) -> None:
+        if (code & 127).max() == len(E4M3):
+            raise FrameError("a symbol that is no finite number")
+        super().values(scales, code, out)
 
 
 @dataclass(frozen=True)
@@ -173,7 +191,7 @@ class PowersOfTwo(Blockwise, Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         scales = single(self.largest(v))
-        return scales, signed(nearest(np.abs(self.over(v, scales)), self.LEVELS, up=True), v < 0, 4)
+        return scales, self.scaled("powers", v, scales)
 
     def table(self, scales: Array) -> Array:
         return both(self.LEVELS)
@@ -182,8 +200,20 @@ class PowersOfTwo(Blockwise, Tabled):
 # --- levels at equal distances ---------------------------------------------------------------------------------------
 
 
+class Linear(Blockwise):
+    """Whole multiples of a scale: symbols are these plus a zero."""
+
+    def symbols_of(self, v: Array, scales: Array, zeros: Array) -> Array:
+        """The symbols (uint8) of values."""
+        return self.scaled("linear", v, scales, zeros, self.levels - 1.0)
+
+    def write_values(self, symbols: Array, scales: Array, zeros: Array, out: Array) -> None:
+        """Write the values of symbols."""
+        loops(out.dtype).leveled(read_only(symbols), scales, self.block or len(out), zeros, limit(out), out)
+
+
 @dataclass(frozen=True)
-class Int8(Blockwise, Tabled):
+class Int8(Linear):
     """The nearest of 255 levels at equal distances, from minus to plus the largest magnitude of the block.
 
     Source: Dettmers (ICLR 2016)
@@ -199,16 +229,15 @@ class Int8(Blockwise, Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         scales = single(self.largest(v) / 127)
-        levels = self.over(v, scales)
-        np.clip(np.rint(levels, out=levels), -127, 127, out=levels)
-        return scales, (levels + 127).astype(np.uint8)
+        return scales, self.symbols_of(v, scales, np.full(len(scales), 127.0))
 
-    def table(self, scales: Array) -> Array:
-        return np.arange(255) - 127.0
+    def values(self, scales: Array, code: Array, out: Array) -> None:
+        check_symbols(code, self.levels)
+        self.write_values(code, scales, np.full(len(scales), 127.0), out)
 
 
 @dataclass(frozen=True)
-class UInt8(Blockwise):
+class UInt8(Linear):
     """The nearest of 256 levels at equal distances, from the least to the largest value of the block; 0 is one of them.
 
     Each block has, beside its scale, the level of 0. As PyTorch's quantization hooks.
@@ -225,15 +254,14 @@ class UInt8(Blockwise):
         return self.scales(n) + n
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        low, high = self.of_blocks(np.minimum, np.minimum(v, 0)), self.of_blocks(np.maximum, np.maximum(v, 0))
+        low, high = np.minimum(self.of_blocks(np.minimum, v), 0), np.maximum(self.of_blocks(np.maximum, v), 0)
         scales = single(np.maximum((high - low) / 255, self.LEAST))
         zeros = np.clip(-np.rint(low / scales), 0, 255)
-        levels = np.clip(np.rint(self.over(v, scales)) + self.each(zeros, len(v)), 0, 255)
-        return scales, np.concatenate([zeros, levels]).astype(np.uint8)
+        return scales, np.concatenate([zeros.astype(np.uint8), self.symbols_of(v, scales, zeros)])
 
-    def values(self, scales: Array, code: Array, n: int) -> Array:
-        zeros, levels = np.split(code.astype(np.float64), [len(scales)])
-        return (levels - self.each(zeros, n)) * self.each(scales, n)
+    def values(self, scales: Array, code: Array, out: Array) -> None:
+        zeros, symbols = np.split(code, [len(scales)])
+        self.write_values(symbols, scales, zeros.astype(np.float64), out)
 
 
 @dataclass(frozen=True)
@@ -272,10 +300,9 @@ class QSGD(Blockwise, Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         (u,), top = more, 2 ** (self.bits - 1) - 1
-        scales = single(self.largest(v) if self.norm == "max" else np.sqrt(self.of_blocks(np.add, v * v)))
-        symbols = np.empty(len(v), np.uint8)
-        loops().by_chance(self.over(v, scales), u, top, symbols)
-        return scales, symbols
+        squares = np.multiply(v, v, dtype=np.float64)
+        scales = single(self.largest(v) if self.norm == "max" else np.sqrt(self.of_blocks(np.add, squares)))
+        return scales, self.scaled("by_chance", v, scales, u, top)
 
     def table(self, scales: Array) -> Array:
         return both(np.arange(2.0 ** (self.bits - 1)))
@@ -304,10 +331,12 @@ class Uniform8(Tabled):
         return 2 + self.BINS
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
+        v = v.astype(np.float64, copy=False)
         mean, deviation = single([v.mean(), v.std(ddof=1) if len(v) > 1 else 0.0])
-        bins = np.full(len(v), self.BINS // 2)
+        bins = np.full(len(v), self.BINS // 2, np.uint8)
         if deviation > 0:
-            bins = np.clip(np.rint((v - mean) / (6 * deviation / self.BINS)) + bins, 0, self.BINS - 1).astype(np.int64)
+            middle = np.rint((v - mean) / (6 * deviation / self.BINS)) + self.BINS // 2
+            bins = np.clip(middle, 0, self.BINS - 1).astype(np.uint8)
         return np.concatenate([[mean, deviation], single(means(v, bins, self.BINS))]), bins
 
     def table(self, scales: Array) -> Array:
@@ -341,7 +370,7 @@ class Quantile(Tabled):
         return self.runs
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        run = np.empty(len(v), np.int64)
+        run = np.empty(len(v), np.uint8)
         run[np.argsort(v, kind="stable")] = np.arange(len(v)) * self.runs // len(v)
         return single(means(v, run, self.runs)), run
 
@@ -350,8 +379,10 @@ class Quantile(Tabled):
 
 
 def means(v: Array, groups: Array, count: int) -> Array:
-    """The mean of each group of values; 0 of none."""
-    return np.bincount(groups, v, count) / np.maximum(np.bincount(groups, minlength=count), 1)
+    """The mean of each group (uint8) of values; 0 of none."""
+    sums, counts = np.zeros(count), np.zeros(count, np.int64)
+    loops(v.dtype).grouped(read_only(v), read_only(groups), sums, counts)
+    return sums / np.maximum(counts, 1)
 
 
 # --- levels at unequal distances -------------------------------------------------------------------------------------
@@ -363,6 +394,14 @@ def dynamic_levels() -> Array:
     edges = [np.linspace(0.1, 1, 2**i + 1) for i in range(7)]
     magnitudes = np.concatenate([10.0 ** (i - 6) * (each[1:] + each[:-1]) / 2 for i, each in enumerate(edges)])
     return np.sort(np.concatenate([[0.0, 1.0], magnitudes, -magnitudes]))
+
+
+@cache
+def dynamic_steps() -> tuple[Array, Array]:
+    """What the loop `nearest` needs of these levels: where steps of magnitudes lie, and the middles between levels."""
+    levels = dynamic_levels()
+    middles = (levels[1:] + levels[:-1]) / 2
+    return loops().steps_of(middles), np.append(middles, np.inf)
 
 
 @dataclass(frozen=True)
@@ -378,7 +417,7 @@ class Dynamic8(Blockwise, Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         scales = single(self.largest(v))
-        return scales, nearest(self.over(v, scales), self.LEVELS, up=True)
+        return scales, self.scaled("nearest", v, scales, *dynamic_steps())
 
     def table(self, scales: Array) -> Array:
         return self.LEVELS
@@ -400,10 +439,9 @@ class Natural(Tabled):
     residual: Residual = False
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        fractions, exponents = np.frexp(np.abs(v))  # |v| = fraction * 2^exponent, fraction in [0.5, 1)
-        exponents = exponents - 1 + up(2 * fractions - 1, more[0])
-        codes = np.where(v == 0, 0, np.clip(exponents - self.LEAST + 1, 0, 127))
-        return v[:0], signed(codes, v < 0, 8)
+        symbols = np.empty(len(v), np.uint8)
+        loops(v.dtype).exponents(read_only(v), more[0], self.LEAST, symbols)
+        return v[:0], symbols
 
     def table(self, scales: Array) -> Array:
         powers = np.ldexp(1.0, np.arange(128) + self.LEAST - 1) / (1 + self.residual / 8)
@@ -526,11 +564,11 @@ class TernGrad(Tabled):
         return 1
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        limit = self.CLIP * v.std() or math.inf
-        size = np.minimum(np.abs(v), limit)
-        scale = single(size.max())
-        sent = more[0].astype(np.float64) * scale < size
-        return scale, np.where(sent & (scale > 0), 1 + (v < 0), 0)
+        deviation, symbols = v.astype(np.float64, copy=False).std(), np.empty(len(v), np.uint8)
+        most = self.CLIP * deviation or math.inf
+        scale = single(min(most, float(np.abs([v.min(), v.max()]).max())))
+        loops(v.dtype).ternary(read_only(v), more[0], most if scale > 0 else 0.0, scale[0], symbols)
+        return scale, symbols
 
     def table(self, scales: Array) -> Array:
         return np.array([0.0, 1.0, -1.0]) * scales
@@ -552,7 +590,7 @@ class OneBit(Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         negative = v < 0
-        return single(means(np.abs(v), negative, 2)), negative
+        return single(means(np.abs(v), negative.view(np.uint8), 2)), negative
 
     def table(self, scales: Array) -> Array:
         return scales * [1.0, -1.0]
@@ -598,7 +636,7 @@ class Signum(Signs):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         (kept,) = more
-        kept[:] = self.beta * kept.astype(np.float64) + (1 - self.beta) * v
+        kept[:] = self.beta * kept.astype(np.float64) + (1 - self.beta) * v.astype(np.float64, copy=False)
         return super().quantize(kept)
 
 
@@ -617,7 +655,7 @@ class ScaledSign(Tabled):
         return 1
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        return single(np.abs(v).mean()), v < 0
+        return single(np.abs(v).astype(np.float64, copy=False).mean()), v < 0
 
     def table(self, scales: Array) -> Array:
         return scales * [1.0, -1.0]
