@@ -370,7 +370,8 @@ class _Survey:
         """What is known, and how."""
         policies = Runs(self.policies)
         columns = list(dict.fromkeys(["sync", "prune", *policies.differing()]))
-        names = [label_of({}, columns, policy) for policy in policies]
+        names = [label_of({}, [column for column in columns if column in columns[:2]
+                               or getattr(policy, column) != FIELDS[column].default], policy) for policy in policies]
         places = {cell: dict(zip(axes, cell, strict=True)) for cell in self.clusters}
         table = pd.DataFrame([{**place, "policy": name, **self.time(number, cell)._asdict()}
                               for cell, place in places.items() for number, name in enumerate(names)])  # fmt: skip
