@@ -210,28 +210,6 @@ def check_symbols(symbols: Array, levels: int) -> None:
         raise FrameError(f"a symbol of {highest}, of {levels} that there are")
 
 
-def bits_of(numbers: Array, width: int) -> Array:
-    """The lowest bits of whole numbers: uint8 [numbers, width], lowest first."""
-    return ((numbers[:, None] >> np.arange(width)) & 1).astype(np.uint8)
-
-
-def numbers_of(bits: Array) -> Array:
-    """The whole numbers (int64) of such bits."""
-    found: Array = bits @ (1 << np.arange(bits.shape[1]))
-    return found
-
-
-def signed(magnitudes: Array, negative: Array, width: int) -> Array:
-    """Symbols of `width` bits whose highest bit is the sign: of 0 there is none."""
-    found: Array = magnitudes | (negative & (magnitudes > 0)).astype(magnitudes.dtype) << (width - 1)
-    return found
-
-
-def unsigned(symbols: Array, width: int) -> tuple[Array, Array]:
-    """The magnitudes of such symbols (int64), and their signs: 1 or -1."""
-    return symbols & ((1 << (width - 1)) - 1), 1.0 - 2.0 * (symbols >> (width - 1))
-
-
 def both(magnitudes: Array) -> Array:
     """The values of such symbols, whose magnitudes these are."""
     return np.concatenate([magnitudes, -magnitudes])

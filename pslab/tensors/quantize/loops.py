@@ -181,6 +181,60 @@ def unpack(code: Array, width: int, out: Array) -> None:
 
 
 @loop
+def classed(v: Array, least: float, middle: float, code: Array) -> int:
+    """Write a tag of 2 bits for each value, and then its bits, lowest first; the number of bytes.
+
+    Magnitudes below `least` have tag 0 and no bits; below `middle` a sign and 7 bits, the last of which is `least`;
+    below 1 a sign and 15 bits; else all of a float32. What is beyond the last bit is cut off.
+    """
+    bits, held, at, units = np.uint64(0), 0, 0, (least, 2.0**-15)
+    for part in range(2):
+        for i in range(len(v)):
+            size = min(abs(np.float64(v[i])), 3.4028234663852886e38)
+            tag = np.int64(size >= least) + np.int64(size >= middle) + np.int64(size >= 1)
+            symbol, width = np.uint64(tag), 2
+            if part:
+                if tag == 0:
+                    continue
+                width = 32 if tag == 3 else 8 * int(tag)
+                single = np.float32(size)
+                cut = np.uint64(single.view(np.uint32)) - np.uint64(np.float64(single) > size)
+                symbol = cut if tag == 3 else np.uint64(size / units[tag - 1])
+                symbol |= np.uint64(v[i] < 0) << np.uint64(width - 1)
+            bits |= symbol << np.uint64(held)
+            held += width
+            while held >= 8:
+                code[at] = bits & np.uint64(255)
+                bits, held, at = bits >> np.uint64(8), held - 8, at + 1
+    if held:
+        code[at] = bits
+        at += 1
+    return at
+
+
+@loop
+def unclassed(code: Array, tags: Array, least: float, limit: float, out: Array) -> bool:
+    """The values of such bits, which lie behind the tags, in a code that has them all; whether they are finite."""
+    at, finite = 2 * len(out), True
+    for i in range(len(out)):
+        width = 32 if tags[i] == 3 else 8 * int(tags[i])
+        symbol, begin = np.uint64(0), at >> 3
+        for k in range(begin, (at + width + 7) >> 3):
+            symbol |= np.uint64(code[k]) << np.uint64(8 * (k - begin))
+        symbol = symbol >> np.uint64(at & 7) & np.uint64((1 << width) - 1)
+        at += width
+        if width == 32:
+            value = np.float64(np.uint32(symbol).view(np.float32))
+        else:
+            unit, sign = 2.0**-15 if width == 16 else least, symbol >> np.uint64(max(width - 1, 0))
+            magnitude = np.float64(symbol - (sign << np.uint64(max(width - 1, 0)))) * unit
+            value = -magnitude if sign else magnitude
+        finite &= np.isfinite(value)
+        out[i] = min(max(value, -limit), limit)
+    return finite
+
+
+@loop
 def tabled(symbols: Array, scales: Array, block: int, table: Array, divisor: float, limit: float, out: Array) -> None:
     """The value of each symbol by the table, which has as many, times its block's scale, divided; at most the limit."""
     found = np.empty(len(table), out.dtype)
@@ -234,5 +288,7 @@ def _call_all(dtype: np.dtype[Any]) -> None:
     grouped(v, read, one.copy(), np.zeros(1, np.int64))
     pack(symbols, 8, symbols)
     unpack(read, 8, symbols)
+    classed(v, 0.1, 0.2, symbols)
+    unclassed(read, read, 0.1, 1.0, x)
     tabled(read, one, 1, np.zeros(256), 1.0, 1.0, x)
     leveled(read, one, 1, one, 1.0, x)

@@ -32,16 +32,12 @@ from pslab.tensors.quantize.codes import (
     Coded,
     Residual,
     Tabled,
-    bits_of,
     both,
     check_symbols,
-    finite,
     limit,
     loops,
-    numbers_of,
-    signed,
     single,
-    unsigned,
+    unpacked,
 )
 
 Array = NDArray[Any]
@@ -457,6 +453,7 @@ class Inceptionn:
     Source: Li et al. (MICRO 2018)
     """
 
+    direct: ClassVar[bool] = True
     WIDTHS: ClassVar[Array] = np.array([0, 8, 16, 32])
 
     e: Annotated[int, Bounds(at_least=7, at_most=15), "entries below 2^-e become 0"] = 10
@@ -471,63 +468,34 @@ class Inceptionn:
 
     def length(self, code: Array, n: int) -> int:
         """The tags determine it."""
-        return int(-(-(2 * n + self.WIDTHS[self._tags(code, n)].sum()) // 8))
+        return -(-self._bits(self._tags(code, n)) // 8)
 
     def _tags(self, code: Array, n: int) -> Array:
-        if len(code) < -(-2 * n // 8):
+        size = -(-2 * n // 8)
+        if len(code) < size:
             raise FrameError(f"{len(code)} bytes are too few for the tags of {n} values")
-        found: Array = np.unpackbits(code, bitorder="little", count=2 * n).reshape(n, 2) @ [1, 2]
-        return found
+        return unpacked(code[:size], 2, n)
 
-    def _units(self) -> tuple[float, float]:
-        return 2.0**-self.e, 2.0**-15  # of 8 bits, and of 16
+    def _bits(self, tags: Array) -> int:
+        return int(2 * len(tags) + self.WIDTHS @ np.bincount(tags, minlength=4))
 
     def encode(self, v: Array) -> Array:
         """All tags, then the bits of each value."""
-        v = np.clip(v, *np.array([-1, 1]) * float(np.finfo(np.float32).max))
-        size = np.abs(v)
-        tags = np.searchsorted([2.0**-self.e, 2.0 ** (7 - self.e), 1.0], size, side="right")
-        bits = np.zeros(2 * len(v) + int(self.WIDTHS[tags].sum()), np.uint8)
-        bits[: 2 * len(v)] = bits_of(tags, 2).ravel()
-        for tag, at in self._places(tags):
-            own = tags == tag
-            if tag == 3:
-                symbols = truncated(v[own]).view("<u4").astype(np.int64)
-            else:
-                width = int(self.WIDTHS[tag])
-                magnitudes = np.floor(size[own] / self._units()[tag - 1]).astype(np.int64)
-                symbols = signed(magnitudes, v[own] < 0, width)
-            bits[at] = bits_of(symbols, at.shape[1])
-        return np.packbits(bits, bitorder="little")
+        code = np.empty(self.bounds(len(v))[1], np.uint8)
+        return code[: loops(v.dtype).classed(read_only(v), 2.0**-self.e, 2.0 ** (7 - self.e), code)]
 
-    def decode(self, code: Array, n: int) -> Array:
-        """The values of a code."""
-        if len(code) != self.length(code, n):
-            raise FrameError(f"a code with these tags takes {self.length(code, n)} bytes, not {len(code)}")
-        tags, bits, found = self._tags(code, n), np.unpackbits(code, bitorder="little"), np.zeros(n)
-        if bits[2 * n + int(self.WIDTHS[tags].sum()) :].any():
+    def decode(self, code: Array, n: int, out: Array | None = None) -> Array:
+        """The values of a code, in `out` if it is given."""
+        tags = self._tags(code, n)
+        bits = self._bits(tags)
+        if len(code) != -(-bits // 8):
+            raise FrameError(f"a code with these tags takes {-(-bits // 8)} bytes, not {len(code)}")
+        if bits % 8 and code[-1] >> bits % 8:
             raise FrameError("bits behind the last value that are not 0")
-        for tag, at in self._places(tags):
-            symbols = numbers_of(bits[at])
-            if tag == 3:
-                found[tags == tag] = finite(symbols.astype("<u4").view("<f4"))
-            else:
-                magnitudes, signs = unsigned(symbols, at.shape[1])
-                found[tags == tag] = magnitudes * signs * self._units()[tag - 1]
+        found = np.empty(n) if out is None else out
+        if not loops(found.dtype).unclassed(read_only(code), tags, 2.0**-self.e, limit(found), found):
+            raise FrameError("a scale or a symbol that is no finite number")
         return found
-
-    def _places(self, tags: Array) -> list[tuple[int, Array]]:
-        """Of each tag with bits where these are: [values, bits]."""
-        starts = 2 * len(tags) + np.cumsum(self.WIDTHS[tags]) - self.WIDTHS[tags]
-        return [(tag, starts[tags == tag][:, None] + np.arange(self.WIDTHS[tag])) for tag in (1, 2, 3)]
-
-
-def truncated(v: Array) -> Array:
-    """Values as float32 ("<f4"), rounded towards 0."""
-    found = v.astype("<f4")
-    beyond = np.abs(found.astype(np.float64)) > np.abs(v)
-    found[beyond] = np.nextafter(found[beyond], np.float32(0))
-    return found
 
 
 # --- signs ------------------------------------------------------------------------------------------------------------
