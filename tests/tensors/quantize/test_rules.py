@@ -15,7 +15,7 @@ from pslab.config.table import ROWS
 from pslab.errors import ConfigError, FrameError
 from pslab.tensors.finite import NonFinite
 from pslab.tensors.quantize.codes import Coded, packed, single
-from pslab.tensors.quantize.rules import E4M3, OneBit, ScaledSign, Unquantized, quantization_traits, truncated
+from pslab.tensors.quantize.rules import E4M3, OneBit, ScaledSign, Unquantized, quantization_traits
 
 V = (0.3, -0.4, 0.0, 1.2)
 U = (0.1, 0.6, 0.3, 0.9)
@@ -142,11 +142,14 @@ def test_half_precision_is_that_of_torch() -> None:
     assert np.array_equal(read("fp16", x.numpy()), x.half().double().numpy())
 
 
-def test_truncated_never_rounds_away_from_zero() -> None:
-    v = np.array([0.1, -0.1, 1.0, 1 + 2.0**-30, -1 - 2.0**-24 * 1.5])
-    found = truncated(v).astype(np.float64)
+def test_what_is_truncated_is_never_rounded_away_from_zero() -> None:
+    v = np.array([0.1, -0.1, 1.0, 1 + 2.0**-30, -1 - 2.0**-24 * 1.5, 3e38, -1e39])
+    rule = build("quantize", "inceptionn:15")
+    found = rule.decode(rule.encode(v), len(v))
     assert (np.abs(found) <= np.abs(v)).all()
-    np.testing.assert_allclose(found, v, rtol=2.0**-23)
+    np.testing.assert_allclose(found[:2], v[:2], atol=2.0**-15)
+    np.testing.assert_allclose(found[2:6], v[2:6], rtol=2.0**-23)
+    assert found[6] == -np.finfo(np.float32).max
 
 
 def test_symbols_are_packed_lowest_bits_first() -> None:
