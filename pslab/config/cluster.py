@@ -16,11 +16,13 @@ FACTOR = Bounds(at_least=0, at_most=1e6)
 
 # The shortest of 100 to 230 calls of each, in turn, on one core of an AMD EPYC: the thesis's MLP, batches of 64, four
 # workers under ASP. A kind is measured as it is most used: static:1%, std:2, dynamic:5, dgc:0.1%, range:300. Other
-# densities take other times, such as static:10% 2.5 and static:0.1% 0.9: `calibrate` measures a run's own.
+# densities take other times, such as static:10% 2.5 and static:0.1% 0.9: `calibrate` measures a run's own. Of
+# lowrank:2, powersgd:2, demo, sketch:cols=50000, ef21:1%, randomk:1%, adaq:1% it is the median of 240, one worker, with
+# the encoding, which makes factors, coefficients and sketches.
 #: What a rule's selection takes, in `select_s`; "own squares" is added for a rate that divides gradients at the worker.
 SELECT_FACTORS = {"none": 0.0, "static": 1.0, "std": 1.6, "dynamic": 2.3, "dgc": 1.4, "range": 1.5,
-                  "threshold": 1.0, "randomk": 20.0, "adaq": 20.0, "lowrank": 6.0, "powersgd": 4.0, "demo": 60.0,
-                  "sketch": 60.0, "ef21": 1.5, "own squares": 0.75}  # fmt: skip
+                  "threshold": 1.0, "randomk": 19.0, "adaq": 14.0, "lowrank": 22.0, "powersgd": 20.0, "demo": 125.0,
+                  "sketch": 39.0, "ef21": 1.5, "own squares": 0.75}  # fmt: skip
 #: What applying a dense and a sparse push takes, in `apply_s`: by what a rate keeps at the server, and by optimizer.
 APPLY_FACTORS = {"versions": (1.2, 1.0), "squares": (3.2, 1.6), "directions": (4.9, 3.1), "sgd": (2.2, 6.8),
                  "adam": (5.1, 22.0), "adamw": (5.4, 22.0), "adagrad": (3.3, 13.0), "rmsprop": (3.7, 13.0),

@@ -255,6 +255,8 @@ class Run:
         newer |= {"costs of its weights": 1} if self._costs_grow else {}
         newer |= {"stalest of all": 1} if self._missed_stalest else {}
         newer |= {"votes": 1} if self._voted_by_mean else {}
+        newer |= {"costs of its rule": 1} if self._rule_costs_more else {}
+        newer |= {"changes of who comes back": 1} if self._came_back_otherwise else {}
         newer |= {} if (found := self.products_of(library)) == products.MKL else {"products": found}
         newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
         fields = self.plain()
@@ -273,8 +275,7 @@ class Run:
         """Whether some of several ranges, or servers, could end a round ahead of others, before rounds ended whole."""
         name = split(self.sync)[0] if isinstance(self.sync, str) else ""
         several = self.ranges != "whole" or self.servers > 1
-        moves = {"leave", "join", "faults"} & set(() if isinstance(self.cluster, str) else self.cluster)
-        even = name == "bsp" and not moves and self.pushes is not None and self.pushes % self.workers == 0
+        even = name == "bsp" and not self._moves and self.pushes is not None and self.pushes % self.workers == 0
         return several and self.pushes is not None and not even and (
             name in ROUNDS or bool(getattr(self.sync, "rounds", False)))  # fmt: skip
 
@@ -289,6 +290,25 @@ class Run:
         """Whether signs that are pushed together were averaged, before the majority decided."""
         quantize, sync = (find(name, getattr(self, name)) for name in ("quantize", "sync"))
         return quantize is not None and quantize.name in ("sign", "signum") and (sync is None or sync.averages)
+
+    @property
+    def _rule_costs_more(self) -> bool:
+        """Whether it was charged a guess for its rule's selection, before that was measured."""
+        row = find("prune", self.prune)
+        guessed = ("randomk", "adaq", "lowrank", "powersgd", "demo", "sketch")
+        return self.engine != "local" and row is not None and row.name in guessed
+
+    @property
+    def _came_back_otherwise(self) -> bool:
+        """Whether workers that train by themselves leave or come back, before their first change was their own."""
+        row = find("sync", self.sync)
+        own = ("diloco", "streaming", "adiloco", "decoupled", "easgd")
+        return row is not None and row.name in own and bool(self._moves)
+
+    @property
+    def _moves(self) -> set[str]:
+        """What lets workers leave and come back."""
+        return {"leave", "join", "faults"} & set(() if isinstance(self.cluster, str) else self.cluster)
 
     @property
     def _costs_grow(self) -> bool:

@@ -130,3 +130,15 @@ def test_where_a_worker_leaves_and_joins_the_end_is_a_whole_round():
 def test_only_runs_that_could_end_in_a_torn_round_have_new_names(fields: dict[str, Any], named_anew: bool):
     run = Run.of({"pushes": 40, **fields})
     assert (run.digest != digest_of({"semantics": SEMANTICS, **run.plain()})) is named_anew
+
+
+@pytest.mark.parametrize(("fields", "named_anew"), [
+    ({"prune": "demo"}, True), ({"prune": "lowrank:2", "engine": "local"}, False), ({"prune": "static:1%"}, False),
+    ({"sync": "diloco:4", "cluster": {"leave": {1: 1.0}}}, True), ({"sync": "diloco:4"}, False),
+    ({"sync": "bsp", "cluster": {"leave": {1: 1.0}}}, False),
+], ids=str)  # fmt: skip
+def test_only_runs_with_measured_costs_or_with_workers_that_come_back_to_their_own_weights_have_new_names(
+    fields: dict[str, Any], named_anew: bool
+):
+    run = Run.of({"engine": "virtual", "cluster": "lab", "pushes": 40, **fields})
+    assert (run.digest_on("") != digest_of({"semantics": SEMANTICS, **run.plain()})) is named_anew
