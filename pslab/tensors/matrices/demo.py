@@ -85,9 +85,11 @@ class DeMo:
         a, b = (side(length, self.chunk) for length in shape)
         chunks = matrix.reshape(shape[0] // a, a, shape[1] // b, b).swapaxes(1, 2)
         found = (cosines(a) @ chunks @ cosines(b).T).reshape(-1, a * b)
-        order = np.argsort(-np.abs(found), axis=1, kind="stable")[:, : self.topk]  # of equal ones the first
-        places = np.sort(order, axis=1)
-        return np.take_along_axis(found, places, axis=1).ravel(), places.ravel()
+        size, least = np.abs(found), max(0, a * b - self.topk)
+        edge = np.partition(size, least, axis=1)[:, least, None]
+        sent, equal = size > edge, size == edge
+        sent |= equal & (equal.cumsum(axis=1) <= a * b - least - sent.sum(axis=1, keepdims=True))  # the first of these
+        return found[sent], np.nonzero(sent)[1]
 
     def positions(self, places: Array, shape: Shape) -> Array:
         """Where such coefficients are among all of a matrix, chunk by chunk (int64, increasing).
