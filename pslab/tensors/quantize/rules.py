@@ -604,7 +604,9 @@ class Signum(Signs):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         (kept,) = more
-        kept[:] = self.beta * kept.astype(np.float64) + (1 - self.beta) * v.astype(np.float64, copy=False)
+        momentum = np.multiply(kept, self.beta, dtype=np.float64)
+        momentum += np.multiply(v, 1 - self.beta, dtype=np.float64)
+        kept[:] = momentum
         return super().quantize(kept)
 
 
@@ -623,7 +625,7 @@ class ScaledSign(Tabled):
         return 1
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        return single(np.abs(v).astype(np.float64, copy=False).mean()), v < 0
+        return single(np.abs(v, dtype=np.float64).mean()), v < 0
 
     def table(self, scales: Array) -> Array:
         return scales * [1.0, -1.0]
