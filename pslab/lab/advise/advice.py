@@ -164,7 +164,8 @@ class Advice:
 
     def _repr_html_(self) -> str:
         """A card for a notebook: the sentence, the table, what to paste."""
-        table, paste = self.shown.to_html(index=False, border=0), html.escape(repr(self.run))
+        table = self.shown.to_html(index=False, border=0).replace("<table", "<table cellpadding='4'", 1)
+        paste = html.escape(repr(self.run))
         remarks = "".join(f"<p style='opacity:.8'>{html.escape(each)}</p>" for each in self.remarks)
         return f"<p><b>{html.escape(self.words)}</b></p>{table}<p><code>{paste}</code></p>{remarks}"
 
