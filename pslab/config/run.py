@@ -308,7 +308,8 @@ class Run:
     @property
     def _moves(self) -> set[str]:
         """What lets workers leave and come back."""
-        return {"leave", "join", "faults"} & set(() if isinstance(self.cluster, str) else self.cluster)
+        given = {} if isinstance(self.cluster, str) else self.cluster
+        return {name for name in ("leave", "join", "faults") if given.get(name)}
 
     @property
     def _costs_grow(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Annotated, Any, ClassVar
@@ -138,10 +139,10 @@ class Blockwise(Coded):
         found: Array = reduce.reduceat(v, np.arange(0, len(v), self.block or len(v))).astype(np.float64)
         return found
 
-    def scaled(self, loop: str, v: Array, scales: Array, *more: Any) -> Array:
+    def scaled(self, loop: Callable[..., None], v: Array, scales: Array, *more: Any) -> Array:
         """The symbols (uint8) that a loop makes of values by the scales of their blocks."""
         symbols, by = np.empty(len(v), np.uint8), np.where(scales > 0, scales, np.inf)
-        getattr(loops(v.dtype), loop)(read_only(v), by, self.block or len(v), *more, symbols)
+        loop(read_only(v), by, self.block or len(v), *more, symbols)
         return symbols
 
 
@@ -171,8 +172,8 @@ def limit(v: Array) -> float:
 
 
 @cache
-def loops(dtype: np.dtype[Any] = SINGLE) -> ModuleType:
-    """The compiled loops, ready for values of this dtype."""
+def loops(dtype: np.dtype[Any] | None = None) -> ModuleType:
+    """The compiled loops, ready for values of this dtype, or those over symbols alone."""
     from pslab.tensors.quantize import loops as compiled  # late, because numba's import takes a third of a second
 
     compiled.warm(dtype)

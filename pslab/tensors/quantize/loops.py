@@ -1,8 +1,8 @@
 """The loops over the values of a push, compiled by numba for the first code: scaled, rounded, packed; and back.
 
-Values are float32 or float64, symbols uint8; each is computed in float64. A scale of 0 is passed as infinity, by which
-every value becomes 0. Loops over slices, without branches, are what the compiler makes vector instructions of. Codes
-come from other processes: whatever their bytes are, no loop reads or writes outside its arrays.
+Values are float32 or float64, symbols uint8; each is computed in float64. To scale values, a scale of 0 is passed as
+infinity, by which each becomes 0. Loops over slices, without branches, are what the compiler makes vector instructions
+of. Codes come from other processes: whatever their bytes are, no loop reads or writes outside its arrays.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def nearest(v: Array, scales: Array, block: int, below: Array, middles: Array, o
     `middles` lie between the levels; `below` says for each step of a magnitude, first of positive values, then of
     negative ones, how many middles are below all of it, where at most one lies in it: see `steps_of`.
     """
-    first, steps, size = np.uint64((1023 - OCTAVES) * STEPS), np.uint64(OCTAVES * STEPS + 1), min(block, len(v))
+    first, last, size = np.uint64((1023 - OCTAVES) * STEPS), np.uint64(1023 * STEPS), min(block, len(v))
     scaled, at = np.empty(size), np.empty(size, np.uint16)  # apart from the search, which makes no vector instructions
     for b in range(len(scales)):
         own, found, scale = v[b * block : (b + 1) * block], out[b * block : (b + 1) * block], scales[b]
@@ -85,7 +85,7 @@ def nearest(v: Array, scales: Array, block: int, below: Array, middles: Array, o
             scaled[i] = np.float64(own[i]) / scale
             bits = np.float64(scaled[i]).view(np.uint64)
             magnitude = (bits & np.uint64((1 << 63) - 1)) >> np.uint64(45)  # 11 bits of exponent, 7 of fraction
-            at[i] = max(magnitude, first) - first + steps * (bits >> np.uint64(63))
+            at[i] = min(max(magnitude, first), last) - first + (last - first + np.uint64(1)) * (bits >> np.uint64(63))
         for i in range(len(own)):
             level = below[at[i]]
             found[i] = level + (middles[level] <= scaled[i])
@@ -268,16 +268,22 @@ def steps_of(middles: Array) -> Array:
     return np.searchsorted(middles, np.concatenate([low, -high]), side="right").astype(np.uint8)
 
 
-def warm(dtype: np.dtype[Any]) -> None:
-    """Compile every loop for values of this dtype, or load what an earlier process has compiled."""
-    loops.warm(str(dtype), lambda: _call_all(dtype))
+def warm(dtype: np.dtype[Any] | None) -> None:
+    """Compile the loops over values of this dtype, or over symbols alone, or load what another process has compiled."""
+    loops.warm(str(dtype), _call_those_of_symbols if dtype is None else lambda: _call_those_of(dtype))
 
 
-def _call_all(dtype: np.dtype[Any]) -> None:
+def _call_those_of_symbols() -> None:
+    symbols, bits = np.zeros(1, np.uint8), np.zeros(1, "u2")
+    largest(read_only(bits), bits.dtype.type(1), 1, bits)
+    pack(symbols, 8, symbols)
+    unpack(read_only(symbols), 8, symbols)
+
+
+def _call_those_of(dtype: np.dtype[Any]) -> None:
     x, one, symbols = np.zeros(1, dtype), np.ones(1), np.zeros(1, np.uint8)
-    v, u, read = read_only(x), np.zeros(1, np.float32), read_only(symbols)
-    for bits in (v.view(f"u{x.itemsize}"), read_only(np.zeros(1, "u2"))):
-        largest(bits, bits.dtype.type(1), 1, one.copy())
+    v, u, read, bits = read_only(x), np.zeros(1, np.float32), read_only(symbols), x.view(f"u{x.itemsize}")
+    largest(read_only(bits), bits.dtype.type(1), 1, bits)
     linear(v, one, 1, one, 1.0, symbols)
     float8(v, one, 1, symbols)
     powers(v, one, 1, symbols)
@@ -286,8 +292,6 @@ def _call_all(dtype: np.dtype[Any]) -> None:
     ternary(v, u, 1.0, 1.0, symbols)
     exponents(v, u, 1, symbols)
     grouped(v, read, one.copy(), np.zeros(1, np.int64))
-    pack(symbols, 8, symbols)
-    unpack(read, 8, symbols)
     classed(v, 0.1, 0.2, symbols)
     unclassed(read, read, 0.1, 1.0, x)
     tabled(read, one, 1, np.zeros(256), 1.0, 1.0, x)

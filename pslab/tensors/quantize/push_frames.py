@@ -31,6 +31,7 @@ from pslab.tensors.codec import (
     sliced_bytes,
     spread_bytes,
 )
+from pslab.tensors.compiling import read_only
 from pslab.tensors.pruning.rules import rule_traits
 from pslab.tensors.quantize.codes import limit, loops
 from pslab.tensors.quantize.rules import Unquantized, quantization_traits
@@ -84,7 +85,7 @@ class RangeCoding:
         codes = [np.empty(0, np.uint8)]
         traits, context = quantization_traits(self.rule), self.context
         for start, own in self._pieces(self.counts(entries.indices)):
-            v, more = entries.values[own], list[Array]()
+            v, more = read_only(entries.values[own]), list[Array]()
             if not traits.direct:
                 v = v.astype(np.float64)
             if traits.draws:
@@ -104,10 +105,10 @@ class RangeCoding:
             size = self.rule.bounds(n)[1] if traits.length is None else traits.length(code[at:], n)
             if at + size > len(code):
                 raise FrameError(f"{len(code)} bytes are too few for the codes of {k} values")
-            if traits.direct:
-                self.rule.decode(code[at : at + size], n, values[own])
-            else:
-                values[own] = np.clip(self.rule.decode(code[at : at + size], n), -limit(values), limit(values))
+            out = values[own]
+            found = self.rule.decode(code[at : at + size], n, *[out] * traits.direct)
+            if found is not out:
+                out[:] = np.clip(found, -limit(out), limit(out))
             at += size
         if at != len(code):
             raise FrameError(f"{len(code)} bytes are too many for the codes of {k} values, which take {at}")
@@ -154,6 +155,7 @@ class PushFrames:
         """Compile or load the loops now, and not in the first frame."""
         prepare()
         if not self.exact:
+            loops()
             loops(self._dtype)
 
     def count(self, index: int, entries: Entries, turn: int) -> int:

@@ -69,7 +69,7 @@ class QuantizationRule(Protocol):
 class QuantizationTraits:
     """The attributes that a rule may have beside those of `QuantizationRule`, with their defaults."""
 
-    direct: bool = False  #: v has the run's dtype, and the call is decode(code, n, out), to write values of that dtype
+    direct: bool = False  #: v has the run's dtype, not to be changed; decode(code, n, out) may write to and return out
     draws: bool = False  #: the call is encode(v, u), with chance u, float32 [n] in [0, 1)
     keeps: bool = False  #: the call is encode(v, kept), with a vector [n] of the piece, zeros at first, to be changed
     every: bool = False  #: it needs every entry of the gradient: none is pruned before
@@ -111,7 +111,7 @@ class Short(Coded):
 
     def values(self, scales: Array, code: Array, out: Array) -> None:
         bits, most = code.copy().view("<u2"), np.empty(1, "<u2")
-        loops(out.dtype).largest(read_only(bits), bits.dtype.type(0x7FFF), len(bits), most)
+        loops().largest(read_only(bits), bits.dtype.type(0x7FFF), len(bits), most)
         if most[0] >= self.INFINITE:
             raise FrameError("a symbol that is no finite number")
         torch.from_numpy(out).copy_(torch.from_numpy(bits.view(np.int16)).view(self.kind))
@@ -135,7 +135,7 @@ class Half(Short):
 
 @dataclass(frozen=True)
 class Brain(Short):
-    """The nearest bfloat16, ties to even: float32 with 7 bits of fraction; never infinite.
+    """The bfloat16 that is nearest to the value as float32, ties to even: 7 bits of fraction; never infinite.
 
     Source: Kalamkar et al. (arXiv 2019)
     """
@@ -162,7 +162,7 @@ class Float8(Blockwise, Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         scales = single(self.largest(v) / E4M3[-1])
-        return scales, self.scaled("float8", v, scales)
+        return scales, self.scaled(loops(v.dtype).float8, v, scales)
 
     def table(self, scales: Array) -> Array:
         return both(np.append(E4M3, np.nan))
@@ -187,7 +187,7 @@ class PowersOfTwo(Blockwise, Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         scales = single(self.largest(v))
-        return scales, self.scaled("powers", v, scales)
+        return scales, self.scaled(loops(v.dtype).powers, v, scales)
 
     def table(self, scales: Array) -> Array:
         return both(self.LEVELS)
@@ -201,7 +201,7 @@ class Linear(Blockwise):
 
     def symbols_of(self, v: Array, scales: Array, zeros: Array) -> Array:
         """The symbols (uint8) of values."""
-        return self.scaled("linear", v, scales, zeros, self.levels - 1.0)
+        return self.scaled(loops(v.dtype).linear, v, scales, zeros, self.levels - 1.0)
 
     def write_values(self, symbols: Array, scales: Array, zeros: Array, out: Array) -> None:
         """Write the values of symbols."""
@@ -298,7 +298,7 @@ class QSGD(Blockwise, Tabled):
         (u,), top = more, 2 ** (self.bits - 1) - 1
         squares = np.multiply(v, v, dtype=np.float64)
         scales = single(self.largest(v) if self.norm == "max" else np.sqrt(self.of_blocks(np.add, squares)))
-        return scales, self.scaled("by_chance", v, scales, u, top)
+        return scales, self.scaled(loops(v.dtype).by_chance, v, scales, u, top)
 
     def table(self, scales: Array) -> Array:
         return both(np.arange(2.0 ** (self.bits - 1)))
@@ -327,11 +327,11 @@ class Uniform8(Tabled):
         return 2 + self.BINS
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        v = v.astype(np.float64, copy=False)
-        mean, deviation = single([v.mean(), v.std(ddof=1) if len(v) > 1 else 0.0])
+        exact = v.astype(np.float64, copy=False)
+        mean, deviation = single([exact.mean(), exact.std(ddof=1) if len(v) > 1 else 0.0])
         bins = np.full(len(v), self.BINS // 2, np.uint8)
         if deviation > 0:
-            middle = np.rint((v - mean) / (6 * deviation / self.BINS)) + self.BINS // 2
+            middle = np.rint((exact - mean) / (6 * deviation / self.BINS)) + self.BINS // 2
             bins = np.clip(middle, 0, self.BINS - 1).astype(np.uint8)
         return np.concatenate([[mean, deviation], single(means(v, bins, self.BINS))]), bins
 
@@ -395,8 +395,7 @@ def dynamic_levels() -> Array:
 @cache
 def dynamic_steps() -> tuple[Array, Array]:
     """What the loop `nearest` needs of these levels: where steps of magnitudes lie, and the middles between levels."""
-    levels = dynamic_levels()
-    middles = (levels[1:] + levels[:-1]) / 2
+    middles = (Dynamic8.LEVELS[1:] + Dynamic8.LEVELS[:-1]) / 2
     return loops().steps_of(middles), np.append(middles, np.inf)
 
 
@@ -413,7 +412,7 @@ class Dynamic8(Blockwise, Tabled):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         scales = single(self.largest(v))
-        return scales, self.scaled("nearest", v, scales, *dynamic_steps())
+        return scales, self.scaled(loops(v.dtype).nearest, v, scales, *dynamic_steps())
 
     def table(self, scales: Array) -> Array:
         return self.LEVELS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -50,7 +52,7 @@ def test_short_floats_are_the_nearest_level_with_the_sign_of_what_is_not_0(
 
 def test_levels_at_unequal_distances_are_found_as_by_numpy() -> None:
     levels = Dynamic8.LEVELS
-    x, middles = close_to(levels, 1.0), (levels[1:] + levels[:-1]) / 2
+    x, middles = np.append(close_to(levels, 1.0), [1.5, -1.5]), (levels[1:] + levels[:-1]) / 2
     wanted = np.searchsorted(middles, x, side="right")
     assert symbols("nearest", x, [1.0], len(x), *dynamic_steps()).tolist() == wanted.tolist()
 
@@ -120,3 +122,33 @@ def test_what_is_packed_lowest_bits_first_is_read_again(width: int, block: int, 
     loops().tabled(found, scales[: -(-len(symbols) // block)], block, table, 3.0, 2.0, out)
     values = np.clip(table[symbols] * np.repeat(scales, block)[: len(symbols)] / 3.0, -2, 2)
     assert out.tobytes() == values.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_loop_is_compiled_once_they_are_prepared(dtype: str) -> None:
+    """In a process of its own, where no other test has compiled anything."""
+    found = subprocess.run([sys.executable, "-c", PREPARED, dtype], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == []
+
+
+PREPARED = """
+import sys
+import numpy as np
+from pslab.config.spec import build
+from pslab.config.table import ROWS
+from pslab.tensors.codec import Entries
+from pslab.tensors.quantize.codes import loops
+from pslab.tensors.quantize.push_frames import PushContext, RangeCoding
+
+dtype = np.dtype(sys.argv[1])
+loops()
+own = loops(dtype)
+before = {each.__name__: len(getattr(own, each.__name__).signatures) for each in own.loops.functions}
+for name, row in ROWS["quantize"].items():
+    if name != "none":
+        v = np.arange(1, 40, dtype=dtype)
+        coding = RangeCoding(build("quantize", row.example or name), (0,), np.array([0, 39]), dtype,
+                             context=PushContext(kept=np.zeros(39, dtype)))
+        coding.read(coding.write(Entries(39, None, v)), None, 39)
+print(*(name for name, count in before.items() if len(getattr(own, name).signatures) > count))
+"""

@@ -213,6 +213,35 @@ def test_a_rule_of_the_users_has_a_code_of_its_own() -> None:
     assert len(frame) == START + 103
 
 
+class Direct(Thirds):
+    """The same, in the run's dtype."""
+
+    direct = True
+
+    def __init__(self, into: bool) -> None:
+        self.into = into
+
+    def encode(self, v: np.ndarray) -> np.ndarray:
+        assert v.dtype == np.float32
+        with pytest.raises(ValueError, match="read-only"):
+            v *= 0  # it is what the worker has
+        return super().encode(v)
+
+    def decode(self, code: np.ndarray, n: int, out: np.ndarray) -> np.ndarray:  # type: ignore[override]
+        if not self.into:
+            return super().decode(code, n)
+        out[:] = super().decode(code, n)
+        return out
+
+
+@pytest.mark.parametrize("into", [True, False])
+def test_a_rule_of_the_users_may_take_and_write_values_as_they_are(into: bool) -> None:
+    made = PushFrames(Direct(into), build("prune", "none"), [Part((slice(0, 103),))], small())
+    found = made.read(written(made, Entries(103, None, np.full(103, 0.3, np.float32))), 0, 0).values
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, 1 / 3, rtol=1e-6)
+
+
 def test_values_are_read_in_the_dtype_of_the_run_and_stay_in_its_range() -> None:
     largest = float(np.finfo(np.float32).max)
     for dtype, kind in ((torch.float32, "f4"), (torch.float64, "f8")):

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from pslab.config.run import FIELDS
 from pslab.lab.plots.charts.panels import Curve, compose, grey
 from pslab.lab.plots.charts.prelude import Data, Facets, Names, listed, shared_looks, spread
 from pslab.lab.plots.charts.tables import Table, Titled, bare, numeric, tabled
@@ -20,7 +21,7 @@ from pslab.lab.records.summary import cell, missing, unit_of
 from pslab.lab.records.units import plain
 
 FEW = 8  # so many values on x, with ranges, have places of equal width
-SHORT = 6  # characters of a number that is a setting; measured ones are longer
+SHORT = 6  # characters of a number that is a setting, as far as one can tell: measured ones are longer
 DODGE, SPREAD = 0.08, 0.5  # of such a place: from one curve to the next; and from the first to the last
 ABOVE = 0.14  # of the axis: where what was not reached stands, above all others
 FAR_APART = 0.5  # of the highest value: an axis of lower ones starts at 0
@@ -98,7 +99,7 @@ def _x_axis(table: Table, name: str, title: str, ys: Iterable[str], log: str) ->
     ranges = any(f"{y}_low" in table.frame and (table.frame[f"{y}_high"] > table.frame[f"{y}_low"]).any() for y in ys)
     if not numeric(values) or (ranges and "x" not in log and len(values) <= FEW):
         return categories(table.place_names(name), title)
-    given = len(values) <= FEW and all(len(f"{value:g}") <= SHORT for value in values)  # not measured
+    given = len(values) <= FEW and (name in FIELDS or all(len(f"{value:g}") <= SHORT for value in values))
     ticks = tuple((value, plain(value)) for value in sorted(values)) if "x" in log and given else ()
     shown = axis(values, title, log="x" in log, pad=0.04)
     return Axis(title, shown.low, shown.high, shown.log, ticks or shown.ticks)

@@ -136,7 +136,7 @@ def _text(row: Any, facts: Mapping[str, Any], room: float) -> list[str]:
     own = facts["policies"][row.policy]
     times = "default" if row.policy == facts["default"] else f"{'≥' * row.at_least}{_factor(row.sooner)}"
     ties = [f"={_short(facts['policies'][tie], own)}" for tie in row.ties]
-    if len(ties) > NAMED_TIES or any(text_px(word, SMALL) > room for tie in ties for word in tie.split()):
+    if len(ties) > NAMED_TIES or any(text_px(word, SMALL) > room for tie in ties for word in tie.split(" ")):
         return [times, *wrapped(f"={SPACE}{len(ties)} other{'s' * (len(ties) > 1)}", room, SMALL)]
     return [times, *(line for tie in ties for line in wrapped(tie, room, SMALL))]
 
