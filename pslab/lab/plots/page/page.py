@@ -43,7 +43,7 @@ FEW = 4  # curves of a panel: from here on bands are paler
 MARKED = 11  # markers of a line with many points
 MOST = 5  # names of a row of panels that stand at the ends of its curves
 GLYPH, LABEL = 24.0, 108.0  # px: the sample beside such a name, and the name's widest line
-ENTRY, AROUND = 19.0, 42.0  # px: a line of a legend; the sample of a name in it, and what is free around
+ENTRY, AROUND = 19.0, 45.0  # px: a line of a legend; the sample of a name in it, and what is free around
 BEYOND = 5.0  # px by which names may stand above or below their panel
 BARE = {"showgrid": False, "showline": False, "showticklabels": False, "ticks": "", "fixedrange": True}
 

@@ -44,3 +44,10 @@ def test_legend_has_the_rows_that_its_names_need():
     few, many = ([Key(f"a curve number {rank}", Look("#000000")) for rank in range(count)] for count in (2, 12))
     assert legend_room([], 600)[0] == 0
     assert legend_room(few, 600)[0] < legend_room(many, 600)[0] < legend_room(many, 300)[0]
+
+
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(300, 900))
+def test_no_name_of_a_legend_lies_below_its_room(count: int, letters: int, width: int):
+    """plotly.js gives each name 30 px of a sample and 10 around, and 5 to the next; what is below, no image has."""
+    height, text = legend_room([Key("m" * letters, Look("#000000"))] * count, width)
+    assert round((height - 8) / 19) * int(width / (text + 45)) >= count
