@@ -64,7 +64,7 @@ def points(
     curves = {repr([key[name] for name in table.names]): None for key in keys}
     pairs = [(x_, y_) for x_ in xs for y_ in ys]
     drawn, dashes = [], dict[str, str]()  # the dashes are all that is seen of lines without markers
-    for key, look in zip(keys, shared_looks(keys, table.names, panels, table.orders, table.crowd), strict=True):
+    for key, look in zip(keys, shared_looks(keys, table.names, [], table.orders, table.crowd), strict=True):
         own, values = table.where(**key), [key[name] for name in table.names]
         back = behind is not None and behind in values
         rank = list(curves).index(repr(values)) - (len(curves) - 1) / 2

@@ -31,6 +31,16 @@ def test_marks_alone_are_told_apart_by_their_shapes():
     assert drawn.alike(plots.points(frame, "x", "y", by="sync", join=False)) == []
 
 
+def test_two_names_of_one_legend_differ_though_no_panel_has_both():
+    names = [f"rule {number}" for number in range(17)]
+    frame = pd.DataFrame({"x": 1.0, "y": range(34), "rule": names * 2, "panel": ["one"] * 17 + ["two"] * 17})
+    places = frame.rule + " " + frame.panel
+    apart = frame[~places.isin(["rule 5 one", "rule 13 two"])]
+    figure = plots.points(apart, "x", "y", by="rule", facet="panel", join=False)
+    keys = {trace.name: (trace.marker.symbol, trace.marker.color) for trace in figure.data if trace.showlegend is None}
+    assert len(keys) == len({*keys.values()}) == 17
+
+
 def test_name_keeps_its_look_where_others_are_left_out():
     rules = {name: {"learning_rate": rate} for name, rate in (("slow", 0.1), ("usual", 0.2), ("fast", 0.4))}
     found = handmade.finished(grid(BASE, rule=rules, workers=[2, 4]), [0.1, 0.5, 0.8, 0.95])
