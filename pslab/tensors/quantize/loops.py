@@ -126,6 +126,13 @@ def exponents(v: Array, u: Array, least: int, out: Array) -> None:
 
 
 @loop
+def averaged(kept: Array, v: Array, share: float) -> None:
+    """Make of what is kept, in place, so large a share of itself and the rest of v."""
+    for i in range(len(kept)):
+        kept[i] = share * np.float64(kept[i]) + (1 - share) * np.float64(v[i])
+
+
+@loop
 def grouped(v: Array, groups: Array, sums: Array, counts: Array) -> None:
     """Add each value to the sum of its group, in order, and 1 to its count. Groups are in range."""
     for i in range(len(v)):
@@ -291,6 +298,7 @@ def _call_those_of(dtype: np.dtype[Any]) -> None:
     by_chance(v, one, 1, u, 1, symbols)
     ternary(v, u, 1.0, 1.0, symbols)
     exponents(v, u, 1, symbols)
+    averaged(x, v, 0.5)
     grouped(v, read, one.copy(), np.zeros(1, np.int64))
     classed(v, 0.1, 0.2, symbols)
     unclassed(read, read, 0.1, 1.0, x)

@@ -603,9 +603,7 @@ class Signum(Signs):
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
         (kept,) = more
-        momentum = np.multiply(kept, self.beta, dtype=np.float64)
-        momentum += np.multiply(v, 1 - self.beta, dtype=np.float64)
-        kept[:] = momentum
+        loops(v.dtype).averaged(kept, read_only(v), self.beta)
         return super().quantize(kept)
 
 
@@ -624,7 +622,7 @@ class ScaledSign(Tabled):
         return 1
 
     def quantize(self, v: Array, *more: Array) -> tuple[Array, Array]:
-        return single(np.abs(v, dtype=np.float64).mean()), v < 0
+        return single(np.abs(v).astype(np.float64, copy=False).mean()), v < 0
 
     def table(self, scales: Array) -> Array:
         return scales * [1.0, -1.0]

@@ -97,6 +97,14 @@ def test_chance_rounds_up_with_the_probability_of_the_fraction(
     assert exponents.tolist() == (wanted + 128 * ((wanted > 0) & (v < 0))).tolist()
 
 
+@given(VALUES, st.sampled_from([np.float32, np.float64]), st.floats(0, 1))
+def test_a_momentum_is_averaged_in_float64_and_rounded_once(v: Any, dtype: Any, share: float) -> None:
+    v, kept = v.astype(dtype), np.cos(np.arange(len(v))).astype(dtype)
+    wanted = share * kept.astype(float) + (1 - share) * v.astype(float)
+    loops(v.dtype).averaged(kept, read_only(v), share)
+    assert kept.tobytes() == wanted.astype(dtype).tobytes()
+
+
 @given(VALUES, st.integers(1, 6))
 def test_groups_have_the_sums_and_counts_of_numpy(v: Any, count: int) -> None:
     groups = (np.arange(len(v)) * 7 % count).astype(np.uint8)
