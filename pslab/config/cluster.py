@@ -21,7 +21,7 @@ FACTOR = Bounds(at_least=0, at_most=1e6)
 # the encoding, which makes factors, coefficients and sketches.
 #: What a rule's selection takes, in `select_s`; "own squares" is added for a rate that divides gradients at the worker.
 SELECT_FACTORS = {"none": 0.0, "static": 1.0, "std": 1.6, "dynamic": 2.3, "dgc": 1.4, "range": 1.5,
-                  "threshold": 1.0, "randomk": 19.0, "adaq": 14.0, "lowrank": 22.0, "powersgd": 20.0, "demo": 125.0,
+                  "threshold": 1.0, "randomk": 19.0, "adaq": 14.0, "lowrank": 22.0, "powersgd": 20.0, "demo": 59.0,
                   "sketch": 39.0, "ef21": 1.5, "own squares": 0.75}  # fmt: skip
 #: What applying a dense and a sparse push takes, in `apply_s`: by what a rate keeps at the server, and by optimizer.
 APPLY_FACTORS = {"versions": (1.2, 1.0), "squares": (3.2, 1.6), "directions": (4.9, 3.1), "sgd": (2.2, 6.8),
