@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pslab.errors import FrameError
 from pslab.tensors.codec import DTYPES, START, Entries, decode, encode_into
 from pslab.tensors.pruning.rules import rule_traits
+from pslab.tensors.quantize.codes import limit
 from pslab.tensors.quantize.push_frames import PushContext, PushFrames, RangeCoding
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.update.store import Part
@@ -178,10 +179,11 @@ class MatrixFrames(PushFrames):
     def decoded(self, entries: Entries, index: int, turn: int, kept: Array | None = None) -> Entries:
         """All entries of a range, of the values that `read` gives."""
         kept, values = np.empty(0, self._dtype) if kept is None else kept, entries.dense()
-        found, limit, at = np.empty(self._parts[index].size, self._dtype), float(np.finfo(self._dtype).max), 0
+        found, at = np.empty(self._parts[index].size, self._dtype), 0
+        most = limit(found)
         for each, count in zip(self.matrices[index], self.counts(index, turn), strict=True):
             own = values[at : at + count] if entries.indices is None else values[each.inside]
-            found[each.inside] = each.decode(self._prune, own, turn, kept[each.kept], self._seed).clip(-limit, limit)
+            found[each.inside] = each.decode(self._prune, own, turn, kept[each.kept], self._seed).clip(-most, most)
             at += count
         return Entries(len(found), None, found)
 

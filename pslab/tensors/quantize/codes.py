@@ -109,7 +109,8 @@ class Tabled(Coded):
     def values(self, scales: Array, code: Array, out: Array) -> None:
         table, symbols = np.zeros(1 << self.width), unpacked(code, self.width, len(out))
         table[: self.levels] = self.table(scales)
-        check_symbols(symbols, self.levels)
+        if self.levels < len(table):
+            check_symbols(symbols, self.levels)
         factors, block = self.blocks(scales, len(out))
         loops(out.dtype).tabled(symbols, factors, block, table, self.divisor, limit(out), out)
 

@@ -19,6 +19,7 @@ Array = NDArray[Any]
 loops = Loops()
 loop = loops.loop
 
+LARGEST = float(np.finfo(np.float32).max)
 OCTAVES, STEPS = 24, 128  # of `nearest`: magnitudes from 2^-OCTAVES to 1, each octave in equal steps
 
 
@@ -197,7 +198,7 @@ def classed(v: Array, least: float, middle: float, code: Array) -> int:
     bits, held, at, units = np.uint64(0), 0, 0, (least, 2.0**-15)
     for part in range(2):
         for i in range(len(v)):
-            size = min(abs(np.float64(v[i])), 3.4028234663852886e38)
+            size = min(abs(np.float64(v[i])), LARGEST)
             tag = np.int64(size >= least) + np.int64(size >= middle) + np.int64(size >= 1)
             symbol, width = np.uint64(tag), 2
             if part:
@@ -224,6 +225,9 @@ def unclassed(code: Array, tags: Array, least: float, limit: float, out: Array) 
     """The values of such bits, which lie behind the tags, in a code that has them all; whether they are finite."""
     at, finite = 2 * len(out), True
     for i in range(len(out)):
+        if tags[i] == 0:
+            out[i] = 0.0
+            continue
         width = 32 if tags[i] == 3 else 8 * int(tags[i])
         symbol, begin = np.uint64(0), at >> 3
         for k in range(begin, (at + width + 7) >> 3):
@@ -233,8 +237,8 @@ def unclassed(code: Array, tags: Array, least: float, limit: float, out: Array) 
         if width == 32:
             value = np.float64(np.uint32(symbol).view(np.float32))
         else:
-            unit, sign = 2.0**-15 if width == 16 else least, symbol >> np.uint64(max(width - 1, 0))
-            magnitude = np.float64(symbol - (sign << np.uint64(max(width - 1, 0)))) * unit
+            sign = symbol >> np.uint64(width - 1)
+            magnitude = np.float64(symbol - (sign << np.uint64(width - 1))) * (2.0**-15 if width == 16 else least)
             value = -magnitude if sign else magnitude
         finite &= np.isfinite(value)
         out[i] = min(max(value, -limit), limit)

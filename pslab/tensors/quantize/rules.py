@@ -196,7 +196,7 @@ class PowersOfTwo(Blockwise, Tabled):
 # --- levels at equal distances ---------------------------------------------------------------------------------------
 
 
-class Linear(Blockwise):
+class EvenLevels(Blockwise):
     """Whole multiples of a scale: symbols are these plus a zero."""
 
     def symbols_of(self, v: Array, scales: Array, zeros: Array) -> Array:
@@ -209,7 +209,7 @@ class Linear(Blockwise):
 
 
 @dataclass(frozen=True)
-class Int8(Linear):
+class Int8(EvenLevels):
     """The nearest of 255 levels at equal distances, from minus to plus the largest magnitude of the block.
 
     Source: Dettmers (ICLR 2016)
@@ -233,7 +233,7 @@ class Int8(Linear):
 
 
 @dataclass(frozen=True)
-class UInt8(Linear):
+class UInt8(EvenLevels):
     """The nearest of 256 levels at equal distances, from the least to the largest value of the block; 0 is one of them.
 
     Each block has, beside its scale, the level of 0. As PyTorch's quantization hooks.
