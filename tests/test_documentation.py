@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import io
+import json
 import posixpath
 import re
 import shlex
@@ -399,3 +400,18 @@ def test_a_claim_has_a_verdict_and_a_command_that_can_be_executed(claim: str):
         assert all(build("sync", policy) for policy in options.policies)
     else:
         assert {*options.section} <= {*SECTIONS}
+
+
+def numbers(text: str) -> set[str]:
+    """The numbers of a text, without commas; a share in per cent, too."""
+    written = {each.replace(",", "") for each in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", text)}
+    return written | {f"{100 * float(each):g}" for each in written if "." in each and float(each) < 1}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.partition("\n")[0])
+def test_a_number_of_a_verdict_stands_in_its_notebook(claim: str):
+    (verdict,) = re.findall(r"(?ms)^\*\*[^*]+\.\*\*.*?(?=^```)", claim)
+    notebooks = [ROOT / "notebooks" / each for each in re.findall(r"notebooks/(\w+\.ipynb)", verdict)]
+    cells = [cell for path in notebooks for cell in json.loads(path.read_text())["cells"]]
+    said = numbers(re.sub(r"\[[^\]]*\]\([^)]*\)|`[^`]*`", " ", verdict))
+    assert said <= numbers("\n".join("".join(cell["source"]) for cell in cells))
