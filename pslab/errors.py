@@ -5,6 +5,7 @@ PslabError
 ├── ProtocolError      an event that the state machines do not allow: nothing changed
 ├── FrameError         bytes that are not a complete, unchanged frame: nothing was applied
 ├── RecordError        a directory of results that is not what its manifest says
+│   └── DamagedRecord      it can never be read: what it is a record of is made anew
 ├── CheckpointError    a run's state that cannot be saved, or bytes that are no such state: nothing was restored
 ├── ExportError        a figure could not be written
 │   └── Unwritable         (a RecordError, too) nothing can be written: no room, no permission
@@ -26,6 +27,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 
@@ -70,6 +72,14 @@ class FrameError(PslabError):
 
 class RecordError(PslabError):
     """Results on disk that are incomplete."""
+
+
+class DamagedRecord(RecordError):
+    """The record at `place` lacks a file, or has one that was cut or changed: no later attempt reads it."""
+
+    def __init__(self, place: Path, problem: str) -> None:
+        self.place, self.problem = place, problem
+        super().__init__(f"{problem}; delete {place}, and what it records is made again")
 
 
 class CheckpointError(PslabError):

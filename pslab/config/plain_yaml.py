@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+LONGEST = 10_000_000  # characters of a file that a person has written
+
 
 class Unreadable(ValueError):
     """Text, or a file, that is not plain YAML; the message says why."""
@@ -47,7 +49,10 @@ def read(path: Path) -> Any:
         Unreadable: as `load`, or the file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:  # which may be a pipe
+            text = file.read(LONGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise Unreadable(str(error)) from None
+    if len(text) > LONGEST:
+        raise Unreadable(f"it is longer than {LONGEST:,} characters")
     return load(text)

@@ -50,6 +50,6 @@ def test_any_text_is_a_value_or_unreadable(text: str):
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path, tmp_path / "none", tmp_path / "binary"):
+    for path in (tmp_path, tmp_path / "none", tmp_path / "binary", Path("/dev/zero")):
         with pytest.raises(Unreadable, match=r"\w"):
             read(path)

@@ -19,11 +19,11 @@ from typing import Any
 
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run, digest_of
-from pslab.errors import ConfigError, RecordError
+from pslab.errors import ConfigError, DamagedRecord, RecordError
 from pslab.lab.advise.advice import Advice
 from pslab.lab.advise.race import RaceAnswer, Standing
-from pslab.lab.records.disk import MANIFEST, read_file, read_manifest, write_record
-from pslab.lab.records.facts import NUMBER, TEXT, FactType, body, listed, mapped, row
+from pslab.lab.records.disk import MANIFEST, read_file, read_manifest, records_in, write_record
+from pslab.lab.records.facts import ANY, NUMBER, TEXT, body, listed, mapped, row
 from pslab.lab.records.grid_axes import CHOICE
 from pslab.lab.records.merit import merit_of
 from pslab.lab.records.prefix import find_or_cut
@@ -33,7 +33,7 @@ from pslab.lab.records.results import Results, Runs
 FOLDER, ANSWER = "advice", "answer.json"
 OWN = ("default", "winner", "alone")  # the runs of one policy each that an answer names
 ALONE = "alone"  # the single machine, among the policies that have run
-_FIELDS = mapped(FactType("plain", lambda value: True))
+_FIELDS = mapped(ANY)
 SAID = body(
     answer=_FIELDS, target=NUMBER, merit=TEXT, words=TEXT, advised=_FIELDS, refused=mapped(TEXT), cost=mapped(NUMBER),
     notes=listed(TEXT), runs=listed(body(digest=TEXT, policy=TEXT, fields=_FIELDS)), default=listed(TEXT),
@@ -88,10 +88,10 @@ class Question:
             space = Runs([base.but(**fields) for _, fields in candidates], [[point] for point, _ in candidates])
             found = cls(base, space, dict(asked["given"]), candidates)
         except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordError(f"{place / MANIFEST} does not say what was asked ({error}); delete {place}") from error
+            raise DamagedRecord(place, f"{place / MANIFEST} does not say what was asked ({error})") from error
         if not found.digest == manifest.get("digest") == place.name:
             problem = f"was asked what has the digest {found.digest}: it was changed, or is of another version"
-            raise RecordError(f"{place} {problem}; delete it and ask again")
+            raise DamagedRecord(place, f"{place} {problem}")
         return found
 
 
@@ -182,7 +182,7 @@ def missing(place: Path, results: Path) -> list[str]:
         RecordError: it is damaged.
     """
     base = Question.read(place).base
-    return [each["digest"] for each in said_in(place)["runs"] if _found(base, each, results) is None]
+    return [each["digest"] for each in said_in(place)["runs"] if _found(place, base, each, results) is None]
 
 
 def said_in(place: Path) -> dict[str, Any]:
@@ -194,18 +194,19 @@ def said_in(place: Path) -> dict[str, Any]:
     try:
         found = json.load(read_file(place, ANSWER, read_manifest(place, [ANSWER])))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{place / ANSWER} cannot be read ({error}); delete {place} and ask again") from error
+        raise DamagedRecord(place, f"{place / ANSWER} cannot be read ({error})") from error
     if not SAID.has(found):
-        raise RecordError(f"{place / ANSWER} is no answer: it must be {SAID.words}; delete {place} and ask again")
+        raise DamagedRecord(place, f"{place / ANSWER} is no answer: it must be {SAID.words}")
     return dict(found)
 
 
-def _found(base: Run, each: Mapping[str, Any], results: Path) -> Result | None:
+def _found(place: Path, base: Run, each: Mapping[str, Any], results: Path) -> Result | None:
     """A run that an answer rests on."""
     try:
         found = find_or_cut(base.but(**each["fields"]), results)
     except (ConfigError, TypeError) as error:
-        raise RecordError(f"the answer's run {each['digest']} cannot be made again ({error})") from error
+        problem = f"the run {each['digest']} of {place / ANSWER} cannot be made again ({error})"
+        raise DamagedRecord(place, problem) from error
     return found if found is not None and found.digest == each["digest"] else None
 
 
@@ -213,7 +214,7 @@ def _advice(place: Path, base: Run, results: Path) -> Advice | None:
     """The advice that a record is of; None if a run is missing."""
     said = said_in(place)
     try:
-        runs = {each["digest"]: (_found(base, each, results), each["policy"]) for each in said["runs"]}
+        runs = {each["digest"]: (_found(place, base, each, results), each["policy"]) for each in said["runs"]}
         if any(result is None for result, _ in runs.values()):
             return None
         standings = tuple(Standing(**_restored(each)) for each in said["answer"]["standings"])
@@ -225,7 +226,7 @@ def _advice(place: Path, base: Run, results: Path) -> Advice | None:
                       merit=merit_of(said["merit"]), cost={**said["cost"], "seconds": 0.0},
                       notes=tuple(said["notes"]), **own, _runs=best, _place=results, digest=place.name)  # fmt: skip
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{place / ANSWER} is no answer of this version ({error}); delete {place}") from error
+        raise DamagedRecord(place, f"{place / ANSWER} is no answer of this version ({error})") from error
 
 
 def _placed(runs: Iterable[tuple[Any, str]]) -> Results:
@@ -244,22 +245,17 @@ def named(name: Path | str, results: Path) -> Path | None:
     """The folder of a recorded advice by its digest, the start of it, or its directory; None if it is none."""
     if name and Path(name).is_dir():
         return Path(name) if (Path(name) / ANSWER).is_file() else None
-    found = [path.parent for path in _manifests(results) if name and path.parent.name.startswith(str(name).lower())]
+    found = [path for path in records_in(results / FOLDER) if name and path.name.startswith(str(name).lower())]
     return found[0] if len(found) == 1 else None
-
-
-def _manifests(results: Path) -> list[Path]:
-    return list((results / FOLDER).glob(f"[!.]*/{MANIFEST}"))
 
 
 def advices(*, results: Path | str | None = None) -> list[Advice]:
     """All recorded answers of `advise`, the oldest first. What cannot be read is left out, with a warning."""
     place = default_results() if results is None else Path(results)
-    paths = sorted(_manifests(place), key=lambda path: (path.stat().st_mtime, path.parent.name))
     found, unreadable = [], []
-    for path in paths:
+    for path in (paths := records_in(place / FOLDER)):
         try:
-            found.append(read(path.parent, place))
+            found.append(read(path, place))
         except RecordError as error:
             unreadable.append(str(error))
     if unreadable:

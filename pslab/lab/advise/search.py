@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pslab.lab.advise.progress import SearchProgress
 from pslab.lab.advise.race import CAP, LEAST, Race, RaceAnswer, Trial, around, rounded_up
 from pslab.lab.advise.recorded import ALONE, Question, answer_of, find, recorded
 from pslab.lab.advise.space import candidates, runs_of, simplicity
+from pslab.lab.records.disk import find_whole
 from pslab.lab.records.merit import SECONDS, merit_of
 from pslab.lab.records.prefix import find_or_cut
 from pslab.lab.records.record import Result, default_results
@@ -97,7 +99,7 @@ def advise(
         "merit": merit_of(merit).name, "limits": Limits(limits or {}, metric_of(base)).given,
         "damps": space is None}  # fmt: skip
     asked = Question.of(base, runs_of(base, space), given)
-    if (found := find(asked, place)) is not None:
+    if (found := find_whole(partial(find, asked, place))) is not None:
         return found
     asking = _Asking(base, place, progress, time.monotonic() + 60 * minutes, **given)
     return recorded(asked, asking.advice(space), place)

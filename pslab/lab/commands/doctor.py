@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.config import products
-from pslab.engines.processes.free_memory import free_memory_bytes
+from pslab.config.free_memory import free_memory_bytes
 from pslab.errors import ConfigError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
 from pslab.lab.runs import machine

@@ -10,17 +10,26 @@ import os
 import platform
 import shutil
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from pslab.errors import RecordError, Unwritable
+from pslab.config.untrusted import read_bytes, read_json
+from pslab.errors import DamagedRecord, RecordError, Unwritable
 from pslab.lab.records import journal
 
 MANIFEST = "manifest.json"
+DAMAGED = "damaged"  # the folder beside the records' folders
+TABLE_TIMES = 8  # the memory of a table, in sizes of its text: its bytes, and eight for each number of one digit
+T = TypeVar("T")
+
+
+class Damaged(UserWarning):
+    """A record that cannot be read was moved aside, and what it is a record of is made again."""
 
 
 def draft_of(place: Path) -> Path:
@@ -56,7 +65,7 @@ def write_file(path: Path, content: bytes) -> Path:
     Raises:
         Unwritable: the disk is full or the directory cannot be written to.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = draft_of(path)
     try:
         if path.is_file() and path.read_bytes() == content:
             return path
@@ -70,23 +79,39 @@ def write_file(path: Path, content: bytes) -> Path:
     return path
 
 
+def records_in(folder: Path) -> list[Path]:
+    """The folders of records, whole or not, the one first whose manifest was written first."""
+    return sorted(folder.glob("[!.]*"), key=lambda place: (written_s(place / MANIFEST), place.name))
+
+
+def written_s(path: Path) -> float:
+    """When a file was written; 0 if there is none, or another process has moved it away meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
     """The manifest of a record that has these files, and all that it names.
 
     Raises:
-        RecordError: files are missing, or the manifest is no JSON.
+        DamagedRecord: files are missing, or the manifest is no JSON.
+        RecordError: it cannot be opened now.
     """
     manifest: Any = {}
     try:
         if (place / MANIFEST).is_file():
-            manifest = json.loads((place / MANIFEST).read_text())
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{place / MANIFEST} cannot be read ({error}); delete {place} and run again") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("sha256", {}), dict):
-        raise RecordError(f"{place / MANIFEST} is no manifest; delete {place} and run again")
-    missing = [name for name in dict.fromkeys([*files, *manifest.get("sha256", ())]) if not (place / name).is_file()]
-    if missing:
-        raise RecordError(f"{place} is not a complete record: {', '.join(missing)} missing; delete it and run again")
+            manifest = read_json(place / MANIFEST)
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("sha256", {}), dict):
+            raise DamagedRecord(place, f"{place / MANIFEST} is no manifest")
+        names = dict.fromkeys([MANIFEST, *files, *manifest.get("sha256", ())])
+        if missing := [name for name in names if not (place / name).is_file()]:
+            raise DamagedRecord(place, f"{place} is not a complete record: {', '.join(missing)} missing")
+    except ValueError as error:
+        raise DamagedRecord(place, f"{place / MANIFEST} cannot be read ({error})") from error
+    except OSError as error:
+        raise RecordError(f"{place / MANIFEST} cannot be read: {error}") from error
     journal.note(read=f"{place.parent.name}/{place.name}")
     return dict(manifest)
 
@@ -138,16 +163,46 @@ def read_file(place: Path, name: str, manifest: Mapping[str, Any]) -> BytesIO:
     """The content of a record's file, which has not changed since this manifest was written.
 
     Raises:
-        RecordError: it is gone, or was changed.
+        DamagedRecord: it was changed.
+        RecordError: it cannot be opened now.
     """
     try:
-        content = (place / name).read_bytes()
+        content = read_bytes(place / name, TABLE_TIMES)
     except OSError as error:
-        raise RecordError(f"{place / name} cannot be read ({error}); delete {place} and run again") from error
+        raise RecordError(f"{place / name} cannot be read: {error}") from error
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256", {}).get(name):
-        problem = f"is not what its manifest says: it was changed since; delete {place}, or find it anew"
-        raise RecordError(f"{place / name} {problem}")
+        raise DamagedRecord(place, f"{place / name} is not what its manifest says: it was changed since: find it anew")
     return BytesIO(content)
+
+
+def check_sums(place: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a record of whose files one was changed: as `read_file`."""
+    for name in names:
+        read_file(place, name, manifest)
+
+
+def find_whole(find: Callable[[], T]) -> T | None:
+    """Return what `find` finds on disk; None for a damaged record, which is moved to results/damaged/ with a warning.
+
+    Raises:
+        RecordError: the record cannot be opened now, or not be moved.
+    """
+    with contextlib.suppress(DamagedRecord):
+        return find()
+    try:
+        return find()  # another process may have replaced it while it was read
+    except DamagedRecord as error:
+        aside = error.place.parents[1] / DAMAGED / f"{error.place.name}-{uuid.uuid4().hex[:8]}"
+        try:
+            aside.parent.mkdir(exist_ok=True)
+            error.place.rename(aside)
+        except FileNotFoundError:  # another process was first
+            return None
+        except OSError:
+            raise error from None
+        words = f"{error.problem}; the damaged record was moved to {aside}, and is made again"
+        warnings.warn(words, Damaged, stacklevel=3)
+        return None
 
 
 def read_table(
@@ -156,12 +211,13 @@ def read_table(
     """A table of a record.
 
     Raises:
-        RecordError: it is gone, was changed, or is no table.
+        DamagedRecord: it was changed, or is no table.
+        RecordError: it cannot be opened now.
     """
     try:
         return pd.read_csv(read_file(place, f"{name}.csv", manifest), dtype=dtypes)
-    except ValueError as error:
-        raise RecordError(f"{place / name}.csv cannot be read ({error}); delete {place}") from error
+    except (ValueError, OverflowError) as error:
+        raise DamagedRecord(place, f"{place / name}.csv cannot be read ({error})") from error
 
 
 def room_at(place: Path) -> str:

@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from pslab.lab.records import disk, journal
 from pslab.lab.records.record import FILES, WEIGHTS, Result, emulation_ok, environment, evaluation_sum, read_facts
 
 LIVE = "live.jsonl"
+READ_BYTES = 1 << 24  # of a draft's lines at a time
+LEFT_S = 30 * 86400.0  # after which a draft of another machine, perhaps a container that is gone, is nobody's
 
 
 class Draft:
@@ -137,7 +140,7 @@ class DraftReader:
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read_bytes)
-                lines = file.read().splitlines(keepends=True)
+                lines = file.read(READ_BYTES).splitlines(keepends=True)
         except OSError:
             return []
         whole = [line for line in lines if line.endswith(b"\n")]
@@ -148,7 +151,7 @@ class DraftReader:
 def drafts(results: Path) -> list[Path]:
     """The directories of the runs that are under way, the oldest first."""
     found = [path for path in (results / "runs").glob(".*.*.*.*") if (path / LIVE).is_file()]
-    return sorted(found, key=lambda path: (path / LIVE).stat().st_ctime)
+    return sorted(found, key=lambda path: disk.written_s(path / LIVE))
 
 
 def written_here(draft: Path) -> bool:
@@ -157,11 +160,16 @@ def written_here(draft: Path) -> bool:
 
 
 def clean(results: Path) -> None:
-    """Remove the drafts of processes on this machine that have ended."""
-    for draft in (results / "runs").glob(f".*.{platform.node()}.*.*"):
-        process = draft.name.split(".")[-2]
-        if process.isdigit() and not _alive(int(process)):
+    """Remove the drafts of processes on this machine that have ended, and those to which nobody wrote for long."""
+    for draft in results.glob("*/.*.*.*.*"):
+        *_, process, _ = draft.name.split(".")
+        if not process.isdigit():
+            continue
+        gone = f".{platform.node()}.{process}." in draft.name and not _alive(int(process))
+        if gone or max(disk.written_s(draft), disk.written_s(draft / LIVE)) < time.time() - LEFT_S:
             shutil.rmtree(draft, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                draft.unlink()
 
 
 def _alive(process: int) -> bool:

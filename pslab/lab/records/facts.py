@@ -45,6 +45,7 @@ COUNT = FactType("a whole number from 0", lambda value: _whole(value) and 0 <= v
 FLAG = FactType("true or false", lambda value: isinstance(value, bool))
 TEXT = FactType("a text", lambda value: isinstance(value, str))
 NOTHING = FactType("null", lambda value: value is None)
+ANY = FactType("plain", lambda value: True)
 
 
 def listed(kind: FactType) -> FactType:
@@ -97,7 +98,7 @@ FACTS: dict[str, FactType] = {
     "skips": listed(row(COUNT, COUNT, COUNT)), "steps": listed(row(COUNT, COUNT, COUNT)),
     "residuals": listed(listed(NUMBER)), "sweeps": listed(listed(NUMBER)),
     "layers_s": listed(listed(NUMBER) | NUMBER) | NUMBER, "costs": mapped(NUMBER),
-    "emulation": _EMULATION, "repeated_after": _EMULATION, "environment": mapped(FactType("plain", lambda value: True)),
+    "emulation": _EMULATION, "repeated_after": _EMULATION, "environment": mapped(ANY),
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import pandas as pd
 from pslab.config.cluster import resolve_cluster
 from pslab.config.run import FIELDS, Run, digest_of
 from pslab.config.spec import resolve
+from pslab.config.untrusted import read_json
 from pslab.errors import ConfigError, RecordError
 from pslab.lab.records import record
 from pslab.lab.records.disk import MANIFEST
@@ -115,7 +116,7 @@ def _index(place: Path) -> dict[str, list[Path]]:
     for name in names:
         if name not in known:
             try:
-                known[name] = _kind(json.loads((place / name / MANIFEST).read_text())["run"])
+                known[name] = _kind(read_json(place / name / MANIFEST)["run"])
             except (OSError, ValueError, KeyError, TypeError, AttributeError):  # said where that record is asked for
                 known[name] = ""
     found: dict[str, list[Path]] = {}

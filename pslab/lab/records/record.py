@@ -33,9 +33,9 @@ from pslab.config import gpus, products
 from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import Run
-from pslab.errors import RecordError
+from pslab.errors import DamagedRecord, RecordError
 from pslab.lab.records import card
-from pslab.lab.records.disk import read_file, read_manifest, read_table
+from pslab.lab.records.disk import check_sums, read_file, read_manifest, read_table
 from pslab.lab.records.facts import REQUIRED, TEXTS, wrong_columns, wrong_facts
 from pslab.version import __version__
 
@@ -155,14 +155,16 @@ class Result:
         content = read_file(self.path, WEIGHTS, self.manifest)
         try:
             weights: np.ndarray = np.load(content, allow_pickle=False)
-        except ValueError as error:
-            raise RecordError(f"{self.path / WEIGHTS} cannot be read ({error}); delete {self.path}") from error
+        except (ValueError, EOFError, MemoryError, OverflowError) as error:
+            raise DamagedRecord(self.path, f"{self.path / WEIGHTS} cannot be read ({error})") from error
+        if not isinstance(weights, np.ndarray) or weights.ndim != 1 or weights.dtype.kind != "f":
+            raise DamagedRecord(self.path, f"{self.path / WEIGHTS} is no vector of floating-point numbers")
         return weights
 
     def _table(self, name: str) -> pd.DataFrame:
         table = read_table(self.path, name, self.manifest)
         if wrong := wrong_columns(name, table):
-            raise RecordError(f"{self.path / name}.csv is no table of {name}: {'; '.join(wrong)}; delete {self.path}")
+            raise DamagedRecord(self.path, f"{self.path / name}.csv is no table of {name}: {'; '.join(wrong)}")
         return table if len(table) else table.astype({column: float for column in table if column not in TEXTS})
 
 
@@ -193,13 +195,18 @@ def emulation_ok(manifest: Mapping[str, Any]) -> bool:
 
 
 def find(run: Run, results: Path) -> Result | None:
-    """The record of a run, if there is one and the digest says everything about the run."""
+    """The record of a run, if there is one and the digest says everything about the run.
+
+    Raises:
+        DamagedRecord: what `read_facts` raises, a table that was changed, or another run's record.
+    """
     place = results / "runs" / run.digest
-    if run.unknown or not place.is_dir():
+    if run.unknown or not os.path.lexists(place):
         return None
     manifest = read_facts(place)
     if manifest.get("digest") != run.digest or manifest.get("run") != json.loads(json.dumps(run.plain())):
-        raise RecordError(f"{place} holds another run than its name says; delete it and run again")
+        raise DamagedRecord(place, f"{place} holds another run than its name says")
+    check_sums(place, manifest, manifest["sha256"].keys() - {WEIGHTS})  # they are large, and seldom read
     return Result(run, place, manifest)
 
 
@@ -207,12 +214,12 @@ def read_facts(place: Path) -> dict[str, Any]:
     """The manifest of a run's record, whose facts are of their types; see pslab.lab.records.facts.
 
     Raises:
-        RecordError: they are not, or what `read_manifest` raises.
+        DamagedRecord: they are not, or what `read_manifest` raises.
     """
     manifest = read_manifest(place, FILES)
     wrong = [f"its {name} is missing" for name in REQUIRED if name not in manifest] + wrong_facts(manifest)
     if wrong:
-        raise RecordError(f"{place / 'manifest.json'} is no manifest of a run: {'; '.join(wrong)}; delete {place}")
+        raise DamagedRecord(place, f"{place / 'manifest.json'} is no manifest of a run: {'; '.join(wrong)}")
     return manifest
 
 

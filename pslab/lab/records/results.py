@@ -19,6 +19,7 @@ from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, RecordError, nearest
+from pslab.lab.records.disk import records_in
 from pslab.lab.records.grid_axes import CHOICE, GridPoint, Placed, combinations, listed, merged, value_of
 from pslab.lab.records.record import Result, default_results, read_facts
 
@@ -183,7 +184,7 @@ def load(name: Path | str, results: Path | str | None = None) -> Result:
     if isinstance(name, Path) or (name and Path(name).is_dir()):
         return _read(Path(name))
     place = (default_results() if results is None else Path(results)) / "runs"
-    digests = sorted(path.parent.name for path in place.glob("[!.]*/manifest.json"))
+    digests = sorted(path.name for path in records_in(place))
     found = [digest for digest in digests if digest.startswith(name.lower())] if name else []
     if len(found) == 1:
         return _read(place / found[0])
@@ -208,11 +209,10 @@ def records(*, results: Path | str | None = None, **fields: Any) -> Results:
         ConfigError: an unknown field, or a value that no run has.
     """
     place = (default_results() if results is None else Path(results)) / "runs"
-    paths = sorted(place.glob("[!.]*/manifest.json"), key=lambda path: (path.stat().st_mtime, path.parent.name))
     found, unreadable = [], []
-    for path in paths:
+    for path in (paths := records_in(place)):
         try:
-            found.append(_read(path.parent))
+            found.append(_read(path))
         except RecordError as error:
             unreadable.append(str(error))
     if unreadable:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pslab.config.fleet import Fleet
+from pslab.config.free_memory import free_memory_bytes, words_of
 from pslab.config.run import Run
-from pslab.engines.processes.free_memory import free_memory_bytes, words_of
 from pslab.engines.processes.precedence import cores
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.records.disk import free_bytes, in_bytes

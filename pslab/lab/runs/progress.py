@@ -20,8 +20,10 @@ from typing import Any, TextIO
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
+from pslab.config.untrusted import read_json
 from pslab.errors import in_a_sentence
 from pslab.lab.records import journal
+from pslab.lab.records.disk import MANIFEST, records_in
 
 PLAIN_PERIOD_S = 10.0
 LIVE_PERIOD_S = 0.1
@@ -201,23 +203,15 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
 
 def taken_before(results: Path) -> dict[Kind, float]:
     """Seconds of this machine that a push took, by kind: medians over the latest records that say it."""
-    manifests = sorted((results / "runs").glob("[0-9a-f]*/manifest.json"), key=_written_s, reverse=True)
+    latest = records_in(results / "runs")[: -LATEST - 1 : -1]
     found: dict[Kind, list[float]] = {}
-    for path in manifests[:LATEST]:
+    for path in latest:
         with contextlib.suppress(Exception):  # whatever is wrong with a record is said where it is asked for
-            manifest = json.loads(path.read_text())
+            manifest = read_json(path / MANIFEST)
             push_s = manifest.get("wall_s", manifest["seconds"]) / manifest["pushes"]
             if 0 < push_s < math.inf:
                 found.setdefault(kind_of(manifest["run"]), []).append(push_s)
     return {kind: median(times) for kind, times in found.items()}
-
-
-def _written_s(path: Path) -> float:
-    """When a file was written; 0 if another process has moved it away meanwhile."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _share(run: Run, news: Mapping[str, Any]) -> float:

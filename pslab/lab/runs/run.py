@@ -8,11 +8,13 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from pslab.config.run import Run
-from pslab.errors import StartFailed, SweepFailed
+from pslab.errors import RecordError, StartFailed, SweepFailed
 from pslab.lab.records import journal
+from pslab.lab.records.disk import find_whole
 from pslab.lab.records.drafts import clean
 from pslab.lab.records.prefix import find_or_cut
 from pslab.lab.records.record import Result, default_results
@@ -66,6 +68,8 @@ def sweep(
     A run that was ended before its time, however that was, goes on from its newest checkpoint, unless it is to begin
     `fresh`.
 
+    A record that is damaged is moved to results/damaged/, with a warning, and its run is executed again.
+
     All of them are checked before the first one starts, and each is recorded as soon as it is finished. One that fails
     for a reason of its own does not keep the others from being tried. `stop`, set from another thread, does what an
     interrupt does.
@@ -82,10 +86,15 @@ def sweep(
     """
     wanted = runs if isinstance(runs, Runs) else Runs(runs)
     place = default_results() if results is None else Path(results)
-    found = {index: find_or_cut(each, place) for index, each in enumerate(wanted)}
-    missing = [index for index, result in found.items() if result is None or _again(result, again)]
     begun_s, unwanted = time.monotonic(), Unwanted(ended)
+    found: dict[int, Result | None] = {}
     failed: dict[int, Exception] = {}
+    for index, asked in enumerate(wanted):
+        try:
+            found[index] = find_whole(partial(find_or_cut, asked, place))
+        except RecordError as error:
+            failed[index] = error
+    missing = [index for index, result in found.items() if result is None or _again(result, again)]
     journal.note(asked=[each.digest for each in wanted], missing=len(missing))
     recorded = {each.digest: each for index, each in found.items() if each is not None and index not in missing}
     for each in recorded.values():
@@ -102,7 +111,7 @@ def sweep(
             from pslab.lab.runs.execution import run_missing
 
             ran = run_missing({index: wanted[index] for index in missing}, place, progress, interrupt, unwanted)
-            failed = {index: one for index, one in ran.items() if isinstance(one, Exception)}
+            failed |= {index: one for index, one in ran.items() if isinstance(one, Exception)}
             found |= {index: one if isinstance(one := ran.get(index), Result) else None for index in missing}
     done = {index: result for index, result in sorted(found.items()) if result is not None and index not in failed}
     journal.note(swept_s=time.monotonic() - begun_s)

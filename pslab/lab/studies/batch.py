@@ -26,9 +26,12 @@ from typing import Any
 
 from pslab.config import plain_yaml
 from pslab.config.run import FIELDS, SEMANTICS
-from pslab.errors import ConfigError, nearest
+from pslab.config.sources import file as content_of
+from pslab.config.untrusted import read_json
+from pslab.errors import ConfigError, DamagedRecord, nearest
 from pslab.lab.records import journal
 from pslab.lab.records.disk import MANIFEST, read_manifest
+from pslab.lab.records.facts import ANY, FLAG, NOTHING, NUMBER, TEXT, body, listed, mapped
 from pslab.lab.records.record import emulation_ok
 from pslab.lab.studies.figures import stem
 from pslab.lab.studies.parameters import check, check_named, code_cells, of_notebook
@@ -37,6 +40,8 @@ PLAN = "batch.yaml"
 DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change, or the table's, draws all anew
 KEYS = ("notebook", "variant", "main", "takes", "set", "tiny")
 SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
+STAMP = body(made=body(code=TEXT, parameters=mapped(ANY), records=mapped(TEXT), figures=mapped(TEXT)),
+             swept_s=NUMBER, drawing_s=NUMBER, claims=listed(body(text=TEXT, holds=FLAG | NOTHING)))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,12 +74,12 @@ class BatchEntry:
 
     @cached_property
     def stamp(self) -> dict[str, Any]:
-        """The stamp of its last execution; empty if there is none."""
+        """The stamp of its last execution; empty if there is none that can be read."""
         try:
-            found: dict[str, Any] = json.loads(self.stamped.read_text())
+            found = read_json(self.stamped)
         except (OSError, ValueError):
             return {}
-        return found
+        return found if STAMP.has(found) else {}
 
     @property
     def figures(self) -> list[Path]:
@@ -104,7 +109,10 @@ class BatchEntry:
 
     def _kept(self, record: str) -> bool:
         place = self.results / record
-        return not (place / MANIFEST).is_file() or emulation_ok(read_manifest(place, ()))
+        try:
+            return not (place / MANIFEST).is_file() or emulation_ok(read_manifest(place, ()))
+        except DamagedRecord:  # the notebook's sweep moves it aside
+            return False
 
     def expected_s(self) -> float | None:
         """What the last execution took, less the runs that are recorded, and for as many runs as its parameters ask for
@@ -246,7 +254,7 @@ def _package() -> str:
 
 
 def _file(path: Path) -> str:
-    return _digest(path.read_bytes()) if path.is_file() else MISSING
+    return content_of(path)[:16] or MISSING
 
 
 def _digest(content: bytes) -> str:

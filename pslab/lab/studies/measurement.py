@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import pandas as pd
 
-from pslab.lab.records.disk import MANIFEST, read_manifest, read_table, write_record
+from pslab.lab.records.disk import check_sums, find_whole, read_manifest, read_table, write_record
 from pslab.lab.records.record import environment
 
 NAMES = {"layer": "str", "rule": "str", "operation": "str", "search": "str"}  # a layer may be called 1
@@ -42,14 +42,20 @@ class Measurement:
 
     @classmethod
     def find(cls, wanted: Any, results: Path) -> Self | None:
-        """The completed record of a request, if there is one.
+        """The completed record of a request, if there is one; a damaged one is moved aside, see `find_whole`.
 
         Raises:
-            RecordError: a record that is not whole.
+            RecordError: it cannot be opened now.
         """
         place = results / cls.folder / wanted.digest
-        files = [MANIFEST, *(f"{name}.csv" for name in cls.tables)]
-        return cls(wanted, place, read_manifest(place, files)) if place.is_dir() else None
+
+        def read() -> dict[str, Any]:
+            manifest = read_manifest(place, names := [f"{name}.csv" for name in cls.tables])
+            check_sums(place, manifest, names)
+            return manifest
+
+        manifest = find_whole(read) if place.is_dir() else None
+        return None if manifest is None else cls(wanted, place, manifest)
 
     @classmethod
     def save(cls, wanted: Any, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], results: Path) -> Self:

@@ -15,12 +15,14 @@ import numpy as np
 
 from pslab.config import sources
 from pslab.config.parameters import check
+from pslab.config.untrusted import read_bytes
 from pslab.errors import ConfigError
 from pslab.tensors.sparse import SparseRows, rows_of
 from pslab.tensors.workload.data import Dataset, of_rows
 
 TEST_SHARE = 5  # a fifth of the rows, by their text
 LARGEST_KEY = 2**31 - 1
+TEXT_TIMES = 4  # the memory that reading a file takes, in sizes of its text: bytes, characters, lines, numbers
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def load(path: Path | str) -> SparseRows:
     """
     each, labels, test, most = [], list[bool](), list[bool](), 0
     try:
-        lines = Path(path).read_text(encoding="ascii").splitlines()
+        lines = read_bytes(Path(path), TEXT_TIMES).decode("ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("data", str(path), f"cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):

@@ -22,7 +22,7 @@ from pslab.lab.advise.search import advise
 from pslab.lab.advise.space import runs_of
 from pslab.lab.commands import export as exporting
 from pslab.lab.plots import caption_of
-from pslab.lab.records.disk import MANIFEST, write_manifest
+from pslab.lab.records.disk import MANIFEST, Damaged, write_manifest
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_without_one_of_its_runs_it_is_searched_again(advice: Advice, copy: Path
 def test_what_is_damaged_or_of_another_kind_is_refused(advice: Advice, copy: Path):
     def refused(words: str) -> None:
         with pytest.raises(RecordError, match=words):
-            advise(BASE, results=copy.parents[1], **ASKED)
+            read(copy, copy.parents[1])
 
     content = (copy / ANSWER).read_text()
     (copy / ANSWER).write_text(content.replace("words", "sentence"))
@@ -142,9 +142,21 @@ def test_what_is_damaged_or_of_another_kind_is_refused(advice: Advice, copy: Pat
     run = {**json.loads(content)["runs"][0], "fields": {"sink": 1}}
     (copy / ANSWER).write_text(content)
     forged(copy, runs=[run])
-    refused(f"the answer's run {run['digest']} cannot be made again")
+    refused(f"the run {run['digest']} of .* cannot be made again")
     (copy / ANSWER).unlink()
     refused("is not a complete record")
+
+
+@pytest.mark.parametrize("where", ["advice", "run"])
+def test_a_damaged_record_is_set_aside_and_asked_again(advice: Advice, copy: Path, where: str):
+    results = copy.parents[1]
+    damaged = copy / MANIFEST if where == "advice" else results / "runs" / advice.winner[0].digest / "accuracy.csv"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.warns(Damaged, match=rf"{damaged.parent.name}.* was moved to .*/damaged/"):
+        again = advise(BASE, results=results, **ASKED)
+    assert again.table.equals(advice.table)
+    assert [path.name[:16] for path in (results / "damaged").iterdir()] == [damaged.parent.name]
+    assert read(copy, results).words == advice.words
 
 
 def test_a_question_that_its_digest_does_not_name_is_refused(advice: Advice, copy: Path):
@@ -179,10 +191,12 @@ def test_another_sentence_or_standing_is_found_however_it_was_written(advice: Ad
 
 def test_a_run_that_is_gone_is_named_and_a_table_that_was_changed_is_noticed(advice: Advice, copy: Path, capsys):
     first, second = (copy.parents[1] / "runs" / digest for digest in digests(advice)[:2])
-    (second / "accuracy.csv").write_text((second / "accuracy.csv").read_text().replace("0", "1", 1))
+    sound = (second / "accuracy.csv").read_text()
+    (second / "accuracy.csv").write_text(sound.replace("0", "1", 1))
     status, lines, words = verified(capsys, copy)
     assert (status, lines[-1]) == (1, ["PROBLEM", "record"])
     assert "accuracy.csv is not what its manifest says" in words
+    (second / "accuracy.csv").write_text(sound)
     shutil.rmtree(first)
     status, lines, words = verified(capsys, copy)
     assert (status, lines) == (1, [["ok", "sums"], ["PROBLEM", "runs"]])

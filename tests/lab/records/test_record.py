@@ -200,9 +200,15 @@ def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):
     here, gone = platform.node(), ended.pid
     names = [f".d.{each}.x" for each in (f"{here}.{gone}", f"{here}.{os.getpid()}", f"other.{gone}", f"{here}.nobody")]
     for name in names:
-        (tmp_path / "runs" / name).mkdir(parents=True)
+        for folder in ("runs", "advice"):
+            (tmp_path / folder / name).mkdir(parents=True)
+    os.utime(tmp_path / "advice" / names[2], (0, 0))  # of a container that is gone: nobody asks its number
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / f".curve.html.{here}.{gone}.x").touch()
     clean(tmp_path)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {*names[1:]}
+    assert {path.name for path in (tmp_path / "advice").iterdir()} == {names[1], names[3]}
+    assert list((tmp_path / "figures").iterdir()) == []
 
 
 def test_an_objects_record_cannot_make_the_run_again_but_says_so(tmp_path):

@@ -125,11 +125,14 @@ def test_all_records_are_found_and_those_with_the_asked_fields(tmp_path: Path):
     assert len(records(results=tmp_path / "none")) == 0
 
 
-def test_a_record_that_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path):
+@pytest.mark.parametrize("name", ["phases.csv", "manifest.json"])
+def test_a_record_that_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path, name: str):
     good, bad = (handmade.curve(tmp_path, BASE.but(seed=seed), [0.1]) for seed in (0, 1))
-    (bad.path / "phases.csv").unlink()
-    with pytest.warns(UserWarning, match=r"1 of 2 records are left out: .*phases\.csv"):
+    (bad.path / name).unlink()
+    with pytest.warns(UserWarning, match=rf"1 of 2 records are left out: .*{name}"):
         assert [result.digest for result in records(results=tmp_path)] == [good.digest]
+    with pytest.raises(RecordError, match=rf"is not a complete record: {name} missing"):
+        load(bad.digest, tmp_path)
 
 
 @pytest.fixture

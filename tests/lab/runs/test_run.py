@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import pslab.engines.local.engine
 import pslab.lab.runs.run
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError, SweepFailed, Unwritable, WorkerFailed, in_a_sentence
+from pslab.lab.records.disk import Damaged
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import load
@@ -140,6 +142,31 @@ def test_a_run_that_fails_for_its_own_reason_does_not_stop_the_others(tmp_path, 
     assert failed.value.results.levels("seed") == [0]
     assert "[2/4] bsp none W=4 seed 1: failed: " in capsys.readouterr().err
     assert not list((tmp_path / "runs").glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "pushes.csv", ""])
+def test_a_damaged_record_is_set_aside_and_its_run_executed_again(tmp_path, executed, name):
+    place = run(tiny(), results=tmp_path, progress=False).path
+    if name:  # as after a loss of power
+        os.truncate(place / name, 99)
+    else:
+        shutil.rmtree(place)
+        place.symlink_to("nowhere")
+    with pytest.warns(Damaged, match=rf"{place}.* was moved to {tmp_path / 'damaged'}"):
+        found = sweep([tiny(), tiny(seed=1)], results=tmp_path, progress=False)
+    assert executed == [tiny().digest, tiny().digest, tiny(seed=1).digest]
+    assert [each.cached for each in found] == [False, False]
+    assert [path.name[:16] for path in (tmp_path / "damaged").iterdir()] == [tiny().digest]
+    assert sweep([tiny()], results=tmp_path, progress=False)[0].cached
+
+
+def test_a_record_that_cannot_be_opened_keeps_no_other_run_from_being_tried(tmp_path, executed):
+    place = run(tiny(), results=tmp_path, progress=False).path
+    os.truncate(place / "manifest.json", 2**43)  # without a byte on disk
+    with pytest.raises(SweepFailed, match=r"1 of 2 runs failed; the others are recorded:\n.* do not fit in the memory"):
+        sweep([tiny(), tiny(seed=1)], results=tmp_path, progress=False)
+    assert executed == [tiny().digest, tiny(seed=1).digest]
+    assert place.is_dir()
 
 
 def test_what_cannot_be_written_ends_a_sweep(tmp_path, executed, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import torch
 from tiny import Diverges, Noisy, global_states, net, tiny
 
 import pslab
-from pslab.errors import ConfigError, RecordError
+from pslab.errors import ConfigError
+from pslab.lab.records.disk import Damaged
 from pslab.lab.studies import observe as looking
 from pslab.lab.studies.observation import Observation, Observed
 from pslab.lab.studies.observe import concentration, histogram, observe, selection, statistics
@@ -168,20 +170,18 @@ def test_each_field_changes_the_digest(change: dict[str, object]):
     assert wanted(**change).digest != wanted().digest
 
 
-def test_incomplete_record_is_refused(seen: Observed, tmp_path: Path):
+@pytest.mark.parametrize(("name", "content", "words"), [
+    ("rules.csv", None, "not a complete record"), ("rules.csv", "layer\n", "was changed since"),
+    ("manifest.json", "{", "cannot be read")])  # fmt: skip
+def test_a_damaged_record_is_set_aside(seen: Observed, tmp_path: Path, name: str, content: str | None, words: str):
     place = tmp_path / Observed.folder / wanted().digest
     assert Observed.find(wanted(), tmp_path) is None
-    place.mkdir(parents=True)
-    with pytest.raises(RecordError, match="not a complete record"):
-        Observed.find(wanted(), tmp_path)
-    for name in FILES:
-        (place / name).write_text((seen.path / name).read_text())
-    (place / "rules.csv").write_text("\n".join((seen.path / "rules.csv").read_text().splitlines()[:-1]))
-    with pytest.raises(RecordError, match="was changed since"):
-        _ = Observed.find(wanted(), tmp_path).rules
-    (place / "manifest.json").write_text("{")
-    with pytest.raises(RecordError, match="cannot be read"):
-        Observed.find(wanted(), tmp_path)
+    shutil.copytree(seen.path, place)
+    (place / name).unlink() if content is None else (place / name).write_text(content)
+    with pytest.warns(Damaged, match=words):
+        assert Observed.find(wanted(), tmp_path) is None
+    assert not place.exists()
+    assert len(list((tmp_path / "damaged").iterdir())) == 1
 
 
 def test_manifest_names_what_was_observed_and_on_which_device(seen: Observed):

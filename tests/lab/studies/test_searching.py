@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pslab.errors import ConfigError, RecordError
+from pslab.errors import ConfigError
 from pslab.lab.studies import searching
 from pslab.lab.studies.searching import Searches, SearchTimes, search
 from pslab.policies.planning.zipline import zipline
@@ -38,9 +38,6 @@ def test_search_is_measured_once_then_read(tmp_path: Path, monkeypatch: pytest.M
     assert len(again.times) == 2 * 2 * 2 * len(searching.SEARCHES)
     assert set(again.times.search) == set(searching.SEARCHES)
     assert (again.times.seconds > 0).all()
-    (again.path / "times.csv").unlink()
-    with pytest.raises(RecordError, match=r"times\.csv"):
-        search(SMALL, results=tmp_path)
 
 
 def test_exact_searches_find_the_least_spread(tmp_path: Path):

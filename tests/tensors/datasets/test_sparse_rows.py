@@ -103,8 +103,9 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, text: str, words: str):
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path):
-    with pytest.raises(ConfigError, match="cannot be read"):
-        libsvm.load(tmp_path / "none")
+    for path in (tmp_path / "none", "/dev/zero"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            libsvm.load(path)
 
 
 # --- functions ---------------------------------------------------------------------------------------------------

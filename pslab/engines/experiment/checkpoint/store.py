@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pslab.config.untrusted import read_bytes
 from pslab.engines.experiment.checkpoint.file import unpack
 from pslab.engines.experiment.checkpoint.graph import Graph
 from pslab.errors import CheckpointError, shortened
 
 GENERATIONS = 2
 SUFFIX = ".checkpoint"
+READ_TIMES = 3  # the memory that reading one takes, in sizes of it: its bytes, what is made of them, the run's own
 OLD_S = 30 * 86400.0  # after which nobody asks for a run again
 LEFT_S = 86400.0  # a file that is not complete after so long is one of a process that was killed
 
@@ -73,7 +75,7 @@ class CheckpointStore:
         """The whole ones that this run may go on from, the newest first; `say` hears why others are passed over."""
         for number, path in sorted(self._numbered().items(), reverse=True):
             try:
-                facts, graph = unpack(path.read_bytes())
+                facts, graph = unpack(read_bytes(path, READ_TIMES))
                 if others := [name for name, value in self.facts.items() if facts.get(name) != value]:
                     theirs = ", ".join(f"{name} {shortened(facts.get(name))}" for name in others)
                     ours = ", ".join(f"{name} {shortened(self.facts[name])}" for name in others)

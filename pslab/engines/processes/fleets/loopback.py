@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from pslab.config.fleet import Fleet
+from pslab.config.free_memory import free_memory_bytes
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.authentication import receive, send
@@ -34,7 +35,6 @@ from pslab.engines.processes.fleets.handshake import (
 )
 from pslab.engines.processes.fleets.local import Started
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
-from pslab.engines.processes.free_memory import free_memory_bytes
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import FrameError, PslabError, StartFailed, ended
 

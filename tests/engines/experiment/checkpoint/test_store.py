@@ -90,6 +90,17 @@ def test_a_file_torn_at_any_byte_is_passed_over(tmp_path):
         assert len(said) == 1
 
 
+def test_what_has_no_end_or_does_not_fit_is_passed_over_before_it_is_read(tmp_path):
+    place = CheckpointStore(tmp_path)
+    write(place, 1)
+    (tmp_path / "000002.checkpoint").symlink_to("/dev/zero")
+    (tmp_path / "000003.checkpoint").touch()
+    os.truncate(tmp_path / "000003.checkpoint", 2**43)  # without a byte on disk
+    said: list[str] = []
+    assert [facts["number"] for facts, _ in place.newest(said.append)] == [1]
+    assert ["do not fit" in words for words in said] == [True, False]
+
+
 @pytest.mark.parametrize("point", ["fsync", "rename", "replace"])
 def test_what_cannot_be_written_changes_nothing(tmp_path, monkeypatch, point):
     place = CheckpointStore(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pslab.engines.processes import free_memory
+from pslab.config import free_memory
 
 
 def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch):
