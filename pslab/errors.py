@@ -168,7 +168,7 @@ def ended(exit_code: int | None) -> str:
         return "nobody saw its end: its host may be gone, or the way there"
     with contextlib.suppress(ValueError):
         return f"killed by {signal.Signals(-(exit_code or 0)).name}"
-    return f"exit code {exit_code}"
+    return f"exit code {exit_code}{', as where the fork server has ended that started it' if exit_code == 255 else ''}"
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from pslab.engines.experiment.shared_memory import Arena, aligned
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.child import SERVER as SERVER
 from pslab.engines.processes.child import Memory, name
-from pslab.engines.processes.spawn import limit, own_folders
+from pslab.engines.processes.spawn import fork_server_ended, limit, own_folders
 from pslab.engines.processes.watch import PREPARING, STOPPED, WAITING, Phases, Watch
 from pslab.errors import FrameError, RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
@@ -63,8 +63,10 @@ class Pool:
             self.arena, self.data, self.snapshots, *tables = self._arenas
             self.ledger, self.phases = (tables[0], tables[1]), tables[2:]
             self._spawn(range(workers), heed, tolerated)
-        except (OSError, MemoryError) as error:
+        except (OSError, EOFError, MemoryError, WorkerDied) as error:
             self.close(kill=True)
+            if isinstance(error, WorkerDied) and not fork_server_ended():
+                raise
             raise StartFailed(f"{workers + 1} processes could not be started: {error}{limit(error)}") from error
         except BaseException:
             self.close(kill=True)
@@ -272,7 +274,7 @@ class Pool:
     def _starting(self, numbers: Sequence[int]) -> Iterator[None]:
         try:
             yield
-        except (OSError, MemoryError) as error:
+        except (OSError, EOFError, MemoryError) as error:
             failed = StartFailed(f"{', '.join(map(name, numbers))} could not be started: {error}{limit(error)}")
             self.ended.update(dict.fromkeys(numbers, failed))
             raise failed from error
@@ -355,13 +357,19 @@ def acquire(
     """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
 
     `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned. A process
-    that ends before it is there is in `Pool.ended`, if that is `tolerated`.
+    that ends before it is there is in `Pool.ended`, if that is `tolerated`. Where the fork server ends meanwhile, all are
+    spawned once more, by a new one.
     """
     global _kept
     if _kept is not None and not _kept.serves(workers, fleet, others):
         release(kill=not _kept.alive)
     if _kept is None:
-        _kept = Pool(workers, heed, fleet, tolerated, others)
+        try:
+            _kept = Pool(workers, heed, fleet, tolerated, others)
+        except StartFailed:
+            if not fork_server_ended():
+                raise
+            _kept = Pool(workers, heed, fleet, tolerated, others)
         atexit.unregister(release)
         atexit.register(release, kill=True)  # nothing is under way that could be lost; and before Ray, if there is one
     return _kept

@@ -9,12 +9,16 @@ import os
 import resource
 import signal
 import sys
+import time
 import types
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from typing import Any
 
 PRELOADED = "pslab.engines.processes.preload"
 SENT = 200  # the children to which a fork server can hand their descriptors; multiprocessing's limit is 256 of these
+
+ENDS_WITHIN_S = 0.5
 
 LIMITS = {
     errno.EMFILE: ("RLIMIT_NOFILE", "files", "ulimit -n"),
@@ -33,6 +37,18 @@ def context(children: int) -> Any:
     found = mp.get_context("forkserver")
     found.set_forkserver_preload([PRELOADED])
     return found
+
+
+def fork_server_ended() -> bool:
+    """Whether the fork server has ended. Who reads what it closed as it ended may be half a second ahead of its end."""
+    server, until_s = getattr(forkserver._forkserver, "_forkserver_pid", None), time.monotonic() + ENDS_WITHIN_S
+    while server is not None and hasattr(os, "waitid"):
+        if os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT):  # multiprocessing is to see its end, too
+            return True
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.01)
+    return False
 
 
 @contextlib.contextmanager
@@ -68,6 +84,8 @@ def spawning() -> Iterator[None]:
 
 def limit(error: BaseException) -> str:
     """The limit that a system call has met, and how to raise it; "" if that is not known."""
+    if isinstance(error, (EOFError, ConnectionError)):
+        return "; the fork server, which starts them, has ended: perhaps the system killed it for want of memory"
     name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
     if not name:
         return ""

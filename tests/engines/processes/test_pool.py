@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -79,6 +80,31 @@ def test_shared_memory_that_cannot_be_had_is_a_failed_start(monkeypatch, owner, 
 def use(arena):
     arena.reserve(4096)
     arena.bytes(0, 4096)
+
+
+@pytest.mark.parametrize("ends", [[2], [2, 4]], ids=["once", "twice"])
+def test_a_fork_server_that_ends_while_a_pool_starts_is_replaced_once(monkeypatch, ends):
+    start, calls = BaseProcess.start, []
+
+    def ending(process):
+        calls.append(process)
+        if len(calls) in ends:
+            server = forkserver._forkserver._forkserver_pid
+            os.kill(server, signal.SIGSTOP)  # until it is asked for a child
+            threading.Timer(0.2, os.kill, (server, signal.SIGKILL)).start()
+        start(process)
+
+    pool.release(kill=True)
+    monkeypatch.setattr(BaseProcess, "start", ending)
+    if len(ends) == 1:
+        found = pool.acquire(2)
+        assert found.alive
+        assert len(calls) == 2 + 1 + found.workers
+    else:
+        with pytest.raises(StartFailed, match="the fork server, which starts them, has ended"):
+            pool.acquire(2)
+        assert len(calls) == 2 + 2
+    pool.release(kill=True)
 
 
 def test_a_child_watches_its_parent_before_it_imports_torch():
