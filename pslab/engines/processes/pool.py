@@ -357,8 +357,8 @@ def acquire(
     """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
 
     `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned. A process
-    that ends before it is there is in `Pool.ended`, if that is `tolerated`. Where the fork server ends meanwhile, all are
-    spawned once more, by a new one.
+    that ends before it is there is in `Pool.ended`, if that is `tolerated`. Where the fork server ends meanwhile, all
+    are spawned once more, by a new one.
     """
     global _kept
     if _kept is not None and not _kept.serves(workers, fleet, others):

@@ -45,12 +45,14 @@ run(tiny(model=model, fleet={fleet!r}, pushes=200), results=place, progress=Fals
 def test_a_killed_parent_leaves_nothing(tmp_path: Path, where: str, count: int):
     token, before = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
     command = [sys.executable, str(TESTS / "killed.py"), str(tmp_path), where, str(count)]
-    environment = {**os.environ, "PSLAB_TOKEN": token, "PYTHONPATH": str(TESTS)}
+    (temporary := tmp_path / "temporary").mkdir()
+    environment = {**os.environ, "PSLAB_TOKEN": token, "PYTHONPATH": str(TESTS), "TMPDIR": str(temporary)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == -9, f"{where} was not called {count} times:\n{ended.stderr}"
     for process in living(token):
         wait_for_end(process)
     assert living(token) == []
+    assert list(temporary.iterdir()) == []
     assert set(os.listdir("/dev/shm")) <= before
     wanted = tiny(pushes=200, cluster={"compute_s": 0.005})
     assert find(wanted, tmp_path) is None  # nothing unfinished is taken for finished
