@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from pslab.lab.records.disk import write_file
 
 FORMATS = ("png", "svg", "pdf")
 PNG_SCALE = 2
+ANSWER_LIMIT_S = 30.0
 CONFIG: Mapping[str, Any] = {"displaylogo": False, "responsive": True, "toImageButtonOptions": {"format": "svg"}}
 
 #: In a page: the graph fills its width, its type grows a little in a wide one, and in a narrow one all of it shrinks.
@@ -111,8 +113,14 @@ def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequen
     if not wanted:
         return []
     try:
+        if path := browser():  # kaleido would wait for ever for one that does not answer
+            subprocess.run([path, "--version"], capture_output=True, timeout=ANSWER_LIMIT_S, check=True)
         with _quiet():
             return _write_images(wanted, formats)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        why = f"does not answer within {ANSWER_LIMIT_S:g} s" if isinstance(error, subprocess.TimeoutExpired) else "fails"
+        print(f"no PNG, SVG or PDF: `{path} --version` {why}; HTML and JSON are written", file=sys.stderr)
+        return []
     except Exception as error:  # kaleido and the browser raise of every kind
         print(f"no PNG, SVG or PDF: {_reason(error)}", file=sys.stderr)
         return []

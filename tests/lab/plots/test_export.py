@@ -166,6 +166,17 @@ def test_what_goes_wrong_in_the_browser_is_one_line(
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".html", ".js", ".json"]
 
 
+@pytest.mark.parametrize(("does", "words"), [("exec sleep 1000", "does not answer within 0.1 s"), ("exit 3", "fails")])
+def test_a_browser_that_does_not_answer_is_named(tmp_path, monkeypatch, capsys, does: str, words: str):
+    (silent := tmp_path / "chrome").write_text(f"#!/bin/sh\n{does}\n")
+    silent.chmod(0o700)
+    monkeypatch.setenv("BROWSER_PATH", str(silent))
+    monkeypatch.setattr(export, "ANSWER_LIMIT_S", 0.1 if "sleep" in does else 30.0)
+    paths = export.write(figure_of(), "figure", tmp_path / "figures", images=True)
+    assert [path.suffix for path in paths] == [".json", ".html"]
+    assert capsys.readouterr().err == f"no PNG, SVG or PDF: `{silent} --version` {words}; HTML and JSON are written\n"
+
+
 def test_nothing_to_export_starts_no_browser(browser: list):
     assert export.write_images([]) == []
     assert browser == []
