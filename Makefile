@@ -36,6 +36,7 @@ site: .venv/.ready  ## the documentation as pages, in results/site
 .venv/.ready: pyproject.toml
 	@echo "setting up .venv: a minute or a few, depending on the network"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip uninstall --quiet --yes pslab 2>/dev/null || true  # its name before, which shares the command
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	$(BIN)/python -c "from pslab.lab.commands import lab; lab.keep_outputs_out_of_git(lab.SOURCES)"
 	@touch $@

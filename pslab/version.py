@@ -6,6 +6,14 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 SOURCE = Path(__file__).parent
+DISTRIBUTION = "pslab-workbench"  # on the package index "pslab" is another project
+
+
+def install(extra: str) -> str:
+    """Return the command that installs the packages of an extra: from the checkout, if this is one."""
+    if (SOURCE.parent / "pyproject.toml").is_file():
+        return f"pip install -e '{SOURCE.parent}[{extra}]'"
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 @cache

@@ -190,7 +190,7 @@ def test_the_gallery_has_every_figure_with_what_it_shows_as_an_image_or_its_page
 def test_the_site_leads_to_its_repository_where_its_address_is_known(
     urls: str, origin: str, address: str, tmp_path: Path
 ):
-    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "pslab"\n{urls}\n')
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "pslab-workbench"\n{urls}\n')
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     if origin:
         subprocess.run(["git", "-C", str(tmp_path), "remote", "add", "origin", origin], check=True)

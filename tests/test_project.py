@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pslab.config.table import ROWS
+from pslab.version import DISTRIBUTION, install
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pslab"
@@ -22,6 +23,15 @@ COMMON = {"none", "constant", "linear", "steps", "static", "std", "dynamic",  # 
 def test_conda_installs_what_pip_installs():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     assert environment["dependencies"] == ["python >=3.11,<3.14", "pip", {"pip": ["-e .[dev]"]}]
+
+
+def test_the_distribution_has_a_name_of_its_own_and_every_line_that_installs_it_says_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (project["name"], list(project["scripts"])) == (DISTRIBUTION, ["pslab"])
+    files = [*ROOT.glob("*.md"), *ROOT.glob("results/*.md"), *PACKAGE.rglob("*.py"), *ROOT.glob("docs/**/*.md"),
+             *ROOT.glob("notebooks/*.ipynb")]  # fmt: skip
+    assert [file.name for file in files if re.search(r"pip install \S*pslab\b(?!-workbench)", file.read_text())] == []
+    assert install("ray") == f"pip install -e '{ROOT}[ray]'"
 
 
 def test_every_file_that_is_not_python_is_installed():

@@ -25,6 +25,7 @@ from pslab.config.free_memory import free_memory_bytes
 from pslab.errors import ConfigError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
 from pslab.lab.runs import machine
+from pslab.version import DISTRIBUTION
 
 OLDEST_PYTHON = (3, 11)
 MODELS = ("resnet18", "vgg11")
@@ -86,7 +87,7 @@ def packages() -> Finding:
     from packaging.requirements import Requirement
 
     bad, count = [], 0
-    for package in ("pslab", "torchvision"):
+    for package in (DISTRIBUTION, "torchvision"):
         for requirement in map(Requirement, (requires(package) or []) if _version(package) else []):
             if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
                 continue

@@ -11,6 +11,7 @@ from typing import Any
 
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.studies.batch import PLAN
+from pslab.version import DISTRIBUTION
 
 SHARED = "share/pslab/"  # where a wheel puts them: see data-files in pyproject.toml
 KEPT = ("notebooks/*.ipynb", f"notebooks/{PLAN}", "data/README.md", "data/MNIST/raw/*.gz")
@@ -61,7 +62,7 @@ def files() -> Iterator[tuple[str, Path]]:
         for pattern in KEPT:
             yield from ((path.relative_to(sources).as_posix(), path) for path in sorted(sources.glob(pattern)))
         return
-    for installed in distributions(name="pslab"):  # none, if the package was only put on the path
+    for installed in distributions(name=DISTRIBUTION):  # none, if the package was only put on the path
         for file in installed.files or ():
             _, shared, name = file.as_posix().partition(SHARED)
             if shared:

@@ -118,7 +118,8 @@ def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequen
         with _quiet():
             return _write_images(wanted, formats)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        why = f"does not answer within {ANSWER_LIMIT_S:g} s" if isinstance(error, subprocess.TimeoutExpired) else "fails"
+        late = isinstance(error, subprocess.TimeoutExpired)
+        why = f"does not answer within {ANSWER_LIMIT_S:g} s" if late else "fails"
         print(f"no PNG, SVG or PDF: `{path} --version` {why}; HTML and JSON are written", file=sys.stderr)
         return []
     except Exception as error:  # kaleido and the browser raise of every kind

@@ -1,6 +1,6 @@
 """Results as other tools read them: parquet tables, event files for TensorBoard, runs in MLflow.
 
-Each needs a package that nothing else here does: pip install 'pslab[export]'.
+Each needs a package that nothing else here does: pip install 'pslab-workbench[export]'.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pslab.errors import ConfigError, ExportError, nearest
 from pslab.lab.records.disk import MANIFEST
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import EACH, Results, evaluations
+from pslab.version import install
 
 EXPERIMENT, DIGEST = "pslab", "pslab.digest"  # the experiment in MLflow, and the tag that a run is found by
 AT_ONCE = 1000  # values that MLflow takes in one call
@@ -43,7 +44,7 @@ def export(results: Iterable[Result] | Result, to: str, out: Path | str | None =
         raise ConfigError("to", to, nearest(str(to), TOOLS))
     package, write = TOOLS[to]
     if find_spec(package) is None:
-        raise ConfigError("to", to, f"needs the package {package}: pip install 'pslab[export]'")
+        raise ConfigError("to", to, f"needs the package {package}: {install('export')}")
     place = str(default_results() / "exports" / to if out is None else out)
     try:
         write(Results(results), place)

@@ -20,6 +20,7 @@ from pslab.errors import ConfigError, nearest
 from pslab.tensors.partitioning.multilevel import halved
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.sparse import SparseRows
+from pslab.version import install
 
 Array = NDArray[Any]
 BALANCES = ("entries", "rows")
@@ -190,7 +191,7 @@ def _library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise ConfigError("partition", name, "is not installed: pip install 'pslab[partition]'") from None
+        raise ConfigError("partition", name, f"is not installed: {install('partition')}") from None
 
 
 RULES: dict[str, Callable[[Problem], Array]] = {

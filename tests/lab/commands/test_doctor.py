@@ -75,7 +75,7 @@ FOUND: dict[str, tuple[Callable[[], Finding], dict[str, Any], str, list[str]]] =
     "packages that are missing, too old or of two releases": (
         doctor.packages, {"pslab.lab.commands.doctor._version": versions(
             kaleido="0.2.1", papermill=None, torch="2.1.0+cpu")}, PROBLEM,
-        ["kaleido 0.2.1 (pslab needs >=1.0)", "papermill missing", "torch 2.1.0+cpu (torchvision needs ==",
+        ["kaleido 0.2.1 (pslab-workbench needs >=1.0)", "papermill missing", "torch 2.1.0+cpu (torchvision needs ==",
          "pip install"]),
     "torchvision does not load": (
         doctor.torchvision, {OPERATORS: raises(RuntimeError("operator torchvision::odd does not exist\nat length"))},

@@ -58,7 +58,7 @@ def test_of_a_wheel_the_files_are_taken_that_it_has_installed(tmp_path: Path, mo
     names = ("pslab/errors.py", "../../../share/pslab/notebooks/00_tour.ipynb")
     installed = SimpleNamespace(files=list(map(importlib.metadata.PackagePath, names)))
     for file in installed.files:
-        file.dist = importlib.metadata.PathDistribution(site / "pslab.dist-info")
+        file.dist = importlib.metadata.PathDistribution(site / "pslab_workbench.dist-info")
     monkeypatch.setattr(init, "distributions", lambda name: [installed])
     monkeypatch.setattr(init, "__file__", str(site / "pslab" / "lab" / "commands" / "init.py"))
     ((name, file),) = init.files()

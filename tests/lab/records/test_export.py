@@ -34,7 +34,7 @@ def test_an_unknown_tool_is_refused_with_the_nearest(made: list[Result]):
 @pytest.mark.parametrize("tool", TOOLS)
 def test_without_its_package_an_export_says_what_to_install(tool, made, monkeypatch, tmp_path):
     monkeypatch.setattr(exports, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=rf"needs the package {TOOLS[tool][0]}: pip install 'pslab\[export\]'"):
+    with pytest.raises(ConfigError, match=rf"needs the package {TOOLS[tool][0]}: pip install -e '.*\[export\]'"):
         export(made, tool, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -26,6 +26,7 @@ from pslab.engines.processes.fleets.loopback import LoopbackFleet, Rendezvous, b
 from pslab.engines.processes.fleets.placement import Room, Share, described, placed, share_of, sizes
 from pslab.engines.processes.fleets.temporary_ray_folder import passing_folder
 from pslab.errors import ConfigError, StartFailed
+from pslab.version import install
 
 START_LIMIT_S = 120.0  # in which others make room for processes
 MOVED_LIMIT_S = 10.0  # in which there is room elsewhere for what was on a host that is gone
@@ -46,7 +47,7 @@ def load_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise StartFailed(f"a Ray cluster needs Ray: pip install 'pslab[ray]' ({error})") from error
+        raise StartFailed(f"a Ray cluster needs Ray: {install('ray')} ({error})") from error
     return ray
 
 

@@ -54,7 +54,7 @@ def test_nothing_but_the_fleet_knows_ray():
 def test_without_ray_a_run_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(pool, "_kept", None)
-    with pytest.raises(StartFailed, match=r"pip install 'pslab\[ray\]'"):
+    with pytest.raises(StartFailed, match=r"pip install -e '.*\[ray\]'"):
         execute(resolve(tiny(workers=1, fleet="ray")), lambda news: None)
 
 
