@@ -119,6 +119,8 @@ def sums(result: Result) -> Finding:
         read_file(result.path, name, manifest)
     if strays := sorted({path.name for path in result.path.iterdir()} - {*files, *FILES}):
         raise RecordError(f"{result.path} holds {', '.join(strays)}, which its manifest does not name: move it away")
+    if "weights_sha256" not in manifest:
+        raise RecordError(f"{result.path / 'manifest.json'} does not say what the weights were: it was changed")
     if WEIGHTS in files and _other_weights(result, result.weights):
         raise RecordError(f"the weights of {result.path} are not those whose SHA-256 its manifest has")
     if manifest.get("evaluation_sha256", now := evaluation_sum(result.path, manifest["weights_sha256"])) != now:

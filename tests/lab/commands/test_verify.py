@@ -109,6 +109,15 @@ def test_a_file_that_the_manifest_does_not_name_is_noticed(capsys, record, tmp_p
     assert "holds notes.txt, which its manifest does not name: move it away" in said
 
 
+def test_a_record_without_the_sum_of_its_weights_is_named(capsys, record, tmp_path):
+    shutil.copytree(record, place := tmp_path / "runs" / record.name)
+    manifest = json.loads((place / "manifest.json").read_text())
+    del manifest["weights_sha256"]
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["verify", str(place)]) == 1
+    assert "does not say what the weights were" in " ".join(capsys.readouterr().out.split())
+
+
 def test_one_bad_record_does_not_hide_the_next(capsys, record, tmp_path):
     copy = shutil.copytree(record, tmp_path / record.name)
     (copy / "pushes.csv").write_text("")
