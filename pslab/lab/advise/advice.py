@@ -111,24 +111,31 @@ class Advice:
     @property
     def words(self) -> str:
         """The answer in a sentence or two."""
-        best, default, text = self.answer.standing(self.answer.policy), self.default, self.merit.text
-        goal = metric_of(self.run).goal(self.target, SPACE)
+        best, text = self.answer.standing(self.answer.policy), self.merit.text
+        goal, needed = metric_of(self.run).goal(self.target, SPACE), text(self._median(self.winner))
         first = ", ".join([best.policy, f"learning rate {best.learning_rate:g}", *self._path])
-        needed = self._median(self.winner)
-        if self.answer.ending == "tie":
+        ending, all_of_them = self.answer.ending, len(self.answer.standings)
+        other, usual = best.policy != self.default_policy, self.answer.standing(self.default_policy)
+        lost = f"; the default holds it with {len(usual.arrived)} of {len(usual.needs)} seeds" if usual.unsafe else ""
+        tried = sum(bool(each.needs) for each in self.answer.standings)
+        if ending == "time" and not other and tried < min(2, all_of_them):
+            minutes = self.cost["seconds"] / 60
+            return (f"no answer yet: {minutes:.2g} minutes sufficed for {tried} of {all_of_them} policies, the "
+                    f"default: {first} holds {goal} after {needed}. Give minutes={5 * math.ceil(minutes)}")  # fmt: skip
+        if ending == "tie":
             others = " and ".join(name for name in self.answer.among if name != best.policy)
-            said = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {goal} "
-            said += f"after {text(needed)}"
+            said = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {goal} after {needed}"
         elif self.decided:
-            sure = "" if math.isnan(best.chance) else f", sure to {_percent(best.chance)}"
-            said = f"{first}: holds {goal} after {text(needed)}{sure}"
+            among = " of the policies that hold it with every seed" if other and lost else ""
+            sure = "" if math.isnan(best.chance) else f", sure to {_percent(best.chance)}{among}"
+            said = f"{first}: holds {goal} after {needed}{sure}"
         else:
             open_ = f" between {' and '.join(self.answer.among)}" if len(self.answer.among) > 1 else ""
-            cause = UNDECIDED[self.answer.ending]
-            said = f"not decided{open_} ({cause}); soonest so far is {first}: {goal} after {text(needed)}"
-        if len(default) and best.policy != self.default_policy:
-            before = self._median(default)
-            said += f", {self._compared(needed, before)} the default ({text(before)})"
+            said = f"not decided{open_} ({UNDECIDED[ending]}); soonest so far is {first}: {goal} after {needed}"
+        if other and lost:
+            return said + lost
+        if other and len(self.default):
+            said += f", {self._compared()} the default ({text(self._median(self.default))})"
             if len(self.why):
                 said += f". {self._means} {sentence(self.why)}"
         return said
@@ -150,14 +157,16 @@ class Advice:
     def _median(self, results: Results) -> float:
         return over_seeds(measured(result, self.merit.measure, self.target) for result in results)[0]
 
-    def _compared(self, needed: float, before: float) -> str:
-        """What one needs beside another."""
-        ratio = before / needed
+    def _compared(self) -> str:
+        """How the advised policy stands beside the default: in the geometric mean over the seeds that both have."""
+        own, before = ({result.run.seed: measured(result, self.merit.measure, self.target) for result in results}
+                       for results in (self.winner, self.default))  # fmt: skip
+        ratio = math.exp(float(np.mean([math.log(before[seed] / own[seed]) for seed in own if seed in before])))
         if round(ratio, 1) == 1:
             return f"about {self.merit.same}"
         if self.merit is SECONDS:
             return f"{ratio:.2g} times as soon as"
-        return f"{_percent(needed / before)} of the {self.merit.name} of"
+        return f"{_percent(1 / ratio)} of the {self.merit.name} of"
 
     def __repr__(self) -> str:
         return f"<Advice {'' if self.decided else 'un'}decided: {self.words}>"

@@ -16,9 +16,9 @@ target: seconds, or bytes, or gradients, whatever is to be small.
 | from seed 4 | the same, of a policy the best one; and the likeliest rival, until the leader is sure |
 
 An arm is a policy with a learning rate. Arms are compared on the same seeds, so a trial may end as soon as it is too
-late to matter: CAP times the soonest on its seed. The default policy is never capped, and its best arm has three seeds
-at least: the answer is compared with it. After each seed a policy whose best rate is the smallest or the largest that
-was tried gets the next one beyond it. An arm that breaks a limit is out, caps no other, and is never advised.
+late to matter: CAP times the soonest on its seed. The default policy is never capped, and its best two arms have three
+seeds at least: the answer is compared with it. After each seed a policy whose best rate is the smallest or the largest
+that was tried gets the next one beyond it. An arm that breaks a limit is out, caps no other, and is never advised.
 """
 
 from __future__ import annotations
@@ -306,13 +306,13 @@ class Race:
 
     def _chosen(self, seeds: int) -> list[Arm]:
         """The arms that run so many seeds: all the first one; then those alive, the leader first, and the default's
-        best."""
+        best two."""
         if seeds == 1:
             return [arm for policy in list(self._grids)[: self._begun] for arm in self._arms(policy)]
         alive = self._alive()
         own = [arm for arm in self._arms(self.default) if arm in self._broken or not self._out(arm)]
         own.sort(key=lambda arm: (not self._arrived(arm), self._gap(arm)))
-        return alive + [arm for arm in own[:1] if seeds <= LEAST and arm not in alive]
+        return alive + [arm for arm in own[:TWO] if seeds <= LEAST and arm not in alive]
 
     def _alive(self) -> list[Arm]:
         """The arms that may be the best, the leader first; of a policy the best two, and from the third seed one."""

@@ -39,7 +39,7 @@ SAID = body(
     notes=listed(TEXT), runs=listed(body(digest=TEXT, policy=TEXT, fields=_FIELDS)), default=listed(TEXT),
     winner=listed(TEXT), alone=listed(TEXT), best=listed(row(TEXT, _FIELDS)),
 )  # fmt: skip
-FORMAT = 1  # raise it whenever the same question would have another answer from the same runs
+FORMAT = 2  # raise it whenever the same question would have another answer from the same runs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,8 +39,9 @@ from pslab.lab.runs.run import sweep
 PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
 WIDER = 3  # times that the pilot goes on beyond its best rate, if that lies at an end
 ROOM, OWN_ROOM = 4, 2  # times the default's pushes to the target: what other policies have at most, and it itself
-EVALUATIONS = 40  # of the runs that look for its learning rate; the others' come as often
-OWN = ("learning_rate", "ranges", "order")  # what runs of one policy may differ in, but for seeds and ends
+EVALUATIONS = 40  # of the runs that look for its learning rate, and of the longest run of the race
+BEHIND_IT = 3  # evaluations that a run has behind the target: a median of three must have reached it
+OWN = ("learning_rate", "ranges", "order", "eval_every")  # what runs of one policy differ in, but for seeds and ends
 AT_ONCE = 4  # runs, however many cores there are: asked again, the race takes the same way
 DAMPED, DAMPED_POLICIES = "dynsgd", 2  # the rate that grows smaller with staleness, and how many policies try it
 PATHS = ({"ranges": "layers"}, {"ranges": "layers", "order": "front"}, {"ranges": "layers", "order": "needed"})
@@ -172,11 +173,12 @@ class _Asking:
         self._most = pushes or self._most
         self._every = max(self._base.workers, round(self._most / EVALUATIONS))
         grids, needed = self._grids(self._rates, seeds[0])
-        whole = pushes or self._base.workers * math.ceil(ROOM * needed / self._base.workers)
+        whole = pushes or self._budget(ROOM * needed)
         self._budgets = dict.fromkeys(self._policies, whole)
         if pushes is None and not self._limits.whole:
-            self._budgets[self._default] = self._base.workers * math.ceil(OWN_ROOM * needed / self._base.workers)
-        order = sorted(self._paces, key=self._paces.__getitem__)
+            self._budgets[self._default] = self._budget(OWN_ROOM * needed)
+        # the default is first: what is asked is how much sooner another one is, also where the minutes are few
+        order = sorted(self._paces, key=lambda name: (name != self._default, self._paces[name]))
         cap = math.inf if self._limits.whole or self._merit.name == "bytes" else CAP  # no run can end by its bytes
         race = Race({name: grids[name] for name in order}, self._default, seeds=seeds, tie=self._tie, sure=self._sure,
                     simplicity=self._simplicity(self._policies), cap=cap)  # fmt: skip
@@ -203,6 +205,10 @@ class _Asking:
         self._shown.end()
         return found
 
+    def _budget(self, pushes: float) -> int:
+        """So many pushes in whole rounds, and the evaluations that show that the target is held."""
+        return self._base.workers * math.ceil((pushes + BEHIND_IT * self._every) / self._base.workers)
+
     def _simplicity(self, policies: Iterable[str]) -> dict[str, tuple[int, ...]]:
         return {name: simplicity(self._base.but(**self._policies[name])) for name in policies}
 
@@ -220,6 +226,10 @@ class _Asking:
         centre, needed = self._pilot(self._default, self._base.learning_rate, seed)
         if not math.isfinite(needed):
             raise Unreached(self._unreached(self._most))
+        if not needed:
+            raise ConfigError("target", self._target, "the first weights hold it already: give one to train for")
+        # as often as the pilot's most pushes ask for, a near target is met between two evaluations
+        self._every = max(self._base.workers, min(self._every, round(ROOM * needed / EVALUATIONS)))
         usual = dict[str, float | None]()  # of a worker's own optimizer: a rate that it takes
         alike = dict[str, list[str]]()  # policies by what their rates are of
         for name, fields in self._policies.items():
@@ -238,29 +248,37 @@ class _Asking:
 
     def _pilot(self, policy: str, around: float, seed: int) -> tuple[float, float]:
         """The best learning rate of a policy with one seed, and how many pushes it needs to the target."""
-        rates, tried = [around * factor for factor in PILOTED], dict[float, tuple[float, float]]()
-        measure = "held_pushes" if policy == ALONE else self._merit.measure
+        rates, tried = [around * factor for factor in PILOTED], dict[float, tuple[float, float, float]]()
+        measure, rank = "held_pushes" if policy == ALONE else self._merit.measure, metric_of(self._base).rank
         for _ in range(WIDER + 1):
             runs = [self._run(policy, rate, seed) for rate in rates]
-            tried |= {result.run.learning_rate: (measured(result, measure, self._target), held(result, self._target)[1])
-                      for result in self._sweep(runs, policy)}  # fmt: skip
+            tried |= {result.run.learning_rate: (
+                measured(result, measure, self._target), -rank(measured(result, "best_accuracy")),
+                held(result, self._target)[1]) for result in self._sweep(runs, policy)}  # fmt: skip
             best = min(tried, key=lambda rate: (tried[rate][0], abs(math.log(rate / around))))
-            if best not in (min(tried), max(tried)) or not math.isfinite(tried[best][0]):
+            if not math.isfinite(tried[best][0]):  # what came nearest: of those that diverge alike the smallest rate
+                best = min(tried, key=lambda rate: (tried[rate][1], rate))
+            if best not in (min(tried), max(tried)):
                 break
             rates = [best / 2 if best == min(tried) else best * 2]
-        return best, tried[best][1]
+        return best, tried[best][2]
 
     def _unreached(self, most: int) -> str:
         """What came nearest, and what to try."""
         metric = metric_of(self._base)
         results = [result for result, name in self._done.values() if name == self._default]
-        best = max(results, key=lambda result: metric.rank(measured(result, "best_accuracy")))
+        best = max(results, key=lambda each: (metric.rank(measured(each, "best_accuracy")), -each.run.learning_rate))
         top = measured(best, "best_accuracy")
         after = best.accuracy.pushes.to_numpy()[(best.accuracy.accuracy - top).abs().argmin()]
-        lower = metric.goal(rounded(top, metric), SPACE)
-        return (f"no learning rate of {self._default} holds {metric.goal(self._target, SPACE)} within {most} pushes; "
-                f"the best was {metric.text(top, SPACE)} at rate {best.run.learning_rate:g} after {after:.0f}. Try a "
-                f"target of {lower}, or pushes={ROOM * most}. These runs are records: nothing is lost")  # fmt: skip
+        lower, rates = rounded(top, metric), sorted({result.run.learning_rate for result in results})
+        rate = best.run.learning_rate
+        end = {rates[0]: ", the smallest of them,", rates[-1]: ", the largest of them,"}.get(rate, "")
+        ways = [f"learning_rate={rate:g} in the base"] if end else []
+        ways += [f"a target of {metric.goal(lower, SPACE)}"] if metric.rank(lower) <= metric.rank(top) else []
+        return (f"{self._default} holds {metric.goal(self._target, SPACE)} within {most} pushes at none of the "
+                f"learning rates {', '.join(f'{each:g}' for each in rates)}; the best was {metric.text(top, SPACE)} at "
+                f"rate {rate:g}{end} after {after:.0f} pushes. Try {' or '.join([*ways, f'pushes={ROOM * most}'])}. "
+                "These runs are records: nothing is lost")  # fmt: skip
 
     # -- the race ------------------------------------------------------------------------------------------
 

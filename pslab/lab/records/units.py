@@ -43,6 +43,8 @@ def _byte_unit(count: float, most: float) -> tuple[str, float]:
 
 def digits(value: float) -> str:
     """Three digits, or all before the point."""
+    if not math.isfinite(value):
+        return DASH if math.isnan(value) else f"{value:g}".replace("inf", "∞")
     if abs(value) >= 100 or float(value).is_integer():
         return plain(round(value))
     return f"{value:#.3g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import handmade
@@ -25,7 +26,7 @@ from pslab.lab.plots.labels import (
     parts,
 )
 from pslab.lab.records.record import Result
-from pslab.lab.records.units import size
+from pslab.lab.records.units import digits, size
 from pslab.protocol.server import first_step
 
 BASE = Run(pushes=8, engine="virtual", cluster="lab")
@@ -109,6 +110,13 @@ def test_number_reads_shares():
 @pytest.mark.parametrize(("count", "words"), [(999, "999 B"), (1500, "1.5 kB"), (2.5e6, "2.5 MB"), (7.25e9, "7.2 GB")])
 def test_sizes_have_units(count: float, words: str):
     assert size(count).replace("\u00a0", " ") == words
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    (1234.5, "1\u202f234"), (0.5, "0.500"), (math.inf, "∞"), (-math.inf, "-∞"), (math.nan, "–"),
+])  # fmt: skip
+def test_numbers_have_three_digits_and_what_is_none_a_sign(value: float, words: str):
+    assert digits(value) == words
 
 
 def test_a_size_beside_a_larger_one_has_its_unit_unless_nothing_would_be_left_of_it():
