@@ -117,5 +117,5 @@ def test_a_closed_pipe_is_no_traceback():
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == b"explores one cluster\n"
         assert process.wait(60) == PIPE_CLOSED

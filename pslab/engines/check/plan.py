@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -195,14 +196,14 @@ def iterations_for(
     return max(allowed, min(traits.window or 0, BOUND_MAX))
 
 
-def check(*policies: Any, processes: int | None = None, on_explored: OnExplored = lambda each: None,
+def check(*policies: Any, processes: int | None = None, on_explored: OnExplored | None = None,
           **narrowed: Any) -> Checked:  # fmt: skip
     """Explore policies, given as strings or objects; without any, all policies of the table.
 
     Args:
         policies: "NAME:VALUE" of the table, "package.module:name", or an object with window, initial and step.
         processes: as many as there are cores by default.
-        on_explored: called with each exploration as soon as it has ended.
+        on_explored: called with each exploration as soon as it has ended; None: a line on stderr counts them.
         narrowed: `workers` and `ranges` (a number or several; by default one range with 1, 2 and 3 workers, and two
             ranges with 2), `iterations` (per worker), `faults` (that may happen, each at most once; by default none,
             each alone, and all are explored in turn), `faults_max` (in one run; by default all, two with two ranges),
@@ -223,10 +224,16 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
         reached += [any(map(_reaches, own))] * len(own)
     # the largest first, so that none starts last and runs alone
     order = sorted(range(len(tasks)), key=lambda index: tasks[index].weight, reverse=True)
+    many = f"{len(tasks)} clusters, the largest first" if len(tasks) > 1 else "one cluster"
+    print(f"explores {many}", file=sys.stderr, flush=True)
     done: dict[int, Explored] = {}
     for position, found in explore_all([tasks[index] for index in order], processes or os.cpu_count() or 1):
         done[order[position]] = replace(found, reached=reached[order[position]])
-        on_explored(done[order[position]])
+        if on_explored is not None:
+            on_explored(done[order[position]])
+        else:
+            end = "\n" if len(done) == len(tasks) else ""
+            print(f"\rexplored {len(done)} of {len(tasks)}", end=end, file=sys.stderr, flush=True)
     return Checked(tuple(each for _, each in sorted(done.items())), time.monotonic() - start_s)
 
 

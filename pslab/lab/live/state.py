@@ -55,11 +55,14 @@ class Track:
     manifest: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None  #: of the complete record, if it exists
     here: bool = True  #: whether this process executes it, or asked for it
+    again: str = ""  #: "once again, slower", if it has begun again
+    seen: tuple[float, float, int] | None = None  #: where its pace begins: this machine's clock, share and pushes
 
     def take(self, news: dict[str, Any]) -> None:
         """One line of a draft. A run that begins again starts from nothing."""
         if news.get("repeated"):
-            self.seconds, self.pushes, self.points = 0.0, 0, []
+            self.seconds, self.pushes, self.points, self.seen = 0.0, 0, [], None
+            self.again = str(news["repeated"]).rpartition(": ")[2]
         self.seconds = max(self.seconds, float(news["seconds"]))
         self.pushes = max(self.pushes, int(news["pushes"]))
         if "accuracy" in news:
@@ -93,12 +96,14 @@ class Track:
             return min(1.0, self.pushes / self.run.pushes)
         return min(1.0, self.seconds / self.run.seconds) if self.run.seconds is not None else 0.0
 
-    @property
-    def left_s(self) -> float | None:
-        """Seconds of training that are left at this rate; None if it is unknown."""
-        if self.run.seconds is not None and self.run.pushes is None:
-            return max(0.0, self.run.seconds - self.seconds)
-        return self.seconds * (1 / self.fraction - 1) if self.fraction > 0 else None
+    def pace(self, now: float) -> tuple[float, float] | None:
+        """Pushes a second and the seconds left of the training by this machine's clock, which shows `now`; None while
+        they are unknown. The cluster's seconds may pass twenty times slower."""
+        begun_s, fraction, pushes = self.seen or (now, 0.0, 0)
+        if now <= begun_s or self.fraction <= fraction:
+            return None
+        spent_s = now - begun_s
+        return (self.pushes - pushes) / spent_s, spent_s * (1 - self.fraction) / (self.fraction - fraction)
 
 
 @dataclass
@@ -159,6 +164,8 @@ class Watcher:
             return False
         if news:
             draft.read_s = time.monotonic()
+            if (track := draft.track) is not None and track.seen is None and track.pushes:
+                track.seen = draft.read_s, track.fraction, track.pushes
         if not present:
             del self._drafts[path]
             self._close(draft)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -282,23 +283,24 @@ def _message(errors: Sequence[str], note: str) -> str:
     return "<br>".join(filter(None, (*wrong, escape(note))))
 
 
-def _far(track: Track) -> str:
-    """``"8 %, 8 pushes/s, 12 s left"``."""
-    rate = f"{track.pushes / track.seconds:.0f} pushes/s" if track.seconds > 0 else "starting"
-    left = "evaluating" if track.fraction >= 1 else f"{track.left_s:.0f} s left" if track.left_s is not None else ""
-    return ", ".join(filter(None, [f"{100 * track.fraction:.0f}{SPACE}%", rate, left]))
+def _far(track: Track, now: float) -> str:
+    """``"8 %, 8 pushes/s, 12 s left"``, by this machine's clock, which shows `now`."""
+    rate, left = "" if track.pushes else "starting", "evaluating" if track.fraction >= 1 else ""
+    if (pace := track.pace(now)) is not None and not left:
+        rate, left = f"{pace[0]:.0f} pushes/s", f"{pace[1]:.0f} s left"
+    return ", ".join(filter(None, [track.again, f"{100 * track.fraction:.0f}{SPACE}%", rate, left]))
 
 
 def row_of(track: Track, label: str, own: bool) -> dict[str, str]:
     """One run in the list."""
-    state = _far(track) if track.state == UNDER_WAY else STATES[track.state]
+    state = _far(track, time.monotonic()) if track.state == UNDER_WAY else STATES[track.state]
     state = "diverged" if track.diverged else state
     slower = track.manifest.get("dilation", 1.0)
     state += f", emulated {slower:g} times slower" if slower > 1 else ""
     accuracy = metric_of(track.run).text(track.points[-1].accuracy, SPACE) if track.points else DASH
     started, budget = track.state != QUEUED, f" of {track.run.pushes}" if track.run.pushes is not None else ""
     return {"run": label + track.marks, "test": accuracy,
-            "time": f"{track.seconds:.1f}{SPACE}s" if started else DASH,
+            "cluster time": f"{track.seconds:.1f}{SPACE}s" if started else DASH,
             "pushes": f"{track.pushes}{budget}" if started else DASH,
             "state": state if own else f"{state}, started elsewhere"}  # fmt: skip
 

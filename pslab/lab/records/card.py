@@ -41,12 +41,13 @@ def recovered(manifest: Mapping[str, Any]) -> str:
 
 
 def times(manifest: Mapping[str, Any]) -> str:
-    """A run's seconds in words, ``"3.21 s"``; where the cluster's time is not that of this machine, both."""
+    """A run's seconds in words, ``"3.21 s"``; where the cluster's time is not that of this machine, both: ``"5.19 s of
+    cluster time; took 164 s here"``."""
     seconds = f"{manifest['seconds']:.2f} s"
     if manifest["run"]["engine"] == "local" and manifest.get("dilation", 1.0) == 1:
         return seconds
-    clock = f", {manifest['wall_s']:.1f} s by the clock" if "wall_s" in manifest else ""
-    return f"{seconds} in the cluster's time{clock}"
+    here = f"; took {manifest['wall_s']:.3g} s here" if "wall_s" in manifest else ""
+    return f"{seconds} of cluster time{here}"
 
 
 def _times(count: int) -> str:

@@ -14,6 +14,7 @@ from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.engines.virtual import parallel_runs
 from pslab.errors import RecordError, RunError, RunsInterrupted, Unwritable
 from pslab.lab.judge.tables import tables_of
+from pslab.lab.records.card import times
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result, find
 from pslab.lab.runs.interrupts import Unwanted, heed
@@ -36,11 +37,12 @@ def run_missing(
     distinct: dict[str, Run] = {}
     small: dict[str, Run] = {}  # those that take a core each
     for index, each in wanted.items():
-        heed(stop)
-        if names[index] not in distinct:
-            distinct[names[index]] = each
-            small |= {names[index]: each} if _checked(each, place) else {}
+        distinct.setdefault(names[index], each)
     shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
+    for name, each in distinct.items():
+        heed(stop)
+        shown.say(name, "is checked")
+        small |= {name: each} if _checked(each, place) else {}
     found = _in_parallel(small, place, shown, stop, unwanted) if len(small) > 1 else {}
     for name, each in distinct.items():
         if name in found:
@@ -81,7 +83,8 @@ class _UnderWay:
         outcome.facts.setdefault("wall_s", time.monotonic() - self._begun_s)
         result = self.draft.save(*tables_of(self.run, outcome))
         forget_checkpoints(self.run, self.place)
-        self.shown.end(self.name, float(outcome.accuracy[-1][2]) if len(outcome.accuracy) else None)
+        self.shown.end(self.name, float(outcome.accuracy[-1][2]) if len(outcome.accuracy) else None,
+                       times(result.manifest))  # fmt: skip
         return result
 
     def set_aside(self, error: Interrupted | RunError) -> str:

@@ -60,32 +60,41 @@ class Progress:
         self._width = 0
         self._work, self._known = work(runs, taken or {}, at_once), bool(taken)
         self._shares: dict[str, float] = {}
+        self._pushes: dict[str, int] = {}  # the most of each: an evaluation's news are of an earlier snapshot
         self._began_s: dict[str, float] = {}
         self._paced: dict[str, tuple[float, int]] = {}  # when a run's own news came first, and its pushes then
         self._evaluation = EVALUATION
         self._trained: dict[str, tuple[float, int]] = {}  # when a run's training was over, and what was evaluated then
         if self._known:
-            self._foretell()
+            self._foretell(taken or {})
+
+    def say(self, name: str, doing: str) -> None:
+        """Say what is being done that has no pushes to be counted; where lines stay, of the first run alone."""
+        if self._shown and (self._live or name == next(iter(self._runs))):
+            self._print(f"{self._place()} {_label(self._runs[name])}: {doing}", passing=True)
 
     def begin(self, name: str) -> None:
         """A run starts."""
         self._shares[name], self._began_s[name] = 0.0, time.monotonic()
+        self.say(name, "starts its processes" if self._runs[name].engine == "local" else "starts")
 
     def update(self, name: str, news: Mapping[str, Any]) -> None:
         """How far a run is, as the engine says it: see `OnProgress`."""
         now, run = time.monotonic(), self._runs[name]
-        before = 0.0 if news.get("repeated") else self._shares.get(name, 0.0)
+        again = bool(news.get("repeated"))
+        before = 0.0 if again else self._shares.get(name, 0.0)
+        self._pushes[name] = max(news["pushes"], 0 if again else self._pushes.get(name, 0))
         if "evaluating" in news:
             self._shares[name] = self._evaluated(name, news["evaluating"], now)
         elif name not in self._trained:
             self._shares[name] = max(before, (1 - self._evaluation_of(run)) * _share(run, news))
         # what it takes to start processes belongs to no run; what a checkpoint has was done before
         self._first = None if "checkpoint" in news else self._first or (now, self._worked())
-        if "checkpoint" in news or news.get("repeated"):
+        if "checkpoint" in news or again:
             self._paced.pop(name, None)
             self._trained.pop(name, None)
         else:
-            self._paced.setdefault(name, (now, news["pushes"]))
+            self._paced.setdefault(name, (now, self._pushes[name]))
         self._note(now)
         for words in (news[kind] for kind in ("repeated", "waits", "checkpoint") if self._shown and kind in news):
             self._print(f"{self._place()} {_label(run)}: {words}")
@@ -94,15 +103,14 @@ class Progress:
             text = f"{self._place()} {_label(run)}: {self._how_far(name, news, now)}{_words(self.left_s())}"
             self._print(text, passing=True)
 
-    def end(self, name: str, accuracy: float | None) -> None:
-        """A run is finished and recorded."""
-        took_s = time.monotonic() - self._began_s[name]
+    def end(self, name: str, accuracy: float | None, took: str) -> None:
+        """A run is finished and recorded; `took` are its seconds in words."""
         self._shares[name] = 1.0
         reached = "ended" if accuracy is None else metric_of(self._runs[name]).text(accuracy)
         if self._shown:
             more = self._done + 1 < len(self._runs)
             left = _words(self.left_s()) if more else ""
-            text = f"{self._place()} {_label(self._runs[name])}: {reached} after {took_s:.1f} s{left}"
+            text = f"{self._place()} {_label(self._runs[name])}: {reached} after {took}{left}"
             self._print(text, passing=self._page and more)
         self._done += 1
         self._note(time.monotonic(), always=True)
@@ -128,19 +136,21 @@ class Progress:
             return None
         return (sum(self._work.values()) - before - done) * (spent_s + prior) / (done + prior)
 
-    def _foretell(self) -> None:
+    def _foretell(self, taken: Mapping[Kind, float]) -> None:
         """How long it takes, before it begins."""
+        same = all(kind_of(run.plain()) in taken for run in self._runs.values())
         count = len(self._runs)
         if self._shown:
             what = f"{count} runs" if count > 1 else f"[run] {_label(next(iter(self._runs.values())))}"
-            self._print(f"{what}: about {in_words(self.left_s() or 0.0)}, as such runs took before", passing=self._page)
+            how = "as such runs took before" if same else "by what other runs took"
+            self._print(f"{what}: about {in_words(self.left_s() or 0.0)}, {how}", passing=self._page)
         self._note(self._noted_s, always=True)
 
     def _how_far(self, name: str, news: Mapping[str, Any], now: float) -> str:
         """``"20/100 pushes, 10/s"``, by this machine's clock, or ``"evaluating 4 of 16"``."""
         if "evaluating" in news:
             return "evaluating {} of {}".format(*news["evaluating"])
-        pushes, budget = news["pushes"], self._runs[name].pushes
+        pushes, budget = self._pushes[name], self._runs[name].pushes
         since_s, before = self._paced.get(name, (now, pushes))
         rate = f", {(pushes - before) / (now - since_s):.0f}/s" if now > since_s else ""
         return f"{pushes}{'' if budget is None else f'/{budget}'} pushes{rate}"

@@ -99,3 +99,9 @@ def test_from_a_notebook():
     assert "  1 of lose+kill " in row(pairs.explored[0])
     with pytest.raises(ConfigError, match="is a class: give an object of it"):
         pslab.check(NeverWaits)
+
+
+def test_a_check_that_nobody_listens_to_counts_its_explorations(capsys):
+    check("asp", workers=(1, 2), ranges=1, iterations=1, faults=(), processes=1)
+    assert capsys.readouterr().err == (
+        "explores 2 clusters, the largest first\n\rexplored 1 of 2\rexplored 2 of 2\n")  # fmt: skip

@@ -16,7 +16,9 @@ SMALL = ["--workers", "1,2", "--iterations", "2", "--faults", "none", "--process
 
 def test_the_table_has_a_row_for_each_exploration(capsys):
     assert main(["check", "ssp:1", "asp", *SMALL]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == "explores 4 clusters, the largest first\n"
     assert lines[0].split() == ["policy", "W", "ranges", "iterations", "faults", "states", "seconds", "verdict"]
     found = {tuple(line.split()[:6]) for line in lines[1:5]}
     assert found == {("ssp:1", "2", "1", "2", "none", "159"), ("ssp:1", "1", "1", "2", "none", "17"),

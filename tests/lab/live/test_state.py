@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pslab.config.run import Run
-from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, SILENT, SILENT_S, UNDER_WAY, Doing, Watcher
+from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, SILENT, SILENT_S, UNDER_WAY, Doing, Track, Watcher
 from pslab.lab.records.drafts import LIVE, Draft
 
 RUN = Run(workers=2, pushes=100)
@@ -56,19 +56,20 @@ def test_a_run_that_begins_again_starts_from_nothing(tmp_path: Path, watcher: Wa
     draft = Draft(RUN, tmp_path)
     draft.note(PROGRESS)
     draft.note(point(20))
-    draft.note({"pushes": 0, "seconds": 0.0, "repeated": True})
+    draft.note({"pushes": 0, "seconds": 0.0, "repeated": "the machine did not keep the pace: once again, slower"})
     watcher.poll()
     (track,) = watcher.under_way
-    assert (track.pushes, track.seconds, track.points) == (0, 0.0, [])
+    assert (track.pushes, track.seconds, track.points, track.again) == (0, 0.0, [], "once again, slower")
 
 
-def test_rate_and_time_left(tmp_path: Path, watcher: Watcher):
-    Draft(RUN, tmp_path).note(PROGRESS)
-    Draft(RUN.but(pushes=None, seconds=8.0), tmp_path).note(PROGRESS)
-    watcher.poll()
-    by_pushes, by_seconds = (watcher.tracks[run.digest] for run in (RUN, RUN.but(pushes=None, seconds=8.0)))
-    assert (by_pushes.fraction, by_pushes.left_s) == (0.4, 3.0)
-    assert (by_seconds.fraction, by_seconds.left_s) == (0.25, 6.0)
+@pytest.mark.parametrize("run", [RUN, RUN.but(pushes=None, seconds=5.0)])
+def test_rate_and_time_left_are_by_this_machines_clock_and_not_by_the_clusters(run: Run):
+    """40 % after 2 s of cluster time; the next 20 % take 30 s here."""
+    track = Track(run, run.digest, pushes=40, seconds=2.0)
+    assert track.pace(100.0) is None, "one look says nothing of a pace"
+    track.seen = 100.0, track.fraction, track.pushes
+    track.take({"pushes": 60, "seconds": 3.0})
+    assert track.pace(130.0) == pytest.approx((20 / 30, 60.0))
 
 
 def test_a_finished_runs_record_takes_the_drafts_place(tmp_path: Path, watcher: Watcher):

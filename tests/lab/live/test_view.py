@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -242,7 +243,10 @@ def test_runs_of_others_are_shown_and_listed(view: Live, tmp_path: Path):
     assert "waits for 1" in shown
     assert "(+2)" in shown
     assert "8 of 100" in shown
-    assert "8 %, 8 pushes/s, 12 s left" in shown
+    assert "8 %, started elsewhere" in shown, "one look says nothing of a pace"
+    draft.note({"pushes": 12, "seconds": 1.5, "workers": doing})
+    view.refresh()
+    assert re.search("12 %, [0-9]+ pushes/s, [0-9]+ s left", texts(view))
     assert drawn(view) == ["SSP, s\u00a0=\u00a01, dense"]
     draft.drop()
     view.refresh()

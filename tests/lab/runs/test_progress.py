@@ -87,7 +87,7 @@ def test_while_snapshots_are_evaluated_it_counts_them_and_knows_their_time(clock
     lines = [line for line in stream.getvalue().split("\r") if "evaluating" in line]
     assert [line.partition("evaluating ")[2].partition(";")[0] for line in lines] == ["4 of 16", "8 of 16"]
     assert shown.left_s() == pytest.approx(8.0 + 24.0, rel=0.01)  # in truth it takes two thirds, of the next one, too
-    shown.end("a", 0.9)
+    shown.end("a", 0.9, "5 s")
     shown.begin("b")
     assert shown.left_s() == pytest.approx(16.0, rel=0.01)
 
@@ -147,10 +147,12 @@ def test_a_terminal_sees_rate_and_time_left_of_the_sweep_in_one_line(clock):
     shown = Progress(dict.fromkeys("abc", RUN.but(sync="ssp:3", prune="std:2")), stream=stream)
     reported(clock, shown, (0.5, 5), (2.0, 20))
     line = "\r[1/3] ssp:3 std:2 W=4 seed 0: 20/100 pushes, 10/s; about 28 s left"
-    assert stream.getvalue() == "\r[1/3] ssp:3 std:2 W=4 seed 0: 5/100 pushes" + line
-    shown.end("a", 0.975)
+    first, *later = stream.getvalue()[1:].split("\r")
+    assert first == "[1/3] ssp:3 std:2 W=4 seed 0: starts its processes"
+    assert [each.rstrip() for each in later] == ["[1/3] ssp:3 std:2 W=4 seed 0: 5/100 pushes", line[1:]]
+    shown.end("a", 0.975, "5.19 s of cluster time; took 164 s here")
     assert stream.getvalue().splitlines()[-1].split("\r")[-1].rstrip() == (
-        "[1/3] ssp:3 std:2 W=4 seed 0: 97.50% after 2.0 s; about 3 s left")
+        "[1/3] ssp:3 std:2 W=4 seed 0: 97.50% after 5.19 s of cluster time; took 164 s here; about 3 s left")
 
 
 def test_a_notebook_has_one_line_that_is_nothing_wrong(clock, monkeypatch, capsys):
@@ -161,7 +163,7 @@ def test_a_notebook_has_one_line_that_is_nothing_wrong(clock, monkeypatch, capsy
         for _ in range(3):
             clock[0] += 1.0
             shown.update(name, {"pushes": 20, "seconds": 1.0})
-        shown.end(name, 0.9)
+        shown.end(name, 0.9, "1 s")
     shown.fail("c", ValueError("of one's own"))
     out, err = capsys.readouterr()
     assert err == ""
@@ -175,20 +177,34 @@ def test_elsewhere_there_are_few_lines_and_no_carriage_returns(clock):
     shown = Progress({"a": Run(pushes=None, seconds=60.0)}, stream=stream)
     reported(clock, shown, *((float(second), second) for second in range(1, 31)))
     shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": "once again, slower"})
-    shown.end("a", 0.5)
+    shown.end("a", 0.5, "30 s")
     lines = stream.getvalue().splitlines()
-    assert len(lines) == 5
-    assert lines[0] == "[run] bsp none W=4 seed 0: 10 pushes, 1/s; about 50 s left"
-    assert lines[3] == "[run] bsp none W=4 seed 0: once again, slower"
+    assert len(lines) == 6
+    assert lines[0] == "[run] bsp none W=4 seed 0: starts its processes"
+    assert lines[1] == "[run] bsp none W=4 seed 0: 10 pushes, 1/s; about 50 s left"
+    assert lines[4] == "[run] bsp none W=4 seed 0: once again, slower"
     assert "\r" not in stream.getvalue()
+
+
+def test_news_of_an_evaluation_which_have_its_snapshots_pushes_are_no_step_back(clock):
+    stream = Terminal()
+    shown = Progress({"a": RUN}, stream=stream)
+    reported(clock, shown, (1.0, 10), (2.0, 20), (3.0, 8, {"accuracy": 0.5, "loss": 1.0}), (4.0, 40))
+    far = [line.rpartition("0: ")[2].partition(" pushes")[0] for line in stream.getvalue().split("\r")[2:]]
+    assert far == ["10/100", "20/100", "20/100", "40/100"]
+    shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": "once again, slower"})
+    clock[0] = 5.0
+    shown.update("a", {"pushes": 4, "seconds": 0.1})
+    assert "4/100 pushes" in stream.getvalue().split("\r")[-1]
 
 
 def test_before_a_sweep_begins_it_says_how_long_such_runs_took(clock):
     stream = io.StringIO()
-    for runs in ({"a": RUN, "b": Run(pushes=300)}, {"a": RUN}):
+    for runs in ({"a": RUN, "b": Run(pushes=300)}, {"a": RUN}, {"a": RUN.but(model="cnn")}):
         Progress(runs, taken=takes(({}, 0.5)), stream=stream)
     assert stream.getvalue().splitlines() == ["2 runs: about 3 min, as such runs took before",
-                                              "[run] bsp none W=4 seed 0: about 50 s, as such runs took before"]
+                                              "[run] bsp none W=4 seed 0: about 50 s, as such runs took before",
+                                              "[run] bsp none W=4 seed 0: about 50 s, by what other runs took"]
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["not wanted", "by the batch"])
@@ -198,7 +214,7 @@ def test_nothing_is_shown_if_it_is_not_wanted_or_the_batch_reads_a_journal(clock
     stream = Terminal()
     shown = Progress({"a": TEN, "b": TEN}, taken=takes(({}, 1.0)), shown=None if batch else False, stream=stream)
     reported(clock, shown, *((tenth / 10, 5 if tenth else 0) for tenth in range(30)))
-    shown.end("a", 0.1)
+    shown.end("a", 0.1, "3 s")
     notes = [entry["progress"] for entry in journal.entries(tmp_path / "journal")]
     assert stream.getvalue() == ""
     assert [note["done"] for note in notes] == ([0, 0, 0, 1] if batch else [])
