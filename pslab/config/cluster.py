@@ -65,10 +65,11 @@ class Fault:
         """A fault from a mapping of its fields; a Fault is itself."""
         if isinstance(given, Fault):
             return given
+        if isinstance(given, Mapping):
+            check_names(given, parameters(Fault), "cluster.faults.")
         if not isinstance(given, Mapping) or "what" not in given:
             problem = "must be a list of faults, each a mapping such as {what: drop, probability: 0.01}"
             raise ConfigError("cluster.faults", given, problem)
-        check_names(given, parameters(Fault), "cluster.faults.")
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
@@ -144,14 +145,7 @@ class Cluster:
         faults = self.faults if isinstance(self.faults, (list, tuple)) else (self.faults,)
         object.__setattr__(self, "faults", tuple(map(Fault.of, faults)))
         for name in BY_WORKER:
-            bounds, given = parameters(Cluster)[name].bounds, dict(getattr(self, name))
-            plain: Any = _floats if name == "trace" else float
-            given = {int(worker): plain(value) for worker, value in given.items()}
-            object.__setattr__(self, name, given)
-            for worker, value in given.items():
-                values = value if isinstance(value, tuple) else (value,)
-                if worker < 0 or not values or not all(map(bounds.hold, values)):
-                    raise ConfigError(f"cluster.{name}", given, f"must map workers, from 0, to numbers {bounds}")
+            object.__setattr__(self, name, _by_worker(name, getattr(self, name)))
         self._check_factors()
         changes = {float(at): float(bit_s) for at, bit_s in dict(self.bandwidth_at).items()}
         object.__setattr__(self, "bandwidth_at", changes)
@@ -192,6 +186,20 @@ class Cluster:
             raise ConfigError("cluster.layer_shares", self.layer_shares, problem)
         object.__setattr__(self, "layer_shares", shares)
 
+    def check_workers(self, count: int) -> None:
+        """Refuse a field that names a worker beyond so many.
+
+        Raises:
+            ConfigError: with its name.
+        """
+        named = {name: [*getattr(self, name)] for name in BY_WORKER}
+        named["faults"] = [fault.worker for fault in self.faults if fault.worker is not None]
+        for name, workers in named.items():
+            if beyond := [worker for worker in workers if worker >= count]:
+                given = getattr(self, name) if name in BY_WORKER else [fault.plain() for fault in self.faults]
+                problem = f"there is no worker {beyond[0]}: with workers={count} they are 0 to {count - 1}"
+                raise ConfigError(f"cluster.{name}", given, problem)
+
     @property
     def free(self) -> bool:
         """Whether messages take no modelled time, and nothing happens to them."""
@@ -214,6 +222,19 @@ class Cluster:
 
 def _floats(values: Any) -> tuple[float, ...]:
     return tuple(map(float, values))
+
+
+def _by_worker(name: str, given: Any) -> dict[int, Any]:
+    """A field's value for each worker that it names: a number, or of a trace several."""
+    bounds, each = parameters(Cluster)[name].bounds, _floats if name == "trace" else lambda value: (float(value),)
+    try:
+        values = {int(worker): each(value) for worker, value in dict(given).items()}
+        whole = all(int(worker) == float(worker) >= 0 for worker in given)
+    except (TypeError, ValueError):
+        whole = False
+    if not whole or not all(of_one and all(map(bounds.hold, of_one)) for of_one in values.values()):
+        raise ConfigError(f"cluster.{name}", given, f"must map workers, from 0, to numbers {bounds}")
+    return {worker: of_one if name == "trace" else of_one[0] for worker, of_one in values.items()}
 
 
 MODELLED = "a modelled compute time: set compute_s, such as 0.02, or begin with a preset, as in {'preset': 'lab', ...}"

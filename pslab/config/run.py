@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pslab.config import fleet as hosts
 from pslab.config import gpus, products, sources
-from pslab.config.cluster import costs_grow
+from pslab.config.cluster import costs_grow, resolve_cluster
 from pslab.config.content import Unknown, content
 from pslab.config.fleet import Fleet
 from pslab.config.metric import LOWER, medians, metric_of
@@ -172,6 +172,7 @@ class Run:
             object.__setattr__(self, "cluster", dict(self.cluster))
         elif not isinstance(self.cluster, str):
             raise ConfigError("cluster", self.cluster, "must be a preset's name or a mapping of Cluster's fields")
+        resolve_cluster(self.cluster).check_workers(self.workers)
         for name in NAMED:
             if (value := getattr(self, name)) is None or isinstance(value, (bool, int, float)):
                 raise ConfigError(name, value, "must be a name, or an object that does the same")

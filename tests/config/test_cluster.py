@@ -14,6 +14,7 @@ from pslab.config.cluster import (
     costs_grow,
     resolve_cluster,
 )
+from pslab.config.run import Run
 from pslab.errors import ConfigError
 
 
@@ -51,6 +52,11 @@ from pslab.errors import ConfigError
         ({"faults": [{"what": "stop", "at": 1.0}]}, "faults.at"),
         ({"faults": {"what": "drop", "probability": 0.1, "for_s": 0}}, "faults.for_s"),
         ({"faults": "drop"}, "faults"),
+        ({"faults": [{"wat": "stop", "at_s": 1.0}]}, "faults.wat"),
+        ({"preset": "lab", "slow": [2, 1]}, "slow"),
+        ({"preset": "lab", "slow": {1.5: 2.0}}, "slow"),
+        ({"preset": "lab", "slow": {"a": 2.0}}, "slow"),
+        ({"preset": "lab", "trace": {0: []}}, "trace"),
     ],
 )
 def test_impossible_clusters_are_refused(fields, field):
@@ -92,3 +98,14 @@ def test_faults_are_plain_and_a_wrong_name_is_answered_with_the_nearest():
 def test_links_with_faults_are_links():
     assert not resolve_cluster({"faults": [{"what": "delay", "at_s": 1.0}]}).free
     assert resolve_cluster({"faults": [{"what": "stop", "at_s": 1.0}]}).free
+
+
+@pytest.mark.parametrize(("cluster", "words"), [
+    ("labb", "did you mean 'lab'"), ({"preset": "lab", "bandwith_bit_s": 1e8}, "did you mean 'bandwidth_bit_s'"),
+    *(({"preset": "lab", name: {4: value}}, f"cluster.{name}.*no worker 4: with workers=4 they are 0 to 3")
+      for name, value in (("slow", 2.0), ("trace", [0.1]), ("leave", 1.0), ("join", 1.0))),
+    ({"faults": [{"what": "stop", "worker": 7, "at_s": 1.0}]}, "cluster.faults.*no worker 7"),
+])  # fmt: skip
+def test_a_run_refuses_a_misspelt_field_of_its_cluster_and_a_worker_that_it_does_not_have(cluster, words):
+    with pytest.raises(ConfigError, match=words):
+        Run(workers=4, cluster=cluster)

@@ -52,10 +52,10 @@ def test_signs_that_are_pushed_together_are_not_those_that_were_averaged():
 
 
 def test_the_digest_is_the_same_in_another_process():
-    script = "from pslab.config.run import Run; print(Run(sync='ssp:3', cluster={'b': 1, 'a': 2}).digest)"
+    script = "from pslab.config.run import Run; print(Run(sync='ssp:3', cluster={'serve_s': 1, 'find_s': 2}).digest)"
     env = {"PYTHONHASHSEED": "1", CHOICE: MKL}  # as the tests here
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == Run(sync="ssp:3", cluster={"a": 2, "b": 1}).digest
+    assert done.stdout.strip() == Run(sync="ssp:3", cluster={"find_s": 2, "serve_s": 1}).digest
 
 
 def test_the_digest_of_an_object_is_its_content():
@@ -73,7 +73,7 @@ def test_an_object_whose_content_is_unknown_is_like_no_other():
 
 
 def test_plain_is_json_and_makes_the_same_run():
-    run = Run(sync="ssp:3", cluster={"bandwidth_bit_s": 1e9, "slow": {"0": 2.0}}, target_accuracy=0.9)
+    run = Run(sync="ssp:3", cluster={"compute_s": 0.1, "slow": {"0": 2.0}}, target_accuracy=0.9)
     assert Run.of(json.loads(json.dumps(run.plain()))).digest == run.digest
 
 

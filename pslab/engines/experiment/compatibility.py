@@ -373,10 +373,6 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
 
 
 def _check_members(run: Run, cluster: Cluster) -> None:
-    for name in ("slow", "trace", "leave", "join"):
-        if beyond := [worker for worker in getattr(cluster, name) if worker >= run.workers]:
-            problem = f"worker {beyond[0]} of {run.workers} does not exist"
-            raise ConfigError(f"cluster.{name}", dict(getattr(cluster, name)), problem)
     for name in ("leave", "join", "bandwidth_at"):
         if run.engine == "local" and (given := getattr(cluster, name)):
             problem = "is for virtual time: use engine='virtual' or 'timing'"
@@ -385,8 +381,6 @@ def _check_members(run: Run, cluster: Cluster) -> None:
         problem = f"server {run.workers} of {run.servers} has no worker to stand beside: use as many workers as servers"
         raise ConfigError("cluster.colocated", True, problem)
     for fault in cluster.faults:
-        if (fault.worker or 0) >= run.workers:
-            raise ConfigError("cluster.faults.worker", fault.worker, f"of {run.workers} workers it does not exist")
         if fault.what == "kill" and run.on_death == "stop":
             problem = "a fault kills a worker, which would end the run: set on_death='continue'"
             raise ConfigError("on_death", run.on_death, problem)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.config.cluster import COSTS, cluster_fields
+from pslab.config.cluster import BY_WORKER, COSTS, cluster_fields
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
@@ -136,8 +136,8 @@ def alone(run: Run) -> Run:
     if cluster != "free":
         exchange = {*NETWORK, *COSTS} - {"apply_s"}
         cluster = {name: value for name, value in cluster_fields(cluster).items() if name not in exchange}
-        if "slow" in cluster:
-            cluster["slow"] = {worker: factor for worker, factor in cluster["slow"].items() if int(worker) == 0}
+        for name in {*BY_WORKER} & {*cluster}:
+            cluster[name] = {worker: value for worker, value in cluster[name].items() if int(worker) == 0}
     return run.but(workers=1, sync="bsp", prune="none", pull="whole", placement="even", push_weight=None,
                    cluster=cluster)  # fmt: skip
 

@@ -103,6 +103,8 @@ def test_the_single_machine_keeps_the_computation_and_loses_the_network():
     run = alone(Run(sync="asp", prune="std:1", cluster={**LAB, "slow": {0: 2.0, 3: 4.0}}, push_weight=1.0))
     assert (run.workers, run.sync, run.prune, run.push_weight) == (1, "bsp", "none", None)
     assert run.cluster == {**{k: v for k, v in LAB.items() if k not in NETWORK}, "slow": {0: 2.0}}
+    traced = alone(Run(cluster={"trace": {worker: [0.1 * (worker + 1)] for worker in range(4)}}))
+    assert traced.cluster == {"trace": {0: [0.1]}}
     assert alone(Run(cluster="free")).cluster == "free"
     preset = alone(Run(cluster="lab")).cluster
     assert preset["apply_s"] == PRESETS["lab"]["apply_s"]  # its optimizer
