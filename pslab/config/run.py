@@ -134,7 +134,7 @@ class Run:
         int | None, Bounds(at_least=1, at_most=10**12), "pushes between evaluations; None: a twentieth of the budget"
     ] = None
     evaluate: Annotated[
-        str, OneOf("after", "beside"), "the timed run, or beside it: curves grow live, but the run is disturbed"
+        str, OneOf("after", "beside"), "after the timed run, or beside it: curves grow live, but they disturb the run"
     ] = "after"
     on_death: Annotated[
         str, OneOf("stop", "continue", "restart"),

@@ -6,13 +6,15 @@ Git runs this file alone, by whatever `python3` there is.
 import json
 import sys
 
-KEPT = {"kernelspec", "language_info"}  # of a notebook's metadata; of a cell's its tags
+# a notebook's metadata, whoever saved it: Jupyter writes the version of Python and its own name of the kernel
+METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"}}  # fmt: skip
 
 
 def without_outputs(text: str) -> str:
     """A notebook as Jupyter writes it, without what was computed."""
     notebook = json.loads(text)
-    notebook["metadata"] = {name: value for name, value in notebook["metadata"].items() if name in KEPT}
+    notebook["metadata"] = METADATA
     for cell in notebook["cells"]:
         cell["metadata"] = {name: value for name, value in cell["metadata"].items() if name == "tags"}
         if cell["cell_type"] == "code":

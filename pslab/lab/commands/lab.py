@@ -27,7 +27,10 @@ def main(options: argparse.Namespace) -> int:
     """This process becomes JupyterLab."""
     place = (options.notebooks or folder(Path.cwd())).resolve()
     keep_outputs_out_of_git(SOURCES)
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={place}", *options.unknown])
+    # Jupyter refuses to run as root, which the user of a container is
+    root = ["--allow-root"] * (hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options.unknown)
+    own = ["-m", "jupyterlab", f"--ServerApp.root_dir={place}", *root]
+    os.execv(sys.executable, [sys.executable, *own, *options.unknown])
 
 
 def keep_outputs_out_of_git(sources: Path) -> None:

@@ -28,6 +28,8 @@ class Placed(Sequence[T], Generic[T]):
     `columns[i]` are the points of item i; `orders` has all values of each column, in the grid's order.
     """
 
+    of: type = object  #: what the items are
+
     def __init__(
         self,
         items: Iterable[T] | T,
@@ -35,6 +37,10 @@ class Placed(Sequence[T], Generic[T]):
         orders: Mapping[str, Iterable[Any]] | None = None,
     ) -> None:
         self._items: tuple[T, ...] = (items,) if isinstance(items, (Run, Result)) else tuple(items)
+        for item in self._items:
+            if not isinstance(item, self.of):
+                way = "is executed by run(it), which gives its result" if isinstance(item, Run) else "is none"
+                raise ConfigError(type(self).__name__.lower(), item, f"must be a {self.of.__name__}, and this {way}")
         self.columns: tuple[tuple[GridPoint, ...], ...] = tuple(map(tuple, columns or [[{}]] * len(self._items)))
         self.orders: dict[str, list[Any]] = {name: list(values) for name, values in (orders or {}).items()}
         for _, run, point in self.rows():
@@ -134,6 +140,8 @@ class Placed(Sequence[T], Generic[T]):
         Raises:
             ConfigError: an unknown column.
         """
+        if name not in self.orders and name in FIELDS:  # of no items
+            return []
         if name not in self.orders:
             known = nearest(name, [*FIELDS, *self._varying()])
             raise ConfigError("column", name, f"no axis and no field of Run; {known}")

@@ -41,6 +41,8 @@ class Choice:
 class Runs(Placed[Run]):
     """Runs that `grid` made; `sweep` turns them into Results with the same columns."""
 
+    of = Run
+
     def finished(self, results: Iterable[Result]) -> Results:
         """The results of these runs, in their order, at the same points."""
         return Results(results, self.columns, self.orders)
@@ -55,6 +57,8 @@ class Runs(Placed[Run]):
 
 class Results(Placed[Result]):
     """Finished runs."""
+
+    of = Result
 
     def again(self, **fields: Any) -> Runs:
         """The same runs with other fields, for each combination of their values: `best(...).again(seed=[0, 1, 2])`."""

@@ -24,7 +24,7 @@ def size(count: float, most: float = 0.0) -> str:
     """Bytes: ``12345678`` -> ``"12.3 MB"``; beside a larger number in its unit, so that both can be compared."""
     unit, step = _byte_unit(count, most)
     shown = count / step
-    digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 1 else f"{shown:.2g}"
+    digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 0.995 else f"{shown:.2g}"
     return f"{digits}{SPACE}{unit}"
 
 

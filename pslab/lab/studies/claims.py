@@ -14,6 +14,7 @@ from pslab.lab.records import journal
 from pslab.lab.records.record import Result
 from pslab.lab.records.units import SPACE
 
+ONE = "one seed"
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 
@@ -38,7 +39,8 @@ class Claim:
     @property
     def title(self) -> str | None:
         """The sentence with its basis if it holds: a figure's title states no finding that its data does not show."""
-        return self.text + (f" ({self.basis})" if self.basis else "") if self.holds else None
+        there = "there is " if self.basis.startswith(ONE) and "seed" in self.text.lower() else ""
+        return self.text + (f" ({there}{self.basis})" if self.basis else "") if self.holds else None
 
     def __repr__(self) -> str:
         if self.holds is None:
@@ -96,6 +98,6 @@ def basis(results: Sequence[Result]) -> str:
         return ""
     own = {result.run.digest: result for result in results}.values()  # one may have several places
     counts = {*Counter(result.run.but(seed=0).digest for result in own).values()}
-    words = "one seed" if counts == {1} else f"{'–'.join(map(str, sorted({min(counts), max(counts)})))} seeds"
+    words = ONE if counts == {1} else f"{'–'.join(map(str, sorted({min(counts), max(counts)})))} seeds"
     lost = sum(result.diverged for result in own)
     return words + (f", {lost} of {len(own)} runs diverged" if lost else "")

@@ -47,6 +47,8 @@ def save(clone: Path, change: Any) -> Any:
 
 
 def executed(notebook: Any) -> None:
+    notebook.metadata["kernelspec"] = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    notebook.metadata["language_info"] = {"name": "python", "version": "3.12.1", "pygments_lexer": "ipython3"}
     notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
     for cell in notebook.cells:
         cell.metadata["scrolled"] = True
@@ -90,6 +92,9 @@ def test_what_is_not_known_goes_to_jupyter(tmp_path: Path, monkeypatch: pytest.M
     main(["lab", *others[:3], "--notebooks", str(tmp_path), *others[3:]])
     ((_, *rest),) = seen
     assert rest == ["-m", "jupyterlab", f"--ServerApp.root_dir={tmp_path}", *others]
+    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
+    main(["lab", "--notebooks", str(tmp_path)])
+    assert seen[-1][-1] == "--allow-root", "the user of a container is root"
 
 
 def test_other_verbs_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture):

@@ -120,7 +120,8 @@ def test_numbers_have_three_digits_and_what_is_none_a_sign(value: float, words: 
 
 
 def test_a_size_beside_a_larger_one_has_its_unit_unless_nothing_would_be_left_of_it():
-    assert [size(count, 7e9).replace("\u00a0", " ") for count in (7e9, 8.1e8, 5e5)] == ["7.0 GB", "0.81 GB", "500.0 kB"]
+    assert [size(count, 7e9).replace("\u00a0", " ") for count in (7e9, 8.1e8, 9.96e8, 5e5)] == [
+        "7.0 GB", "0.81 GB", "1.0 GB", "500.0 kB"]  # fmt: skip
 
 
 def test_cluster_is_described_with_its_presets_fields():

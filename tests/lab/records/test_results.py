@@ -12,6 +12,7 @@ from pslab.errors import ConfigError, RecordError
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import EACH, Results, Runs, evaluations, load, records
 from pslab.lab.records.summary import summary
+from pslab.lab.records.tuning import best
 from pslab.lab.runs.grid import alone, grid
 
 BASE = Run(pushes=8, workers=2, engine="virtual", cluster="lab")
@@ -19,6 +20,11 @@ BASE = Run(pushes=8, workers=2, engine="virtual", cluster="lab")
 
 def finished(runs: Runs, folder: Path | None = None) -> Results:
     return handmade.finished(runs, [0.1, 0.5, 0.9], folder)
+
+
+def test_of_no_results_there_is_an_empty_table_and_no_best():
+    assert len(summary([], by="sync", goal=0.9)) == 0
+    assert (len(best([])), repr(Results([])), repr(Runs([]))) == (0, "0 results", "0 runs")
 
 
 def test_results_are_a_sequence_with_the_columns_of_their_grid():

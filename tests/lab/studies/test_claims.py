@@ -58,6 +58,8 @@ def test_a_title_says_how_many_seeds_it_rests_on_and_which_runs_diverged():
     titles = [claim(TEXT, 0.5, at_most=1, results=results).title for results in said.values()]
     assert titles == [f"it takes 0.50 of the time ({words})"
                       for words in ("one seed", "3 seeds", "1–3 seeds, 1 of 4 runs diverged")]  # fmt: skip
+    every = claim("every seed arrives", 0.5, at_most=1, results=bsp[:1])
+    assert every.title == "every seed arrives (there is one seed)"
 
 
 def test_a_claim_without_a_bound_is_refused():

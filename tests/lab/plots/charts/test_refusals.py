@@ -9,7 +9,7 @@ from typing import Any
 import grids
 import pandas as pd
 import pytest
-from gallery import made
+from gallery import gaps, made
 
 from pslab import plots
 from pslab.config.run import Run
@@ -55,9 +55,17 @@ def test_what_no_search_has_made_is_refused(draw: Callable[..., Any], words: str
 
 
 @pytest.mark.parametrize("draw", [plots.curves, plots.timeline, plots.time_budget, plots.server_states])
-def test_no_runs_are_refused(draw: Callable[..., Any]):
+def test_no_runs_are_refused_and_runs_that_are_no_results(draw: Callable[..., Any]):
     with pytest.raises(ConfigError, match="no run to draw"):
         draw([])
+    for given in (Run(), [Run()]):
+        with pytest.raises(ConfigError, match=r"must be a Result, and this is executed by run\(it\)"):
+            draw(given)
+
+
+def test_the_shares_of_a_time_budget_sum_to_the_whole():
+    texts = " ".join(str(each.text) for each in plots.time_budget(gaps()[0]).layout.annotations)
+    assert "sending 0\u00a0%, waiting 25\u00a0%, other 75\u00a0%" in texts
 
 
 def test_a_table_lacks_a_column_or_what_tells_its_rows_apart():
