@@ -68,7 +68,14 @@ def without_main() -> Iterator[None]:
 def own_folders() -> list[str]:
     """Where this process looks for modules beside its environment: there a child looks too, and one on another host."""
     known = (sys.prefix, sys.base_prefix)
-    return [folder for folder in map(os.path.abspath, sys.path) if not folder.startswith(known)]
+    folders = [*map(os.path.abspath, sys.path)]
+    if not all(map(os.path.isabs, sys.path)):  # what a module was imported from, before the working directory changed
+        for name, module in [*sys.modules.items()]:
+            file = getattr(module, "__file__", None)
+            if "." not in name and isinstance(file, str):
+                folder, last = os.path.split(os.path.abspath(file))
+                folders.append(os.path.dirname(folder) if last.startswith("__init__.") else folder)
+    return [folder for folder in dict.fromkeys(folders) if not folder.startswith(known)]
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from pslab.config.table import KINDS, ROWS, find
 from pslab.errors import ConfigError, nearest
 from pslab.version import SOURCE
 
-CELL = "# Parameters"
+CELL, TAG = "# Parameters", "parameters"  # how the cell begins, and what tells papermill which one it is
 PACKAGE = "PSLAB_PACKAGE"  # the pslab of the batch that executes the notebook
 WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string",
          list: "a list with at least one entry", dict: "a mapping"}  # fmt: skip
@@ -96,9 +96,14 @@ def of_notebook(path: Path) -> dict[str, Any]:
     """What a notebook on disk declares.
 
     Raises:
-        ConfigError: it cannot be read, or what `declared` refuses.
+        ConfigError: it cannot be read, its cell has no tag, or what `declared` refuses.
     """
-    return declared(path.stem, next(filter(_declares, code_cells(path)), ""))
+    cell = next((cell for cell in _code_cells(path) if _declares(cell.source)), None)
+    if cell is not None and TAG not in cell.metadata.get("tags", ()):
+        problem = (f"its cell {CELL!r} lacks the tag {TAG!r}, so that it would overwrite the values that are given: in "
+                   f"JupyterLab, select the cell and add the tag {TAG!r} in the property inspector")  # fmt: skip
+        raise ConfigError("notebook", path.stem, problem)
+    return declared(path.stem, "" if cell is None else cell.source)
 
 
 def code_cells(path: Path) -> list[str]:
@@ -107,13 +112,17 @@ def code_cells(path: Path) -> list[str]:
     Raises:
         ConfigError: it cannot be read.
     """
+    return [cell.source for cell in _code_cells(path)]
+
+
+def _code_cells(path: Path) -> list[Any]:
     import nbformat
 
     try:
         cells: Any = nbformat.read(path, 4).cells  # type: ignore[no-untyped-call]
     except (OSError, ValueError, nbformat.reader.NotJSONError) as error:
         raise ConfigError("notebook", str(path), f"cannot be read: {error}") from None
-    return [cell.source for cell in cells if cell.cell_type == "code"]
+    return [cell for cell in cells if cell.cell_type == "code"]
 
 
 def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -239,6 +239,17 @@ def test_a_folder_of_modules_that_a_notebook_adds_later_is_looked_in(roles, monk
     assert reports(roles, 0)[0].kind == "prepared"
 
 
+def test_a_folder_that_was_named_from_another_working_directory_is_looked_in(roles, monkeypatch, tmp_path):
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "module_beside.py").write_text("def role(context):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["beside", *sys.path])
+    role = importlib.import_module("module_beside").role
+    monkeypatch.chdir("/")
+    roles.start(0, role)
+    assert reports(roles, 0)[0].kind == "prepared"
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
 def test_what_a_role_leaves_is_given_back_when_the_next_one_comes(roles):
     """Also where its objects hold each other, and however long nothing else would collect them."""

@@ -33,6 +33,7 @@ from pslab.lab.studies.claims import claim
 from pslab.lab.studies.execution import BatchProgress
 from pslab.lab.studies.figures import save
 
+TAGGED = {"tags": ["parameters"]}
 CELL = "# Parameters\nsyncs = ['bsp', 'asp']\npushes = 8\nlive = None"
 INHERITED = ("PSLAB_RESULTS", "PLOTLY_RENDERER", "PSLAB_VARIANT", AGAIN)
 PLAN = """
@@ -67,7 +68,8 @@ class Bench:
         self.monkeypatch = monkeypatch
 
     def write(self, name: str, code: str = "sweep(runs)", words: str = "A study") -> None:
-        cells = [nbformat.v4.new_markdown_cell(words), nbformat.v4.new_code_cell(CELL), nbformat.v4.new_code_cell(code)]
+        cells = [nbformat.v4.new_markdown_cell(words), nbformat.v4.new_code_cell(CELL, metadata=TAGGED),
+                 nbformat.v4.new_code_cell(code)]  # fmt: skip
         nbformat.write(nbformat.v4.new_notebook(cells=cells), self.notebooks / f"{name}.ipynb")
 
     def __call__(self, *arguments: str) -> int:

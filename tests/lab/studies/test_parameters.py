@@ -137,10 +137,15 @@ def test_values_that_other_cells_set_are_checked_too():
 
 
 def test_a_notebook_on_disk_says_what_it_declares(tmp_path: Path):
-    cells = [nbformat.v4.new_markdown_cell("# Parameters of a study"), nbformat.v4.new_code_cell(CELL),
+    cells = [nbformat.v4.new_markdown_cell("# Parameters of a study"),
+             nbformat.v4.new_code_cell(CELL, metadata={"tags": ["parameters"]}),
              nbformat.v4.new_code_cell("# Parameters\nlater = 1")]  # fmt: skip
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "10_pruning.ipynb")
     assert of_notebook(tmp_path / "10_pruning.ipynb") == NAMES
+    cells[1].metadata = {}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "untagged.ipynb")
+    with pytest.raises(ConfigError, match=r"lacks the tag .parameters., so that it would overwrite .* inspector"):
+        of_notebook(tmp_path / "untagged.ipynb")
     (tmp_path / "broken.ipynb").write_text("{")
     for name in ("broken", "none"):
         with pytest.raises(ConfigError, match="cannot be read"):
