@@ -98,7 +98,7 @@ class CompressionState:
         entries, size, problem, kept = None, NOTHING, "", self._kept.get(QUANTIZATION, torch.empty(0)).numpy()
         try:
             indices, values = (found.numpy() for found in self._pruner.prune(self._gradient, self.step))
-            entries = self._part.inside(indices, values)
+            entries = self._part.inside(*self._frames.sendable(indices, values, kept))
             size = self._frames.write(self._room.numpy().data, 0, entries, self._process, self.step, kept)
         except NonFinite as error:
             problem = str(error)

@@ -50,7 +50,8 @@ class StepAggregate(Protocol):
 
 
 class Vote(StepAggregate):
-    """Signs by majority: the sign of the sum, and 1 of a tie. A push that is applied alone stays as it is.
+    """Signs by majority: the sign of the sum, 1 of a tie, 0 where no push has an entry. A push that is applied alone
+    stays as it is.
 
     Source: Bernstein et al. (ICLR 2019)
     """
@@ -61,8 +62,12 @@ class Vote(StepAggregate):
     def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
         if not step.aggregate:
             return gradients
-        total = dense(mean([inside(self._part, gradient) for gradient in gradients]))
-        return [outside(torch.where(total < 0, -1.0, 1.0).to(total.dtype))]
+        votes = [inside(self._part, gradient) for gradient in gradients]
+        total = dense(mean(votes))
+        signs = torch.where(total < 0, -1.0, 1.0).to(total.dtype)
+        if not any(isinstance(vote, torch.Tensor) for vote in votes):  # else one has all entries
+            signs[sum(dense(vote).abs() for vote in votes) == 0] = 0.0
+        return [outside(signs)]
 
 
 class Estimates(StepAggregate):

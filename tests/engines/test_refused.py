@@ -104,6 +104,9 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({**RANGED, "optimizer": "adam"}, "local_apply=off", "prune"),
         ({**RANGED, "rate": "dynsgd"}, "local_apply=off", "prune"),
         ({"rate": Unknown()}, "did you mean 'squares'", "rate"),
+        ({"rate": "dynsgd", "prune": "ef21:5%"}, "versions of each push, and with prune='ef21:5%'", "rate"),
+        ({"rate": "split", "quantize": "sign", "sync": "backup:1"}, "quantize='sign' the server makes one", "rate"),
+        ({"rate": "split", "prune": "powersgd:2", "sync": "local:3"}, "directions of each push", "rate"),
         ({"rate": Squared()}, "has no eps, which needs='squares' reads", "rate"),
         ({"rate": Directed()}, "has no share, which needs='directions' reads", "rate"),
         ({**LAYERED, "order": Credited()}, "has a credit and no admits", "order"),
@@ -120,6 +123,8 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({"quantize": "terngrad:residual=on"}, "would grow for ever: use residual=off", "quantize"),
         ({"quantize": "int88"}, "did you mean 'int8'", "quantize"),
         ({"prune": "randomk:1%", "codec": "bitmap"}, "sends no positions: use codec='auto'", "codec"),
+        ({"quantize": "sign", "codec": "dense"}, "leaves out the entries that are 0: use codec='auto'", "codec"),
+        ({"pull": "keys", "codec": "dense"}, "with pull='keys' a push has the entries of some keys", "codec"),
         ({"prune": "lowrank:2", "codec": "bitmap"}, "sends no entries with positions: use codec='auto'", "codec"),
         ({"prune": "demo", "pull": "changed"}, "changes all weights in each step: use pull='whole'", "pull"),
         ({"prune": "lowrank:2", "quantize": "qsgd:4"}, "would add up in its residual: use none, or a rule", "quantize"),
@@ -199,7 +204,8 @@ def test_a_model_whose_constructor_reads_numbers_needs_no_memory():
     "fields",
     [{**RANGED, "prune": "range:5,local_apply=off", "optimizer": "adam"}, {"prune": "dgc:1%", "ranges": "layers"},
      {"prune": "dgc:1%,clip=1"}, {"prune": "dgc:1%,momentum=0", "optimizer": "sgd:momentum=0.9"},
-     {"prune": "dgc:1%", "optimizer": "sgd"}],
+     {"prune": "dgc:1%", "optimizer": "sgd"}, {"rate": "dynsgd", "quantize": "sign", "sync": "asp"},
+     {"rate": "split", "prune": "powersgd:2", "workers": 1}, {"rate": "adagrad:server", "prune": "ef21:5%"}],
 )  # fmt: skip
 def test_allowed_combinations_are_not_refused(fields: dict[str, Any]):
     resolve(tiny(**fields))

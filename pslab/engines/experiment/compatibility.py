@@ -11,6 +11,7 @@ from pslab.config.cluster import MODELLED, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError, nearest
+from pslab.protocol.server import first_step
 from pslab.protocol.traits import Lengths, traits_of
 from pslab.tensors import aggregates
 from pslab.tensors.codec import frame_bytes
@@ -35,7 +36,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     if policies["schedule"].needs_budget and run.pushes is None:
         raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
     _check_rate(run, policies["rate"])
-    _check_codec(run, policies["prune"])
+    _check_codec(run, policies["prune"], policies["quantize"])
     _check_quantize(run, policies["prune"], policies["quantize"])
     _check_matrices(run, policies["prune"], policies["quantize"])
     _check_aggregate(run, policies, cluster)
@@ -51,6 +52,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_momentum(run, policies["prune"])
     _check_method(run, policies)
     _check_layers(run, policies)
+    _check_combined(run, policies)
     _check_members(run, cluster)
 
 
@@ -76,7 +78,12 @@ def _check_rate(run: Run, rate: Any) -> None:
         raise ConfigError("push_weight", run.push_weight, problem)
 
 
-def _check_codec(run: Run, rule: Any) -> None:
+def _check_codec(run: Run, rule: Any, quantize: Any) -> None:
+    if run.pull == "keys" and run.codec != "auto":
+        raise ConfigError("codec", run.codec, "with pull='keys' a push has the entries of some keys: use codec='auto'")
+    if quantization_traits(quantize).leaves_zeros and run.codec != "auto":
+        problem = f"quantize={run.quantize!r} leaves out the entries that are 0: use codec='auto'"
+        raise ConfigError("codec", run.codec, problem)
     if rule_traits(rule).shared and run.codec != "auto":
         raise ConfigError("codec", run.codec, f"prune={run.prune!r} sends no positions: use codec='auto'")
     if isinstance(rule, Dense) and run.codec not in ("auto", "dense"):
@@ -149,6 +156,19 @@ def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
         if name == "estimates" and (given := getattr(cluster, field)):
             problem = f"prune={run.prune!r} keeps at the server what each worker has sent: let all of them stay"
             raise ConfigError(f"cluster.{field}", dict(given), problem)
+
+
+def _check_combined(run: Run, policies: Mapping[str, Any]) -> None:
+    """Refuse rates that read whose push a gradient is, where the server makes one gradient of a step's pushes."""
+    if not aggregates.named(policies["prune"], policies["quantize"], policies["sync"]):
+        return
+    if (needed := rate_state.needs(policies["rate"])) not in rate_state.PUSH_BY_PUSH:
+        return
+    step = first_step(policies["sync"], run.workers)
+    field = "prune" if rule_traits(policies["prune"]).aggregate else "quantize"
+    if step is not None and step.aggregate and len(step.pushes) > 1:
+        problem = f"needs the {needed} of each push, and with {field}={getattr(run, field)!r} the server makes one "
+        raise ConfigError("rate", run.rate, f"{problem}gradient of all pushes of a step: use constant or adagrad")
 
 
 def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:

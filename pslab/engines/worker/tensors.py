@@ -272,6 +272,7 @@ class Producer:
         indices, values = (found.numpy() for found in self._device.fetch(*chosen))
         selected_s, found = time.monotonic(), []
         frames = job.push_frames
+        indices, values = frames.sendable(indices, values, self._quantization)
         lost = torch.zeros(job.layout.size, dtype=job.layout.dtype) if frames.feeds_back else None
         for index in ranges:
             part, (offset, room) = job.parts[index], job.layout.frames[index]

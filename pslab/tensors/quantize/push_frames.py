@@ -93,8 +93,11 @@ class RangeCoding:
                 more.append(stream.random(len(v), np.float32))
             if traits.keeps:
                 assert context.kept is not None
-                more.append(context.kept[start : start + len(v)])
+                at = self._flat(start, entries.indices, own)
+                more.append(context.kept[at])
             codes.append(np.asarray(self.rule.encode(v, *more), np.uint8))
+            if context.kept is not None and traits.keeps and not isinstance(at, slice):  # the rule has changed a copy
+                context.kept[at] = more[-1]
         return np.concatenate(codes)
 
     def read(self, code: Array, indices: Array | None, k: int) -> Array:
@@ -118,6 +121,14 @@ class RangeCoding:
         """The least and the most bytes of the codes of so many entries of each piece."""
         each = [self.rule.bounds(int(n)) for n in counts if n]
         return sum(low for low, _ in each), sum(high for _, high in each)
+
+    def _flat(self, start: int, indices: Array | None, own: slice) -> slice | Array:
+        """The entries of the piece that starts there in the flat vector: a slice if they are all of it."""
+        piece = self.starts.index(start)
+        edge, stop = self.edges[piece : piece + 2]
+        if indices is None or own.stop - own.start == stop - edge:
+            return slice(start, start + own.stop - own.start)
+        return np.asarray(indices[own] - edge + start)
 
     def _pieces(self, counts: Array) -> Iterator[tuple[int, slice]]:
         """Where each piece with entries starts in the flat vector, and which of the entries are in it."""
@@ -146,6 +157,7 @@ class PushFrames:
         traits = rule_traits(prune)
         self.shares = traits.shared  #: whether the places are in no frame
         self.kept = keyspace.size if quantization_traits(rule).keeps else 0  #: values that a worker keeps for the rules
+        self._leaves_zeros = quantization_traits(rule).leaves_zeros
         self.states = False  #: whether something comes with the weights for the rules
         #: whether a worker's residual has what the codes of its push lose
         self.feeds_back = rule.residual or (traits.estimates and not self.exact)
@@ -157,6 +169,18 @@ class PushFrames:
         if not self.exact:
             loops()
             loops(self._dtype)
+
+    def sendable(self, indices: Array, values: Array, kept: Array | None = None) -> tuple[Array, Array]:
+        """Entries of the flat vector without those of which the code says nothing: a sign of 0 is neither 1 nor -1.
+
+        `kept` is what the rule keeps of this worker: of what it keeps something, the code says the sign of that.
+        """
+        if not self._leaves_zeros:
+            return indices, values
+        some = values != 0
+        if self.kept and kept is not None and not some.all():
+            some |= kept[indices] != 0
+        return (indices, values) if some.all() else (indices[some], values[some])
 
     def count(self, index: int, entries: Entries, turn: int) -> int:
         """The number of values in the frame of these entries of a range."""

@@ -2,7 +2,7 @@
 
 A *piece* is one parameter tensor as far as it lies in the range that is pushed; v are the n of its entries that pruning
 has left. Codes are computed in float64, with scales that are rounded to float32 already, so that both sides have the
-same numbers. A piece of zeros, and one whose scale rounds to 0, is read as zeros, except with `sign` and `signum`.
+same numbers. A piece of zeros, and one whose scale rounds to 0, is read as zeros; `sign` and `signum` send no zeros.
 
 A rule is a frozen value. `residual` says whether what its code loses is added to the next gradient.
 
@@ -73,6 +73,7 @@ class QuantizationTraits:
     draws: bool = False  #: the call is encode(v, u), with chance u, float32 [n] in [0, 1)
     keeps: bool = False  #: the call is encode(v, kept), with a vector [n] of the piece, zeros at first, to be changed
     every: bool = False  #: it needs every entry of the gradient: none is pruned before
+    leaves_zeros: bool = False  #: it has no code for 0: entries of 0 are not sent
     aggregate: str = ""  #: what the server makes of the pushes of a step: see `pslab.tensors.aggregates`
     length: Callable[[Array, int], int] | None = None  #: length(code, n): of a code with more behind it, if it varies
 
@@ -567,6 +568,7 @@ class Signs(Tabled):
     """Signs alone."""
 
     every: ClassVar[bool] = True  # of a pruned vector, signs would move each entry that is sent by the same
+    leaves_zeros: ClassVar[bool] = True
     aggregate: ClassVar[str] = "vote"
     width: ClassVar[int] = 1
 
@@ -579,7 +581,7 @@ class Signs(Tabled):
 
 @dataclass(frozen=True)
 class Sign(Signs):
-    """The sign: 1 or -1, and 1 of 0. Steps are as long as the learning rate: use about 1/100 of SGD's.
+    """The sign: 1 or -1. Entries of 0 are not sent. Steps are as long as the learning rate: use about 1/100 of SGD's.
 
     Of pushes that are applied together the majority decides, and 1 in a tie.
 
@@ -591,7 +593,7 @@ class Sign(Signs):
 
 @dataclass(frozen=True)
 class Signum(Signs):
-    """The sign of a momentum m = beta m + (1 - beta) v that each worker keeps: 1 or -1, and 1 of 0; by majority, too.
+    """The sign of a momentum m = beta m + (1 - beta) v that each worker keeps, if it is not 0; by majority, too.
 
     Source: Bernstein et al. (ICML 2018)
     """

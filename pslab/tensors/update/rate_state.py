@@ -93,6 +93,7 @@ AT_SERVER: dict[str, Callable[[Any, Part, Sequence[slice], torch.dtype], RateSta
 }
 AT_WORKER: dict[str, Callable[[Any, torch.Tensor], Squares]] = {"own squares": Squares}
 NEEDS = ("", *AT_SERVER, *AT_WORKER)
+PUSH_BY_PUSH = ("versions", "directions")  #: of these, the states that read which worker's push a gradient is
 #: The attributes of a rate that are read to compute it.
 READ = {"squares": ("eps",), "own squares": ("eps",), "directions": ("share", "clamp")}
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from contexts import laid_out
 from tiny import tiny
+from torch import nn
 from torch.nn import functional
 from whole import conduct
 
@@ -144,6 +145,46 @@ def test_signs_with_error_feedback_train_as_a_loop_of_their_own():
     np.testing.assert_allclose(outcome.weights, weights.numpy(), rtol=1e-5, atol=1e-7)
 
 
+def words() -> Any:
+    """The means of eight words each, of the first 12 of 20 words; of the last ones nobody has any."""
+    generator = torch.Generator().manual_seed(3)
+    x, y = torch.randint(12, (64, 8), generator=generator), torch.randn(64, 3, generator=generator)
+    return x, y, x, y
+
+
+def bag() -> nn.Module:
+    return nn.EmbeddingBag(20, 3)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("quantize", "beta"), [("sign", 0.0), ("signum:0.5", 0.5), ("sign:residual=on", 0.0)])
+def test_signs_by_majority_are_torchs_and_rows_that_nobody_has_stay(quantize: str, beta: float, workers: int):
+    wanted = tiny(**{**VIRTUAL, "workers": workers}, pushes=12, quantize=quantize, learning_rate=0.01, batch_size=1,
+                  model=bag, data=words, loss="mse", metric="loss")  # fmt: skip
+    experiment, (outcome, *_) = resolve(wanted), conduct(wanted)
+    (x, y, *_), weights = words(), experiment.weights.clone()
+    kept = torch.zeros(workers, len(weights), dtype=torch.float64)
+    batches = [Batches(64, workers, worker, 1, wanted.seed) for worker in range(workers)]
+    with one_thread():
+        for step in range(12 // workers):
+            for worker, own in enumerate(batches):
+                table = weights.reshape(20, 3).clone().requires_grad_()
+                rows = torch.from_numpy(own.at(step))
+                functional.mse_loss(functional.embedding_bag(x[rows], table), y[rows].double()).backward()
+                assert table.grad is not None
+                if "residual" in quantize:
+                    kept[worker] += table.grad.reshape(-1)
+                else:
+                    kept[worker] = beta * kept[worker] + (1 - beta) * table.grad.reshape(-1)
+            signs = kept.sign()
+            kept -= signs * ("residual" in quantize)
+            tie = (signs.sum(0) == 0) & signs.any(0)
+            weights -= 0.01 * torch.where(tie, 1.0, signs.sum(0).sign())
+    np.testing.assert_allclose(outcome.weights, weights.numpy(), rtol=0, atol=1e-12)
+    assert np.array_equal(outcome.weights[36:], experiment.weights[36:].numpy())
+    assert (outcome.weights[:36] != experiment.weights[:36].numpy()).any()
+
+
 def test_every_rule_but_one_takes_a_residual():
     assert all(build("quantize", text).residual for text in WITH_RESIDUAL)
 
@@ -156,6 +197,7 @@ def test_every_rule_but_one_takes_a_residual():
      {"quantize": "efsign", "prune": "randomk:5%", "servers": 2}, {"prune": "randomk:5%", "ranges": "layers:400"},
      {"quantize": "int8", "prune": "range:7", "pull": "range", "sync": "eager"},
      {"quantize": "fp8", "sync": "downpour:2,2"}, {"quantize": "sign", "learning_rate": 0.001},
+     {"quantize": "signum:0.8", "model": bag, "data": words, "loss": "mse", "metric": "loss", "ranges": "layers:30"},
      {"prune": "lowrank:2", "sync": "asp"}, {"prune": "lowrank:1,square=on,after=2", "quantize": "fp16"},
      {"prune": "powersgd:2", "sync": "local:2"}, {"prune": "powersgd:1", "quantize": "inceptionn", "ranges": "layers"},
      {"downlink": "static:5%+fp16", "sync": "asp"}, {"downlink": "uniform8", "sync": "downpour:2,2"},
