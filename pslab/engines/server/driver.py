@@ -150,14 +150,16 @@ class ServerDriver:
                            if worker not in part.asked]  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of the policy's method, of how many batches a worker's pass over the data has, and,
-        where it is not what the table of pushes adds up to, of what has crossed the network; where the policy assigns
-        them, of how many gradients each iteration is made; of frames, what decides how long codes and factors are."""
+        """What the manifest says of the policy's method, of how many batches a worker's pass over the data has, of how
+        many ranges there are, and, where it is not what the table of pushes adds up to, of what has crossed the
+        network; where the policy assigns them, of how many gradients each iteration is made; of frames, what decides
+        how long codes and factors are."""
         job = self._job
         passed = rounds(job.examples, job.run.workers, job.run.batch_size)
         crossed = {} if self._listed else {"network_bytes": self._network_bytes}
         steps = {"steps": [[*name, count] for name, count in sorted(self._steps.items())]} if job.traits.assigns else {}
-        return {"pass_iterations": passed, **crossed, **job.push_frames.facts(), **steps, **self._shard.facts()}
+        return {"pass_iterations": passed, "ranges": len(job.parts), **crossed, **job.push_frames.facts(), **steps,
+                **self._shard.facts()}  # fmt: skip
 
     def diverge(self, message: Diverged, now: float) -> None:
         """A gradient is not finite: the run ends."""

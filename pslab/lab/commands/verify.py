@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pslab.lab.records.record import Result
 
 #: Facts of a run of real processes that follow from the order at its server.
-ORDERED = ("pushes", "accepted", "dropped", "dropped_bytes", "diverged", "pass_iterations", "requested_bytes",
-           "network_bytes", "residuals")  # fmt: skip
+ORDERED = ("pushes", "accepted", "dropped", "dropped_bytes", "diverged", "pass_iterations", "ranges",
+           "requested_bytes", "network_bytes", "residuals")  # fmt: skip
 MEASURED = ("preparation_s", "turning_s", "wall_s")  # facts of a virtual run that the machine's clock said
 
 

@@ -15,7 +15,7 @@ from pslab.lab.judge.reading import REPORTED, SLACK_S, Reading, report
 from pslab.protocol.messages import Pull, Push
 
 KINDS = ("push", "pull", "leave", "join")
-FEW = 1000  # ranges or iterations, beside those that have an arrival: tables of them stay small
+FEW = 1000  # iterations, beside those that have an arrival: tables of them stay small
 
 
 def rows_are_possible(r: Reading) -> list[str]:
@@ -24,10 +24,11 @@ def rows_are_possible(r: Reading) -> list[str]:
     message = (a.kind == "push") | (a.kind == "pull")
     wrong = ~np.isin(a.kind, KINDS) | (a.worker < 0) | (a.worker >= a.workers)
     wrong |= (message | (a.kind == "join")) & (a.iteration < 0) | message & ((a.range < 0) | (a.version < 0))
-    wrong |= np.maximum(a.range, a.iteration) > FEW + len(a.kind)
+    wrong |= (a.range >= r.ranges) | (a.iteration > FEW + len(a.kind))
     return report(np.flatnonzero(wrong), lambda i: (
         f"arrival {i + 1} is a {a.kind[i]} of worker {a.worker[i]}, range {a.range[i]}, iteration {a.iteration[i]}, "
-        f"version {a.version[i]}: there are {', '.join(KINDS)} of workers 0 to {a.workers - 1}"))  # fmt: skip
+        f"version {a.version[i]}: there are {', '.join(KINDS)} of workers 0 to {a.workers - 1}, ranges 0 to "
+        f"{r.ranges - 1}"))  # fmt: skip
 
 
 def in_order(r: Reading) -> list[str]:

@@ -329,8 +329,8 @@ class Reading:
 
     @property
     def ranges(self) -> int:
-        """How many ranges the run has; in a short one some may not have come."""
-        return max(self.arrivals.ranges, self.traits.rotation.fragments)
+        """How many ranges the run has, of which in a short one some may not have come."""
+        return int(self.facts.get("ranges", max(self.arrivals.ranges, self.traits.rotation.fragments)))
 
     # --- what its run allows
 

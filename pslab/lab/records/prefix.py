@@ -31,8 +31,8 @@ from pslab.protocol.traits import traits_of
 STOPS = ("pushes", "seconds", "target_accuracy", "target_held", "eval_every")
 SLACK_S = 1e-9  # instants that are no further apart are not told apart
 #: What is known of a cut run, beside how it ended; a record with other facts than these and LOST is not cut.
-KEPT = ("source", "refused", "deaths", "diverged", "emulation_ok", "disturbed", "pass_iterations", "tensors", "verdict",
-        "environment", "sha256")  # fmt: skip
+KEPT = ("source", "refused", "deaths", "diverged", "emulation_ok", "disturbed", "pass_iterations", "ranges", "tensors",
+        "verdict", "environment", "sha256")  # fmt: skip
 ENDS = ("digest", "run", "outcome", "seconds", "pushes", "accepted", "dropped", "dropped_bytes")
 LOST = ("server_busy_s", "preparation_s", "turning_s", "wall_s", "events", "largest_weight", "weights_sha256",
         "evaluation_sha256", "resumed", "checkpoints", "checkpoints_s")  # fmt: skip

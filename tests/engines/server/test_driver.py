@@ -121,7 +121,7 @@ def test_a_method_ends_the_run_and_says_what_it_found():
     setup.record.converged = True
     setup.iteration(1, 3.0)
     assert (setup.driver.outcome, setup.driver.ended_s) == ("converged", 4.25)
-    assert setup.driver.facts() == {"pass_iterations": 1024 // (2 * 16), "said": True}
+    assert setup.driver.facts() == {"pass_iterations": 1024 // (2 * 16), "ranges": 1, "said": True}
 
 
 def test_what_holds_nothing_takes_no_time():

@@ -262,7 +262,7 @@ def test_a_decision_for_all_ranges_must_be_the_same_on_each():
     second = tables["pushes"].assign(range=1)
     both = renumbered(pd.concat([tables["pushes"], second]).sort_values(["seconds", "version_applied"], kind="stable"))
     arrivals = pd.concat([tables["arrivals"], tables["arrivals"].assign(range=1)]).sort_index(kind="stable")
-    tables, facts = {**tables, "arrivals": arrivals}, {**facts, "dropped": 2 * facts["dropped"]}
+    tables, facts = {**tables, "arrivals": arrivals}, {**facts, "dropped": 2 * facts["dropped"], "ranges": 2}
     assert_valid(judge(wanted, {**tables, "pushes": both}, facts))
     assert_invalid(judge(wanted, {**tables, "pushes": both[:-1]}, facts), "the policy decides for all of them")
 

@@ -38,6 +38,19 @@ def test_histories_by_hand_are_replayed_in_one_range_and_in_two(tmp_path, made):
         assert replay(Reading(result.run.but(sync="ssp:0"), tables, result.manifest)) != []
 
 
+def test_a_run_of_many_ranges_that_ends_before_most_have_come_is_valid():
+    """The first frames are of the last layer, whose ranges have the highest numbers."""
+    wanted = tiny(model="mlp:256", data="mnist:train=16,test=8", batch_size=1, workers=2, ranges="layers:100",
+                  pushes=None, seconds=0.03, engine="virtual", cluster="lab", eval_every=10**9)  # fmt: skip
+    experiment = resolve(wanted)
+    tables, _, facts = tables_of(wanted, execute(experiment, lambda news: None))
+    came = tables["arrivals"].range
+    assert len(experiment.parts) == facts["ranges"] > 1000 + len(came)
+    assert (facts["outcome"], facts["verdict"], came.max()) == ("seconds", "valid", len(experiment.parts) - 1)
+    forged = {**tables, "arrivals": tables["arrivals"].assign(range=came + (came == came.max()))}
+    assert_invalid(judge(wanted, forged, facts), f"range {len(experiment.parts)}, iteration")
+
+
 @pytest.mark.one_of(6)
 @pytest.mark.parametrize("engine", ["virtual", "local"])
 @pytest.mark.parametrize(
