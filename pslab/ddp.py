@@ -22,7 +22,7 @@ from pslab.config.cluster import resolve_cluster
 from pslab.config.run import Run
 from pslab.config.spec import resolve
 from pslab.config.table import KINDS
-from pslab.engines.experiment.compatibility import check_together
+from pslab.engines.experiment.compatibility import check_factored, check_together
 from pslab.engines.experiment.experiment import QUANTIZATION
 from pslab.errors import ConfigError, FrameError
 from pslab.protocol.messages import Push
@@ -55,6 +55,7 @@ class CompressionState:
         setting = Setting(run.seed, self._process, run.workers, epoch_iterations, skips=False)
         self._part = Part((slice(0, keyspace.size),))
         self._frames = frames = frames_of(self._quantize, prune, [self._part], keyspace, run.codec, run.seed)
+        check_factored(run, frames)
         made = aggregates.at_server(prune, self._quantize, resolve("sync", run.sync), [self._part], keyspace,
                                     model.module, frames, run.seed)  # fmt: skip
         self._aggregate = made[0] if made else None  # what a server would have of all pushes is the same everywhere

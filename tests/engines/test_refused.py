@@ -125,6 +125,9 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({"prune": "randomk:1%", "codec": "bitmap"}, "sends no positions: use codec='auto'", "codec"),
         ({"quantize": "sign", "codec": "dense"}, "leaves out the entries that are 0: use codec='auto'", "codec"),
         ({"pull": "keys", "codec": "dense"}, "with pull='keys' a push has the entries of some keys", "codec"),
+        ({"prune": "powersgd:10"}, "use a rank of at most 9, or prune='none'", "prune"),
+        ({"prune": "lowrank:2", "ranges": "layers:64", "engine": "virtual", "cluster": LINK},
+         "is compressed: use prune='none'", "prune"),
         ({"prune": "lowrank:2", "codec": "bitmap"}, "sends no entries with positions: use codec='auto'", "codec"),
         ({"prune": "demo", "pull": "changed"}, "changes all weights in each step: use pull='whole'", "pull"),
         ({"prune": "lowrank:2", "quantize": "qsgd:4"}, "would add up in its residual: use none, or a rule", "quantize"),
@@ -205,7 +208,7 @@ def test_a_model_whose_constructor_reads_numbers_needs_no_memory():
     [{**RANGED, "prune": "range:5,local_apply=off", "optimizer": "adam"}, {"prune": "dgc:1%", "ranges": "layers"},
      {"prune": "dgc:1%,clip=1"}, {"prune": "dgc:1%,momentum=0", "optimizer": "sgd:momentum=0.9"},
      {"prune": "dgc:1%", "optimizer": "sgd"}, {"rate": "dynsgd", "quantize": "sign", "sync": "asp"},
-     {"rate": "split", "prune": "powersgd:2", "workers": 1}, {"rate": "adagrad:server", "prune": "ef21:5%"}],
+     {"rate": "split", "prune": "powersgd:9", "workers": 1}, {"rate": "adagrad:server", "prune": "ef21:5%"}],
 )  # fmt: skip
 def test_allowed_combinations_are_not_refused(fields: dict[str, Any]):
     resolve(tiny(**fields))

@@ -15,8 +15,11 @@ from pslab.protocol.server import first_step
 from pslab.protocol.traits import Lengths, traits_of
 from pslab.tensors import aggregates
 from pslab.tensors.codec import frame_bytes
+from pslab.tensors.matrices.frames import MatrixFrames
+from pslab.tensors.matrices.lowrank import LowRank
 from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
+from pslab.tensors.quantize.push_frames import PushFrames
 from pslab.tensors.quantize.rules import Unquantized, quantization_traits
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
@@ -286,6 +289,19 @@ def check_servers(run: Run, parts: tuple[Part, ...]) -> None:
     if run.servers > len(parts):
         problem = f"the model has {len(parts)} ranges, and each server needs one: use fewer servers, or ranges='whole'"
         raise ConfigError("servers", run.servers, problem)
+
+
+def check_factored(run: Run, frames: PushFrames) -> None:
+    """Refuse a rank at which every matrix is sent unchanged."""
+    rule = frames.prune
+    if not isinstance(rule, LowRank) or not isinstance(frames, MatrixFrames):
+        return
+    shapes = {matrix.shape for own in frames.matrices for matrix in own}
+    if not any(map(rule.factored, shapes)):
+        most = max((rows * columns - 1) // (2 * (rows + columns)) for rows, columns in shapes)
+        instead = f"use a rank of at most {most}, or prune='none'" if most else "use prune='none'"
+        problem = f"factors of rank {rule.rank} would save less than half of any matrix, so that nothing is compressed"
+        raise ConfigError("prune", run.prune, f"{problem}: {instead}")
 
 
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:

@@ -18,7 +18,7 @@ from pslab.config import products, sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.fleet import Fleet
 from pslab.config.run import FIELDS, Run
-from pslab.engines.experiment.compatibility import check_credit, check_servers, check_together, lengths
+from pslab.engines.experiment.compatibility import check_credit, check_factored, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
@@ -97,7 +97,7 @@ def resolve(run: Run) -> Experiment:
     check_credit(run, policies, parts, keyspace.dtype.itemsize)
     if run.pull != "keys":  # what these take follows from the keys of a batch
         cluster = resolve_cluster(run.cluster, keyspace.size)
-    return Experiment(
+    experiment = Experiment(
         run=run, optimizer=optimizer, downlink=downlink, inner=inner, outer_learning_rate=outer_learning_rate,
         cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell, keyspace=keyspace,
         weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
@@ -105,6 +105,8 @@ def resolve(run: Run) -> Experiment:
         running=running, device=DEVICES[run.device], products=library, assignment=assignment,
         trains=run.engine != "timing", **policies,
     )  # fmt: skip
+    check_factored(run, experiment.push_frames)
+    return experiment
 
 
 def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | None, float]:

@@ -118,7 +118,7 @@ class MatrixFrames(PushFrames):
 
     def _shapes(self, index: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
         """Of each of a range's matrices where it starts in the flat vector, its entries, and its shape."""
-        if getattr(self._prune, "square", False):
+        if getattr(self.prune, "square", False):
             size = self._parts[index].size
             side = isqrt(size - 1) + 1
             yield self._parts[index].slices[0].start, size, (-(-size // side), side)
@@ -127,7 +127,7 @@ class MatrixFrames(PushFrames):
         for own in self.tensors(index):
             slot = slots[bisect_right(slots, own.start, key=lambda slot: slot.offset) - 1]
             size, row = own.stop - own.start, slot.row if len(slot.shape) > 1 else 1
-            if size % row and self._prune.place_bytes:  # a slice of a layer, that is cut amid a row
+            if size % row and self.prune.place_bytes:  # a slice of a layer, that is cut amid a row
                 row = 1
             yield own.start, size, (-(-size // row), row)
 
@@ -137,7 +137,7 @@ class MatrixFrames(PushFrames):
 
     def counts(self, index: int, turn: int) -> list[int]:
         """The values of each of a range's matrices in push number `turn` of its worker."""
-        return [each.values(self._prune, turn) for each in self.matrices[index]]
+        return [each.values(self.prune, turn) for each in self.matrices[index]]
 
     def count(self, index: int, entries: Entries, turn: int) -> int:
         return sum(self.counts(index, turn))
@@ -150,7 +150,7 @@ class MatrixFrames(PushFrames):
         kept = np.empty(0, self._dtype) if kept is None else kept
         for each in self.matrices[index]:
             own = entries.values[each.inside]
-            found.append(each.encode(self._prune, own, turn, kept[each.kept], self._seed, worker))
+            found.append(each.encode(self.prune, own, turn, kept[each.kept], self._seed, worker))
         values = np.concatenate([values for values, _ in found]).astype(self._dtype)
         places = np.concatenate([places for _, places in found]).astype("<u2").view(np.uint8)
         coding = self._placed(index, turn, places)
@@ -163,7 +163,7 @@ class MatrixFrames(PushFrames):
         """As `PushFrames.read`; of a rule whose pushes are aggregated as they are, its values: of one with places the
         entries of a vector as long as the range."""
         turn = step if turn is None else turn
-        if (width := self._prune.place_bytes) == 0:
+        if (width := self.prune.place_bytes) == 0:
             values = self._values(frame, index, turn, np.empty(0, np.uint8))
             if self.aggregate:
                 return Entries(len(values), None, values)
@@ -172,7 +172,7 @@ class MatrixFrames(PushFrames):
         values = self._values(frame, index, turn, np.empty(size_bytes, np.uint8))
         places, found, at = np.frombuffer(bytes(frame)[-size_bytes:], "<u2"), list[Array](), 0
         for each, count in zip(self.matrices[index], self.counts(index, turn), strict=True):
-            found.append(each.inside.start + self._prune.positions(places[at : at + count], each.shape))
+            found.append(each.inside.start + self.prune.positions(places[at : at + count], each.shape))
             at += count
         return Entries(self._parts[index].size, np.concatenate(found), values)
 
@@ -183,7 +183,7 @@ class MatrixFrames(PushFrames):
         most = limit(found)
         for each, count in zip(self.matrices[index], self.counts(index, turn), strict=True):
             own = values[at : at + count] if entries.indices is None else values[each.inside]
-            found[each.inside] = each.decode(self._prune, own, turn, kept[each.kept], self._seed).clip(-most, most)
+            found[each.inside] = each.decode(self.prune, own, turn, kept[each.kept], self._seed).clip(-most, most)
             at += count
         return Entries(len(found), None, found)
 
@@ -195,7 +195,7 @@ class MatrixFrames(PushFrames):
         return self.decoded(found, index, turn, kept) if self.aggregate else found
 
     def stated(self, index: int, turn: int) -> list[int]:
-        return [self._prune.stated(each.shape, turn) if self.states else 0 for each in self.matrices[index]]
+        return [self.prune.stated(each.shape, turn) if self.states else 0 for each in self.matrices[index]]
 
     def install(self, index: int, turn: int, entries: Entries, kept: Array | None) -> Entries:
         if not self.states:
@@ -217,7 +217,7 @@ class MatrixFrames(PushFrames):
         self, index: int, pieces: Sequence[tuple[int, int, int]], turn: int = 0
     ) -> tuple[int, int]:
         counts = self.counts(index, turn)
-        return START + self._value_bytes(index, counts) + self._prune.place_bytes * sum(counts), sum(counts)
+        return START + self._value_bytes(index, counts) + self.prune.place_bytes * sum(counts), sum(counts)
 
     def _values(self, frame: memoryview | bytes, index: int, turn: int, places: Array) -> Array:
         """The values of a frame, all of them finite numbers."""

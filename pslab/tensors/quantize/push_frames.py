@@ -150,7 +150,7 @@ class PushFrames:
     def __init__(
         self, rule: Any, prune: Any, parts: Sequence[Part], keyspace: Keyspace, codec: str = "auto", seed: int = 0
     ) -> None:
-        self._prune, self._parts, self._keyspace, self._codec, self._seed = prune, parts, keyspace, codec, seed
+        self.prune, self._parts, self._keyspace, self._codec, self._seed = prune, parts, keyspace, codec, seed
         self._dtype = torch.empty(0, dtype=keyspace.dtype).numpy().dtype
         self.exact = isinstance(rule, Unquantized)  #: whether a reader has the very entries that were written
         self._codings = None if self.exact else [self._coding(rule, index) for index in range(len(parts))]
@@ -309,7 +309,7 @@ class PushFrames:
         return RangeCoding(rule, tuple(own.start for own in held), edges, self._dtype)
 
     def _draw(self, step: int) -> Array:
-        found = [slot.offset + self._prune.places(slot.size, seed_of(self._seed, "shared", step, slot.offset))
+        found = [slot.offset + self.prune.places(slot.size, seed_of(self._seed, "shared", step, slot.offset))
                  for slot in self._keyspace.parameters]  # fmt: skip
         return np.concatenate(found)
 
