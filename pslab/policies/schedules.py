@@ -75,7 +75,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Linear growth to 1 in the first steps, then half a wave of the cosine down to a share of the rate.
+    """Linear growth to 1 in the first steps, then half a wave of the cosine down to 0, or to a share of the rate.
 
     A step is a gradient of each worker: `warm` steps are so many times `workers` pushes. Step t of the growth, from 0,
     has the factor (t + 1) / warm.
@@ -84,7 +84,7 @@ class Cosine:
     """
 
     warm: Annotated[int, Bounds(at_least=0, at_most=10**12), "steps of growth, fewer than the budget has"] = 0
-    end: Annotated[float, Bounds(at_least=0, at_most=1), "the factor at the end of the budget"] = 0.1
+    end: Annotated[float, Bounds(at_least=0, at_most=1), "the factor at the end of the budget"] = 0.0
     steps: Annotated[int, Bounds(at_least=0, at_most=10**12), "of each worker in the budget; 0: as the run has"] = 0
 
     def __post_init__(self) -> None:

@@ -85,7 +85,7 @@ def test_a_language_model_and_other_data_and_text_and_other_models_are_refused(f
 @pytest.mark.slow
 def test_four_workers_under_bsp_learn_the_text_to_a_loss_of_2_3(tmp_path: Path):
     run = Run(model="gpt:64", data="text", metric="loss", workers=4, batch_size=8, pushes=1600, learning_rate=3e-3,
-              optimizer="adamw:betas=(0.9;0.95),weight_decay=0.1", schedule="cosine:warm=20", engine="virtual",
+              optimizer="adamw:betas=(0.9;0.95),weight_decay=0.1", schedule="cosine:warm=20,end=0.1", engine="virtual",
               cluster="lab", eval_every=100, target_accuracy=2.3)  # fmt: skip
     result = quiet(run, tmp_path)
     assert result.manifest["verdict"] == "valid"

@@ -56,5 +56,5 @@ def test_a_process_that_does_not_look_where_the_arrays_lie_raises_and_reads_noth
 
 
 def test_the_learning_rate_follows_a_cosine_over_the_steps_of_this_run():
-    job, *_ = laid_out(resolve(tiny(schedule="cosine:warm=2", pushes=40, workers=4, learning_rate=0.2)))
+    job, *_ = laid_out(resolve(tiny(schedule="cosine:warm=2,end=0.1", pushes=40, workers=4, learning_rate=0.2)))
     assert [job.learning_rate(pushes) for pushes in (0, 4, 8, 24, 40)] == pytest.approx([0.1, 0.2, 0.2, 0.11, 0.02])
