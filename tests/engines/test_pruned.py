@@ -67,7 +67,7 @@ class Reference:
         gradients = torch.autograd.grad(functional.cross_entropy(out, self.data.train_y[rows]), self.weights)
         norm = math.sqrt(sum(float((g * g).sum()) for g in gradients))
         limit = math.inf if self.rule.clip is None else self.rule.clip * self.run.workers**-0.5
-        scale, rule, pushed = min(1.0, limit / norm), self.rule, []
+        scale, rule, pushed = min(1.0, limit / (norm + 1e-6)), self.rule, []
         for number, gradient in enumerate(gradients):
             g, u, v = gradient.flatten() * scale, self.u[worker][number], self.v[worker][number]
             u[:] = rule.momentum * (u + g) if rule.nesterov else rule.momentum * u + g

@@ -25,14 +25,15 @@ class Decoupled(Streaming):
     merges are of equally many pushes, so all that wait would wait for the same fragment. The paper's server also waits
     a while for more than a quorum; here it has no timers. Workers may be any number of exchanges apart, so their
     learning rates follow the gradients that the server has, of all workers. Each merge is a step of the outer
-    optimizer: a small quorum makes more of them, by older changes, which want a smaller `outer_learning_rate`, or no
-    momentum.
+    optimizer: a small quorum makes more of them, by older changes, with which the paper's momentum of 0.9 diverges. So
+    a run that names no `optimizer` and no `outer_learning_rate` adds each mean as it is: no momentum, at 1.
 
     By `average=rda` (radial-directional average) the change of each tensor is the mean of the workers' directions, as
     long as their changes are in the mean; that of an embedding is their mean, as of all tensors by `average=mean`. A
     push counts by c_tokens**2 / c_steps of what its worker has computed since it was last sent the fragment. Steps are
     of equally many tokens here, so that is by its steps; these differ between the first push of a fragment after its
-    worker began or joined, and later ones. With a quorum of all workers and average=mean it is Streaming DiLoCo.
+    worker began or joined, and later ones. With a quorum of all workers, average=mean and Nesterov's momentum outside
+    (`sgd:momentum=0.9,nesterov=True` at 0.7) it is Streaming DiLoCo.
 
     Source: Douillard et al. (arXiv 2604.21428, 2026)
     """
@@ -43,6 +44,8 @@ class Decoupled(Streaming):
     merge: Annotated[str, OneOf("mix", "replace", "carry"), "what a worker makes of weights that come"] = "replace"
     quorum: Annotated[int, Bounds(at_least=1), "pushes of a fragment for which a merge waits, at most one a worker"] = 1
     average: Annotated[str, OneOf("rda", "mean"), "what a merge makes of the changes of each tensor"] = "rda"
+    outer: ClassVar[str] = "sgd:momentum=0"
+    outer_learning_rate: ClassVar[float] = 1.0
     rounds: ClassVar[bool] = False
     counted: ClassVar[bool] = True
     aggregate: ClassVar[str] = "changes"

@@ -21,6 +21,8 @@ from pslab.tensors.selection import select
 from pslab.tensors.selection.scan import Sum
 from pslab.tensors.workload.keyspace import Keyspace
 
+CLIP_EPS = 1e-6  # that torch.nn.utils.clip_grad_norm_ adds to a norm
+
 
 class KeptVector(NamedTuple):
     """A vector that a worker keeps from one gradient to the next, zero at first."""
@@ -292,8 +294,8 @@ def allocated(
 
 
 def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:
-    """The gradient, scaled down to this norm if its own norm is larger."""
-    own = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+    """The gradient, scaled down to this norm if its own norm is larger, as by torch.nn.utils.clip_grad_norm_."""
+    own = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) + CLIP_EPS
     return gradient * (norm / own) if own > norm else gradient
 
 

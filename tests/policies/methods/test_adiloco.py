@@ -69,7 +69,7 @@ def reference(run: Run, outcome: Outcome, pushes: pd.DataFrame) -> np.ndarray:
             space.bind(module, mine, gradient)
             x = batch(data.train_x[rows], mine.dtype, data.mean, data.std)
             functional.cross_entropy(module(x), data.train_y[rows]).backward()
-            mine.grad = gradient * min(1.0, 1.0 / float(gradient.norm()))
+            mine.grad = gradient * min(1.0, 1.0 / (float(gradient.norm()) + 1e-6))
             # by the gradients that the server had, and not by the worker's own, of which a slow one has few
             progress = min(1.0, (counts[version] + step * run.workers) / run.pushes)
             inner[worker].param_groups[0]["lr"] = run.learning_rate * (1 - progress)

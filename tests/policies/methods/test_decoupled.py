@@ -27,6 +27,7 @@ from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Server
 from pslab.tensors.workload.data import Batches, batch
 
+NESTEROV = {"optimizer": "sgd:momentum=0.9,nesterov=True", "outer_learning_rate": 0.7}
 UNEVEN = {"preset": "steady", "slow": {0: 4.0, 2: 1.7}}
 
 
@@ -109,7 +110,7 @@ def test_duplicate_messages_change_nothing(ranges):
 @pytest.mark.parametrize("more", [
     "6,1,overlap=0", "6,2,overlap=1", "6,1,overlap=2,merge=carry", "6,2,overlap=2,merge=mix,alpha=0.5"])  # fmt: skip
 def test_with_a_quorum_of_all_workers_and_plain_means_it_is_streaming(more, schedule):
-    found, wanted = (trained(sync=sync, schedule=schedule)[0].weights
+    found, wanted = (trained(sync=sync, schedule=schedule, **NESTEROV)[0].weights
                      for sync in (f"decoupled:{more},quorum=4,average=mean", f"streaming:{more}"))  # fmt: skip
     assert found.tobytes() == wanted.tobytes()
 
@@ -131,7 +132,8 @@ def reference(run: Run, outcome: Outcome, pushes: pd.DataFrame) -> np.ndarray:
     places = [torch.cat([torch.arange(s.start, s.stop) for s in part.slices]) for part in experiment.parts]
     tensors = [torch.arange(slot.offset, slot.offset + slot.size) for slot in space.parameters]
     server = [experiment.weights[own].clone() for own in places]
-    outer = [torch.optim.SGD([own], 0.7, momentum=0.9, nesterov=True) for own in server]
+    rate, named = (0.7, {"momentum": 0.9, "nesterov": True}) if run.outer_learning_rate else (1.0, {})
+    outer = [torch.optim.SGD([own], rate, **named) for own in server]
     batches = [Batches(len(data.train_y), run.workers, w, run.batch_size, run.seed) for w in range(run.workers)]
     own = [experiment.weights.clone() for _ in batches]
     inner = [torch.optim.AdamW([each], betas=(0.9, 0.95), weight_decay=0.1) for each in own]
@@ -145,7 +147,7 @@ def reference(run: Run, outcome: Outcome, pushes: pd.DataFrame) -> np.ndarray:
             rows = torch.from_numpy(batches[worker].at(taken[worker]))
             inputs = batch(data.train_x[rows], x.dtype, data.mean, data.std)
             functional.cross_entropy(module(inputs), data.train_y[rows]).backward()
-            x.grad = gradient * min(1.0, 1.0 / float(gradient.norm()))
+            x.grad = gradient * min(1.0, 1.0 / (float(gradient.norm()) + 1e-6))
             inner[worker].param_groups[0]["lr"] = run.learning_rate * (1 - min(1.0, reached[worker] / run.pushes))
             inner[worker].step()
             taken[worker], reached[worker] = taken[worker] + 1, reached[worker] + run.workers
@@ -178,11 +180,12 @@ def reference(run: Run, outcome: Outcome, pushes: pd.DataFrame) -> np.ndarray:
     return found.numpy()
 
 
-@pytest.mark.parametrize("sync", [
-    "decoupled:3,quorum=3", "decoupled:6,2,quorum=3", "decoupled:6,2,quorum=2,overlap=1", "decoupled:4,1,overlap=3",
+@pytest.mark.parametrize(("sync", "outer"), [
+    ("decoupled:3,quorum=3", NESTEROV), ("decoupled:6,2,quorum=3", NESTEROV),
+    ("decoupled:6,2,quorum=2,overlap=1", NESTEROV), ("decoupled:4,1,overlap=3", {}), ("decoupled:6,2", {}),
 ])  # fmt: skip
-def test_a_run_is_that_of_a_sequential_reference(sync):
-    fields = {"sync": sync, "schedule": "linear"}
+def test_a_run_is_that_of_a_sequential_reference(sync, outer):
+    fields = {"sync": sync, "schedule": "linear", **outer}
     outcome, pushes = trained(**fields)
     apart = pushes.groupby("worker").iteration.max()
     assert apart.max() > apart.min()
@@ -206,7 +209,7 @@ def test_a_push_of_a_worker_that_has_left_is_merged_and_others_go_on(quorum):
 def test_a_worker_that_joined_counts_by_the_steps_since_then():
     """Its first push of each fragment has fewer than those of others: the mean of changes is not that of equal ones."""
     cluster = {"compute_s": 0.01, "compute_sigma": 0.0, "leave": {1: 0.1}, "join": {1: 0.25}}
-    fields = {"cluster": cluster, "pushes": 192}
+    fields = {"cluster": cluster, "pushes": 192, **NESTEROV}
     found, _ = trained(sync="decoupled:8,2,overlap=2,quorum=4,average=mean", **fields)
     wanted, _ = trained(sync="streaming:8,2,overlap=2,merge=replace", **fields)
     assert found.facts["pushes"] == wanted.facts["pushes"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
 
 from pslab.tensors.pruning.pruner import zeros
 from pslab.tensors.update.inner import InnerSteps, resolve_inner
@@ -29,6 +31,24 @@ def moved(worker: InnerSteps, iteration: int) -> list[float]:
     found: list[float] = gradient.tolist()
     worker.commit(course)
     return found
+
+
+@pytest.mark.parametrize("norm", [0.0, 0.5, 1 - 5e-7, 1.0, 3.0])
+def test_a_gradient_is_clipped_as_torch_clips_it(norm: float):
+    gradient, direction = torch.empty(3, dtype=torch.float64), torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64) / 3
+    parameters = [torch.zeros(n, dtype=torch.float64, requires_grad=True) for n in (1, 2)]
+    for parameter, own in zip(parameters, (norm * direction).split([1, 2]), strict=True):
+        parameter.grad = own.clone()
+    nn.utils.clip_grad_norm_(parameters, 1.0)
+
+    def at(batch: int) -> float:
+        gradient.copy_(norm * direction)
+        return 0.0
+
+    InnerSteps(resolve_inner("sgd:clip=1", fresh=False), {}, torch.float64).run(
+        Course([0], [1.0], at, torch.zeros(3, dtype=torch.float64), gradient, True, True, iteration=0))  # fmt: skip
+    wanted = torch.cat([parameter.grad for parameter in parameters if parameter.grad is not None])
+    torch.testing.assert_close(gradient, wanted, rtol=1e-15, atol=0)
 
 
 def test_the_state_of_the_iteration_before_goes_on():
