@@ -293,7 +293,7 @@ def test_the_code_of_a_how_to_runs_in_a_notebook_in_virtual_time_and_on_real_pro
     executed: Callable[[Sequence[str], Path], str], page: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
-    (source,) = (each for each in examples(page) if "\nclass " in each)
+    source = next(each for each in examples(page) if "\nclass " in each)
     (name,) = re.findall(r"(?m)^class (\w+)", source)
     said = executed([*examples(page), AGAIN.replace("OWN", own).replace("NAME", name)], tmp_path)
     assert said.splitlines() == ["virtual 8", "local 8"]

@@ -31,12 +31,42 @@ class NeverWaits:
         return state, ()
 
 
+class Silent(NeverWaits):
+    """It answers nothing."""
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        return state, ()
+
+
 class NeedsArgument(NeverWaits):
     """Cannot be made without an argument."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
         self.what = what
+
+
+class AtMost:
+    """Of all workers at most `most` compute. It counts those that it starts: the first iteration of each is its own."""
+
+    window = None
+
+    def __init__(self, most: int, computing: int) -> None:
+        self.most, self.computing = most, computing  # at first
+
+    def initial(self, workers: tuple[int, ...]) -> Any:
+        return (), self.computing
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        waiting, computing = state
+        done: tuple[Any, ...] = ()
+        match event:
+            case Asked(worker, iteration):
+                waiting += ((worker, iteration),)
+            case Pushed(worker, iteration):
+                done, computing = (Apply(worker, iteration),), max(0, computing - 1)
+        starts = tuple(Start(*each) for each in waiting[: max(0, self.most - computing)])
+        return (waiting[len(starts) :], computing + len(starts)), (*done, *starts)
 
 
 class Largest:

@@ -148,7 +148,8 @@ def stop(r: Reading) -> list[str]:
     if outcome == "converged" and not _converged(r):
         found.append("the run stopped because its residuals were small; the last that are recorded are not")
     if outcome == "stalled":
-        found.append("the run stalled: every worker waited, and no message was under way")
+        found.append("the run stalled: every worker waited, and no message was under way: the policy answered too few "
+                     "pushes (Apply, Aggregate, Drop) or requests (Start)")  # fmt: skip
     return found
 
 

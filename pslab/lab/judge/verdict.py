@@ -30,6 +30,7 @@ class Requirement(NamedTuple):
     relied_on: bool = True  #: whether later rules rely on it: they are not judged if it does not hold
 
 
+STOP = Requirement("the stop rule", manifest.stop, relied_on=False)
 ARRIVED = (
     Requirement("arrivals", arrivals.rows_are_possible),
     Requirement("the order of arrivals", arrivals.in_order),
@@ -49,7 +50,7 @@ APPLIED = (
     Requirement("one decision for all ranges", pushes.alike),
     Requirement("staleness", pushes.staleness),
     Requirement("times of application", pushes.instants),
-    Requirement("the stop rule", manifest.stop, relied_on=False),
+    STOP,
     Requirement("faults of the cluster's plan", arrivals.faults),
 )
 TIMED = (
@@ -141,6 +142,8 @@ class _Judgement:
             self.missing.append("the run was interrupted: how it would have ended is unknown")
         if not applied:
             self.missing.append("the table of pushes is empty")
+            if record.facts["outcome"] == "stalled":
+                self._hold(record, [STOP])
         elif not self._hold(record, APPLIED):
             return
         else:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from pslab.config.run import Run
+from pslab.config.table import find
 from pslab.errors import RecordError, StartFailed, SweepFailed
 from pslab.lab.records import journal
 from pslab.lab.records.disk import find_whole
@@ -29,6 +30,10 @@ AGAIN = "PSLAB_AGAIN"  # in the environment: `sweep` runs again what was not kep
 
 class InvalidRun(UserWarning):
     """The history of a run breaks a rule of the protocol or of its policy."""
+
+
+class NobodyWaited(UserWarning):
+    """A policy of the user's held no worker back, though one was faster than another."""
 
 
 class Forgotten(UserWarning):
@@ -142,6 +147,17 @@ def _warn(results: list[Result]) -> None:
         if result.manifest.get("verdict") == "invalid":
             words = "; ".join(result.manifest.get("violations", ()))
             warnings.warn(f"{result.digest} is judged INVALID, do not trust it: {words}", InvalidRun, stacklevel=3)
+        elif find("sync", result.run.sync) is None and _nobody_waited(result):
+            words = "held no worker back, though one was faster than another: it ran as asp does. Iteration 0 starts by "
+            words += "itself, without Asked: does the policy count it (docs/how-to/policy.md)?"
+            warnings.warn(f"{result.run.sync} {words}", NobodyWaited, stacklevel=3)
+
+
+def _nobody_waited(result: Result) -> bool:
+    """Whether no worker waited for another one, and one is several iterations ahead at the end."""
+    last = result.pushes.groupby("worker").iteration.max()
+    apart = len(last) > 1 and last.max() - last.min() > 1
+    return bool(apart) and not (result.phases[result.phases.phase == "wait"].waits_for >= 0).any()
 
 
 @contextlib.contextmanager

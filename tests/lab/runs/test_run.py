@@ -11,6 +11,7 @@ from pathlib import Path
 import handmade
 import pytest
 from cells import of_cell
+from ownpolicies import AtMost, Silent
 from tiny import tiny
 
 import pslab.engines.local.engine
@@ -22,7 +23,7 @@ from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import load
 from pslab.lab.runs.grid import grid
-from pslab.lab.runs.run import AGAIN, NotFoundAgain, run, sweep
+from pslab.lab.runs.run import AGAIN, InvalidRun, NobodyWaited, NotFoundAgain, run, sweep
 from pslab.policies.sync.asp import ASP
 
 
@@ -46,6 +47,21 @@ def test_a_finished_run_is_never_run_twice(tmp_path, executed):
     assert (first.cached, second.cached) == (False, True)
     assert executed == [tiny().digest]
     assert second.accuracy.equals(first.accuracy)
+
+
+@pytest.mark.parametrize(("computing", "held"), [(0, False), (3, True)])  # whether it counts the first iteration
+def test_a_policy_of_ones_own_that_holds_nobody_back_warns(tmp_path, computing, held, recwarn):
+    wanted = tiny(sync=AtMost(2, computing), engine="virtual", workers=3, cluster={"compute_s": 0.01, "slow": {0: 3.0}})
+    result = run(wanted, results=tmp_path, progress=False)
+    found = [str(each.message) for each in recwarn if issubclass(each.category, NobodyWaited)]
+    assert result.manifest["verdict"] == "valid"
+    assert found == [] if held else "Iteration 0 starts by itself, without Asked" in found[0]
+
+
+def test_a_policy_that_answers_nothing_says_so(tmp_path):
+    wanted = tiny(sync=Silent(), engine="virtual", cluster="lab")
+    with pytest.warns(InvalidRun, match=r"every worker waited, .*the policy answered too few pushes \(Apply"):
+        assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 0
 
 
 @pytest.fixture
