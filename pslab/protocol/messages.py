@@ -1,6 +1,7 @@
 """The messages between server and workers, and the events and decisions of a synchronization policy.
 
-A payload is a reference that only the driver can read: (buffer, bytes) on one machine, a frame elsewhere.
+A payload is a reference that only the driver can read: (buffer, bytes) on one machine, a frame elsewhere. Of that of a
+push the server reads the `loss`, if it has one, for the policy.
 """
 
 from __future__ import annotations
@@ -77,13 +78,20 @@ class Asked(NamedTuple):
     now: float
 
 
+# What a policy may know of a push has five readers. A new field is told to all of them:
+#   here, and the page on policies (docs/how-to/policy.md)
+#   protocol/server.py          `Server._push` fills it
+#   lab/judge/replay.py         rebuilds it from the record, or the run of a policy that reads it is not valid
+#   engines/check               varies it, or says that it does not (protocol/noting.py, NOTED)
+#   engines/virtual/timing.py   has no gradients, and what follows from them is NaN there
 class Pushed(NamedTuple):
-    """A push of `iteration` was counted in the window; `moved`: the low bound rose."""
+    """A push of `iteration` was counted in the window; `moved`: the low bound rose; `loss`: on the push's batch."""
 
     worker: int
     iteration: int
     now: float
     moved: bool
+    loss: float = 0.0
 
 
 class Left(NamedTuple):

@@ -266,7 +266,8 @@ class Server:
             if not complete:
                 return []
             moved = scope.complete.push(clock)
-        effects = self._decide(scope, Pushed(worker, clock, now, moved))
+        loss = float(getattr(push.payload, "loss", 0.0))
+        effects = self._decide(scope, Pushed(worker, clock, now, moved, loss))
         pull = part.asked.get(worker)
         if pull is not None and rotation.turn(push.range, pull.iteration) == clock + 1 and not self.traits.eager:
             effects += self._ask(scope, worker, clock + 1, now)
@@ -370,5 +371,12 @@ class Server:
 def first_step(sync: Sync, workers: int) -> Step | None:
     """The first step that a round of pushes, one of each worker, makes; None if it makes none."""
     server = Server(range(workers), 1, sync)
-    effects = (effect for worker in range(workers) for effect in server.handle(Push(worker, 0, 0, 0), 0.0))
-    return next((effect for effect in effects if isinstance(effect, Step)), None)
+    for worker in range(workers):
+        for message in (Push(worker, 0, 0, 0), Pull(worker, 0, 1, 0)):
+            effects = server.handle(message, 0.0)
+            for effect in effects:  # to which more are added meanwhile
+                if isinstance(effect, Step):
+                    return effect
+                if isinstance(effect, Reply):
+                    effects += server.answered(effect.pull.range)
+    return None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from ownpolicies import ByLoss
 from tiny import net, tiny
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -123,6 +124,7 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({"quantize": "terngrad:residual=on"}, "would grow for ever: use residual=off", "quantize"),
         ({"quantize": "int88"}, "did you mean 'int8'", "quantize"),
         ({"prune": "randomk:1%", "codec": "bitmap"}, "sends no positions: use codec='auto'", "codec"),
+        ({"sync": ByLoss(2.0), "engine": "timing", "cluster": LINK}, "without tensors nobody knows them", "sync"),
         ({"quantize": "sign", "codec": "dense"}, "leaves out the entries that are 0: use codec='auto'", "codec"),
         ({"pull": "keys", "codec": "dense"}, "with pull='keys' a push has the entries of some keys", "codec"),
         ({"prune": "powersgd:10"}, "use a rank of at most 9, or prune='none'", "prune"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pslab.policies.sync.ssp import SSP
-from pslab.protocol.messages import Apply, Asked, Pushed, Start
+from pslab.protocol.messages import Apply, Asked, Drop, Pushed, Start
 
 if TYPE_CHECKING:
     import torch  # which the checker does without
@@ -67,6 +67,39 @@ class AtMost:
                 done, computing = (Apply(worker, iteration),), max(0, computing - 1)
         starts = tuple(Start(*each) for each in waiting[: max(0, self.most - computing)])
         return (waiting[len(starts) :], computing + len(starts)), (*done, *starts)
+
+
+class ByLoss:
+    """A worker whose loss is above `most` waits for all others; with `drops`, its push is dropped as well."""
+
+    window, whole = None, True
+
+    def __init__(self, most: float, *, drops: bool = False) -> None:
+        self.most, self.drops = most, drops
+
+    def initial(self, workers: tuple[int, ...]) -> Any:
+        return frozenset(), ()
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        high, waiting = state
+        done: tuple[Any, ...] = ()
+        match event:
+            case Asked(worker, iteration):
+                waiting += ((worker, iteration),)
+            case Pushed(worker, iteration):
+                above = event.loss > self.most
+                high = high | {worker} if above else high - {worker}
+                done = ((Drop if above and self.drops else Apply)(worker, iteration),)
+        free = tuple(each for each in waiting if each[0] not in high or each[1] <= clocks.base)
+        return (high, tuple(each for each in waiting if each not in free)), (*done, *(Start(*each) for each in free))
+
+
+class ByInstant(NeverWaits):
+    """It starts nobody before the instant 0, which never is."""
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        state, decisions = super().step(state, event, clocks)
+        return state, decisions if event.now >= 0 else ()
 
 
 class Largest:

@@ -91,6 +91,7 @@ class Explorer:
             invariants.name(self.sync), self.workers, self.ranges, self.iterations, tuple(self.faults),
             min(self.faults_max, len(self.faults)), self.states, self.transitions, time.perf_counter() - start_s,
             violation, complete, self.symmetric, self.bound, self.servers,
+            unvaried=tuple(sorted(self.server.read - ({"now"} if self.traits.plans else set()))),
         )  # fmt: skip
 
     def _visit(self, states_max: int | None) -> tuple[Violation | None, bool]:

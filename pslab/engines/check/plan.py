@@ -73,6 +73,10 @@ class Checked:
                 lines += ["", f"{policy}: {many}, with {_cluster(each)}:", str(shortest)]
             if any(not each.complete for each in own):
                 lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
+            if unvaried := sorted({name for each in own for name in each.unvaried}):
+                names = " and ".join(unvaried)
+                one = f"it reads {names} of its events, of which each exploration has one value"
+                lines += ["", f"{policy}: {one}: what it decides by another one was not explored"]
             if not all(each.reached for each in own):
                 most = max(each.iterations for each in own)
                 far = f"in {most} iterations no worker gets beyond its bound or plan"

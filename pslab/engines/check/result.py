@@ -163,12 +163,15 @@ class Explored:
     bound: int | None = None  #: iterations ahead of the slowest, if not the policy's own bound was checked
     servers: int = 1
     reached: bool = True  #: False if no exploration of this policy has the iterations that break its bound
+    unvaried: tuple[str, ...] = ()  #: fields of its events that the policy read, and that had one value each
 
     @property
     def verdict(self) -> str:
-        """clean, violated, unfinished, or bound not reached."""
+        """clean, violated, unfinished, bound not reached, or what was not varied."""
         if self.violation or not self.complete:
             return "violated" if self.violation else "unfinished"
+        if self.unvaried:
+            return f"{' and '.join(self.unvaried)} not varied"
         return "clean" if self.reached else "bound not reached"
 
 

@@ -11,6 +11,7 @@ from pslab.engines.check.invariants import Wrong
 from pslab.engines.check.result import DROP, FREE, JOIN, REPLY, SEND, STEP, Event, Op, Ops, ServerView, Stepped
 from pslab.errors import ConfigError
 from pslab.protocol.messages import Aggregate, Apply, Searched
+from pslab.protocol.noting import noting
 from pslab.protocol.server import Discard, Reply, Server, Step
 from pslab.protocol.store import Forget, StoreMachine
 from pslab.protocol.traits import traits_of
@@ -30,10 +31,11 @@ class Driven(NamedTuple):
 
 
 class ObservedPolicy:
-    """A policy in a server that is explored: it is asked twice each time, and its decisions are kept."""
+    """A policy in a server that is explored: it is asked twice each time, and its decisions are kept; `read` gets the
+    names of fields that it reads and nothing varies."""
 
-    def __init__(self, sync: Any, workers: tuple[Name, ...]) -> None:
-        self._sync, self._workers = sync, workers
+    def __init__(self, sync: Any, workers: tuple[Name, ...], read: set[str]) -> None:
+        self._sync, self._workers, self._read = sync, workers, read
         self.decisions: list[Any] = []
         self.pure = True  #: whether it has decided the same again
 
@@ -42,7 +44,7 @@ class ObservedPolicy:
 
     def step(self, state: Any, event: Any, clocks: Any) -> Any:
         """The policy's answer."""
-        before = copied(state, self._workers)
+        before, event = copied(state, self._workers), noting(event, self._read)
         found = self._sync.step(state, event, clocks)
         self.pure = self.pure and frozen(found) == frozen(self._sync.step(before, event, clocks))
         self.decisions += found[1]
@@ -74,6 +76,7 @@ class ServerSide:
         self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
         self._renamed: dict[tuple[int, Order], int] = {}
         self._server_of = [index * servers // ranges for index in self._indices]
+        self.read = set[str]()  #: fields of events that the policy has read, of those that are not varied
         start: Any = Server(self._names, ranges, sync)
         if servers > 1:
             start.stores = [StoreMachine() for _ in range(servers)]  # copied and compared with it
@@ -160,7 +163,7 @@ class ServerSide:
     def _drive(self, server: Any, sync: Any, number: int, event: Event) -> Driven:
         """Let the event happen to a server under this policy."""
         worker, effects, ops = self._names[number], [], list[tuple[int, Op]]()
-        server.sync = policy = ObservedPolicy(sync, self._names)
+        server.sync = policy = ObservedPolicy(sync, self._names, self.read)
         try:
             if event.kind == "message":
                 effects = self._handed(server, server.handle(event.message._replace(worker=worker), NOW), ops)

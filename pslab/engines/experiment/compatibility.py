@@ -11,6 +11,7 @@ from pslab.config.cluster import MODELLED, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError, nearest
+from pslab.protocol.noting import NotingPolicy
 from pslab.protocol.server import first_step
 from pslab.protocol.traits import Lengths, traits_of
 from pslab.tensors import aggregates
@@ -206,6 +207,11 @@ def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     if not isinstance(quantize, Unquantized) and len({*quantize.bounds(1)}) > 1:
         problem = "without tensors it must be known how much is sent, and how long this code is depends on the gradient"
         raise ConfigError("quantize", run.quantize, f"{problem}: use engine='virtual', or another rule such as int8")
+    sync = NotingPolicy(policies["sync"])
+    first_step(sync, run.workers)
+    if "loss" in sync.read:
+        raise ConfigError("sync", run.sync, "reads the losses of pushes, and without tensors nobody knows them: "
+                          "use engine='virtual'")  # fmt: skip
     if run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors nothing is evaluated")
 

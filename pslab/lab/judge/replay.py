@@ -6,14 +6,16 @@ A policy is a function of what arrived and when, and both are recorded: the repl
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from pslab.lab.judge.reading import SLACK_S, Phases, Reading
+from pslab.engines.experiment.wire import Gradient
+from pslab.lab.judge.reading import SLACK_S, Phases, Reading, Unjudged
 from pslab.protocol.messages import NO_WORKER, Pull, Push
+from pslab.protocol.noting import NotingPolicy
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 
 
@@ -26,17 +28,25 @@ def replay(r: Reading, phases: Phases | None = None) -> list[str]:
 
     A policy that decides differently when it is asked again differs, too: it must be a function of its events.
     """
+    sync, losses = NotingPolicy(r.sync), _losses(r)
     try:
-        again = _Replay(r, Server(sorted(r.arrivals.present), r.ranges, r.sync))
+        again = _Replay(r, Server(sorted(r.arrivals.present), r.ranges, sync), losses)
         again.run()
         again.compare_counts()
         if phases is not None:
             again.compare_waits(phases)
-    except Other as other:
-        return [str(other)]
     except Exception as error:  # whatever a policy raises, which it did not when the run was recorded
-        return [f"the policy raised {type(error).__name__}: {error}"]
+        if "loss" in sync.read and np.count_nonzero(r.arrivals.kind == "push") > len(losses):
+            words = "the policy reads losses, and the record has none of pushes that were not applied"
+            raise Unjudged(words) from error
+        return [str(error) if isinstance(error, Other) else f"the policy raised {type(error).__name__}: {error}"]
     return []
+
+
+def _losses(r: Reading) -> dict[tuple[int, int, int], float]:
+    """The loss of each push that was applied, by worker, range and iteration."""
+    names, losses = (r.pushes.worker, r.pushes.range, r.pushes.iteration), r.tables["pushes"].get("loss")
+    return {} if losses is None else dict(zip(zip(*map(np.ndarray.tolist, names), strict=True), losses, strict=True))
 
 
 @dataclass
@@ -45,6 +55,7 @@ class _Replay:
 
     reading: Reading
     server: Server
+    losses: Mapping[tuple[int, int, int], float]
     applied: int = 0  #: gradients of which every range has been applied
     dropped: int = 0
     refused: int = 0
@@ -76,7 +87,8 @@ class _Replay:
             if kind == "push":
                 if over:
                     raise Other(f"{a.name(at)} was accepted after the budget of {budget} pushes was used up")
-                effects = server.handle(Push(worker, index, iteration, version), now)
+                loss = self.losses.get((worker, index, iteration), np.nan)
+                effects = server.handle(Push(worker, index, iteration, version, Gradient(0, 0, loss)), now)
                 if not (effects and isinstance(effects[0], Refuse)):
                     self._started(worker, index, iteration, version)
                     self._named(worker, index, iteration, version)

@@ -35,6 +35,9 @@ class InvalidRun(UserWarning):
 class NobodyWaited(UserWarning):
     """A policy of the user's held no worker back, though one was faster than another."""
 
+    WORDS = ("held no worker back, though one was faster than another: it ran as asp does. Iteration 0 starts by "
+             "itself, without Asked: does the policy count it (docs/how-to/policy.md)?")  # fmt: skip
+
 
 class Forgotten(UserWarning):
     """Checkpoints of runs that were not asked for again were removed."""
@@ -148,9 +151,7 @@ def _warn(results: list[Result]) -> None:
             words = "; ".join(result.manifest.get("violations", ()))
             warnings.warn(f"{result.digest} is judged INVALID, do not trust it: {words}", InvalidRun, stacklevel=3)
         elif find("sync", result.run.sync) is None and _nobody_waited(result):
-            words = "held no worker back, though one was faster than another: it ran as asp does. Iteration 0 starts by "
-            words += "itself, without Asked: does the policy count it (docs/how-to/policy.md)?"
-            warnings.warn(f"{result.run.sync} {words}", NobodyWaited, stacklevel=3)
+            warnings.warn(f"{result.run.sync} {NobodyWaited.WORDS}", NobodyWaited, stacklevel=3)
 
 
 def _nobody_waited(result: Result) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ownpolicies import NeverWaits
+from ownpolicies import ByInstant, ByLoss, NeverWaits
 
 import pslab
 from pslab.config.table import ROWS
@@ -50,6 +50,14 @@ def test_a_narrowed_plan():
     ]  # fmt: skip
     assert [(task.workers, task.ranges) for task in plan("asp", ASP(), ranges=2, faults=())] == [(2, 2)]
     assert [(task.workers, task.ranges) for task in plan("asp", ASP(), workers=4, faults=())] == [(4, 1)]
+
+
+@pytest.mark.parametrize(("policy", "read"), [(ByLoss(2.0), "loss"), (ByInstant(None), "now")])
+def test_what_a_policy_reads_and_nothing_varies_is_said(policy, read):
+    found = check(policy, workers=2, iterations=2, faults=(), processes=1)
+    assert {each.verdict for each in found.explored} == {f"{read} not varied"}
+    assert not found.clean
+    assert f"it reads {read} of its events, of which each exploration has one value" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from histories import UNEVEN, assert_invalid, assert_valid, fresh, history, recorded, repeated
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ownpolicies import ByLoss
 from tiny import Dies, Diverges, tiny
 from torch.nn import functional
 
@@ -49,6 +50,24 @@ def test_a_run_of_many_ranges_that_ends_before_most_have_come_is_valid():
     assert (facts["outcome"], facts["verdict"], came.max()) == ("seconds", "valid", len(experiment.parts) - 1)
     forged = {**tables, "arrivals": tables["arrivals"].assign(range=came + (came == came.max()))}
     assert_invalid(judge(wanted, forged, facts), f"range {len(experiment.parts)}, iteration")
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("ranges", ["whole", "layers"])
+def test_a_policy_that_reads_losses_is_replayed_with_those_of_the_record(ranges, drops):
+    """Pushes that were dropped have none there: then nothing is shown."""
+    cluster = {"preset": "lab", "slow": {0: 3.0}}
+    wanted = tiny(engine="virtual", cluster=cluster, sync=ByLoss(2.25, drops=drops), ranges=ranges, workers=3)
+    tables, _, facts = tables_of(wanted, execute(resolve(wanted), lambda news: None))
+    losses = tables["pushes"].loss
+    assert losses.min() < 2.25
+    if drops:
+        assert (losses.max() < 2.25, facts["dropped"] > 0, facts["verdict"]) == (True, True, "unknown")
+        assert facts["unjudged"] == ["the policy reads losses, and the record has none of pushes that were not applied"]
+    else:
+        assert (losses.max() > 2.25, facts["verdict"]) == (True, "valid")
+        changed = {**tables, "pushes": tables["pushes"].assign(loss=2.0)}
+        assert_invalid(judge(wanted, changed, facts), "")
 
 
 @pytest.mark.one_of(6)
