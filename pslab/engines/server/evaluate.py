@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 
 import torch
@@ -16,6 +15,7 @@ from pslab.tensors.device import DEVICES, Device
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.sparse import on_keys
 from pslab.tensors.workload.data import batch
+from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
 from pslab.tensors.workload.reading import slices
 from pslab.tensors.workload.running_statistics import Estimate, calibration
@@ -34,7 +34,7 @@ class Evaluator:
         self._job, self._device = job, (device := on.place)
         self._dtype = job.layout.dtype
         self._dataset = job.shelf.dataset(data)
-        self._module = copy.deepcopy(job.shell)
+        self._module = copied(job.shell)
         self._loss, self._metric = placed(job.loss, device), placed(job.metric, device)
         self._weights = torch.empty(job.layout.snapshot, dtype=self._dtype, device=device)
         self._module.to(device)

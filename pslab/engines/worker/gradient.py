@@ -23,6 +23,7 @@ from pslab.tensors.update import methods
 from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
+from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import placed, targets
 from pslab.tensors.workload.straight import Place, Straight, install, sums_alike
 
@@ -30,7 +31,7 @@ from pslab.tensors.workload.straight import Place, Straight, install, sums_alike
 def module_of(job: Job, device: Device) -> nn.Module:
     """The model of a job without its weights, ready for `Computing` in this process."""
     device.prepare()
-    return copy.deepcopy(job.shell).to(device.place).train()
+    return copied(job.shell).to(device.place).train()
 
 
 class Computing:

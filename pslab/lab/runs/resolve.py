@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -49,6 +48,7 @@ from pslab.tensors.workload.models import (
     in_dtype,
     temporary_seed,
 )
+from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import resolve_loss, resolve_metric, targets
 from pslab.tensors.workload.running_statistics import Running, running_of
 
@@ -213,7 +213,7 @@ def _shares(
     def counted() -> tuple[layer_costs.Share, ...]:
         with torch.device(sample.device), temporary_seed():
             try:
-                return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+                return layer_costs.shares(copied(module), keyspace, sample)
             except Exception as error:
                 problem = f"layers cannot be counted on an input {list(sample.shape)}: {type(error).__name__}: {error}"
                 how = "use ranges='whole', or set cluster.layer_shares"

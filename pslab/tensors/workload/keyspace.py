@@ -13,7 +13,6 @@ Key and value pairs after M. Li et al., "Scaling Distributed Machine Learning wi
 from __future__ import annotations
 
 import bisect
-import copy
 import itertools
 import math
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pslab.errors import ConfigError
+from pslab.tensors.workload.module_copies import LAZY, copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Keyspace:
         # deepcopy does not copy what its memo contains, so the weights are never copied
         empty = {id(p): _emptied(p) for _, p in self._matched(module)}
         try:
-            return copy.deepcopy(module, dict(empty))
+            return copied(module, dict(empty))
         except (RuntimeError, TypeError, AttributeError) as error:
             raise ConfigError("model", type(module).__name__, f"cannot be copied to the workers: {error}") from error
 
@@ -262,18 +262,16 @@ def _check(module: nn.Module) -> torch.dtype:
 
 def _problem(parameter: Tensor) -> str | None:
     if nn.parameter.is_lazy(parameter):
-        return "is lazy: call the module once on a sample to determine its shape"
+        return LAZY
     if parameter.layout != torch.strided:
         return f"is sparse ({parameter.layout}): a flat vector contains only dense parameters"
     if parameter.is_complex():
         return f"is complex ({parameter.dtype}): keep its real and imaginary parts as two real parameters"
     if parameter.numel() == 0:
-        return f"has no elements, its shape is {list(parameter.shape)}: build a keyspace before shell(), not after it"
+        return f"has no elements, its shape is {list(parameter.shape)}: build the model without it"
     return None
 
 
 def _emptied(parameter: nn.Parameter) -> nn.Parameter:
-    """An empty parameter with the dtype, device and attributes of this one."""
-    stand_in = nn.Parameter(parameter.detach().new_empty(0))
-    stand_in.__dict__.update(copy.deepcopy(parameter.__dict__))
-    return stand_in
+    """An empty parameter with the dtype and device of this one."""
+    return nn.Parameter(parameter.detach().new_empty(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.device import zeros
 from pslab.tensors.random_streams import restored_globals, seed_globals
+from pslab.tensors.workload.module_copies import check_carried, copied
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy, placed, try_loss, try_metric
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
@@ -132,7 +132,8 @@ def resolve_model(value: object) -> Factory:
     if isinstance(value, str):
         value = _by_name(value)
     if isinstance(value, nn.Module):
-        return functools.partial(copy.deepcopy, value)
+        check_carried(value)  # its copy would no longer show it
+        return functools.partial(copied, value)
     if callable(value):
         return value
     raise ConfigError("model", value, f"must be one of {', '.join(names('model'))}, a callable or an nn.Module")
@@ -153,10 +154,13 @@ def build_model(value: object, seed: int) -> nn.Module:
     with temporary_seed(seed):
         try:
             module = with_operators(factory)
+        except ConfigError:
+            raise
         except Exception as error:
             raise ConfigError("model", _short(value), f"the factory raised {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError("model", _short(value), f"the factory returned {type(module).__name__}, not an nn.Module")
+    check_carried(module)
     return module
 
 
@@ -197,14 +201,15 @@ def check_model(
     classes = (classes or int(sample_y.max()) + 1) if labels else 0
     with temporary_seed(0):
         for mode in ("training", "evaluation"):
-            _check_mode(module, mode, x, sample_y[: len(x)], (loss, metric), classes)
+            with torch.set_grad_enabled(mode == "training"):  # as the run does, whatever an earlier cell has set
+                _check_mode(module, mode, x, sample_y[: len(x)], (loss, metric), classes)
 
 
 def _check_mode(
     module: nn.Module, mode: str, x: Tensor, y: Tensor, objective: tuple[Loss, Metric | None], classes: int
 ) -> None:
     name, inputs = type(module).__name__, f"inputs {list(x.shape)} of {x.dtype}"
-    own = copy.deepcopy(module).train(mode == "training")
+    own, before = copied(module).train(mode == "training"), [parameter.grad for parameter in module.parameters()]
     loss, metric = (placed(each, x.device) for each in objective)
     problem = f"cannot learn from {inputs}" if mode == "training" else f"cannot be evaluated on {inputs}"
     try:
@@ -230,8 +235,23 @@ def _check_mode(
             why = "it is detached from the outputs, or their model is"
             raise ConfigError("loss", _short(loss), f"has no gradient: {why}") from error
         raise ConfigError("model", name, f"{problem}: {type(error).__name__}: {error}") from error
+    _check_own(module, own, before)
     if all(parameter.grad is None for parameter in own.parameters()):
         raise ConfigError("loss", _short(loss), "has no gradient with respect to any weight of the model")
+
+
+def _check_own(module: nn.Module, trial: nn.Module, before: list[Tensor | None]) -> None:
+    """Refuse a model whose training pass changes its parameters, or uses those of another object than itself."""
+    for (name, parameter), tried, gradient in zip(module.named_parameters(), trial.parameters(), before, strict=True):
+        if not torch.equal(parameter, tried) and not parameter.isnan().any():
+            problem = (f"parameter {name} is changed by a training pass, as averages of weights are: the server alone "
+                       "changes weights, so no other process would have it: keep it as a buffer")  # fmt: skip
+            raise ConfigError("model", type(module).__name__, problem)
+        if parameter.grad is not None and gradient is None:
+            parameter.grad = None
+            problem = (f"a function in it (a hook, a lambda) computes with parameter {name} of this object, and its copy, "
+                       "which is trained, has its own: let the function use the module that it is given")  # fmt: skip
+            raise ConfigError("model", type(module).__name__, problem)
 
 
 def check_sent(shell: nn.Module) -> None:

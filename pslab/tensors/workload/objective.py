@@ -177,9 +177,11 @@ def try_metric(metric: Metric | None, output: Any, target: Tensor, name: str) ->
     if metric is None:
         return
     value = _called("metric", metric, output, target, name)
-    number = isinstance(value, (bool, int, float))
-    fits = isinstance(value, Tensor) and not value.is_complex() and (value.ndim == 0 or len(value) == len(target))
-    if not number and not (fits and value.numel()):
+    try:
+        numbers = torch.as_tensor(value)  # NumPy's, too
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(0)
+    if numbers.is_complex() or not numbers.numel() or (numbers.ndim and len(numbers) != len(target)):
         wanted = f"a value for each of the {len(target)} examples, or their mean"
         raise ConfigError("metric", name, f"returned {described(value)}: must return {wanted}")
 

@@ -17,7 +17,6 @@ What a module keeps outside its buffers cannot be seen.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,7 @@ from pslab.errors import ConfigError
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.workload.layer_costs import Uses
 from pslab.tensors.workload.models import temporary_seed
+from pslab.tensors.workload.module_copies import copied
 
 CALIBRATION = 2048  # training examples on which they are estimated
 CYCLES = 128  # over all batches, at most
@@ -111,7 +111,7 @@ def running_of(module: nn.Module, sample: Tensor) -> Running:
         ConfigError: there is a buffer that cannot be estimated by the rule above.
     """
     with temporary_seed(), torch.no_grad():
-        found = _found(copy.deepcopy(module).train(), sample)
+        found = _found(copied(module).train(), sample)
         if found.settled:
             _check(module, found, sample)
     return found
@@ -131,7 +131,7 @@ def _found(trial: nn.Module, sample: Tensor) -> Running:
 
 
 def _check(module: nn.Module, found: Running, sample: Tensor) -> None:
-    trial, name = copy.deepcopy(module), type(module).__name__
+    trial, name = copied(module), type(module).__name__
     if unsettled := Estimate(trial, found).renew(lambda: [sample] * TRIED):
         problem = f"buffer {unsettled[0]} changes in training, is read in evaluation, and does not settle"
         how = f"within {TRIED * CYCLES} passes, so no value of it belongs to the weights: average faster, or not at all"

@@ -297,7 +297,7 @@ def test_a_shell_has_neither_values_nor_a_keyspace() -> None:
     keyspace = Keyspace.of(module)
     with pytest.raises(ValueError, match=r"weight has no storage: bind\(\)"):
         keyspace.flatten(keyspace.shell(module))
-    with pytest.raises(ConfigError, match=r"before shell\(\)"):
+    with pytest.raises(ConfigError, match="has no elements"):
         Keyspace.of(keyspace.shell(module))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -151,6 +152,19 @@ def test_numbers_sequences_and_labels_pass():
     check_model(nn.Linear(3, 2), X, NUMBERS, mse, None)
     check_model(nn.Sequential(nn.Linear(3, 35), nn.Unflatten(1, (5, 7))), X, WORDS)
     check_model(nn.Linear(3, 3), X, LABELS, nn.NLLLoss(), lambda output, target: output[:, 0])
+
+
+def test_a_metric_may_compute_with_numpy_as_evaluations_have_no_gradients():
+    for metric in (lambda output, target: np.abs(output.numpy() - target.numpy()).mean(),  # a number of float32
+                   lambda output, target: np.abs(output.numpy() - target.numpy())):  # fmt: skip
+        check_model(nn.Linear(3, 2), X, NUMBERS, mse, metric)
+        assert metric_sum(metric, torch.ones(4, 2), NUMBERS) == 4.0
+
+
+def test_a_model_is_tried_with_gradients_whatever_an_earlier_cell_has_set():
+    with torch.no_grad():
+        check_model(nn.Linear(3, 2), X, NUMBERS, mse, None)
+        assert not torch.is_grad_enabled()
 
 
 def test_all_classes_of_a_dataset_need_a_score_not_only_those_of_the_sample():

@@ -1,0 +1,80 @@
+"""Copies of a module with all that it carries, and the refusal, by name, of what no copy can carry.
+
+A run trains copies: each process has the module once more, pickled, on weights that the server sent. A hook of a
+parameter, its class, and a tensor that was computed from parameters before the run are lost on the way, in silence.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.utils import parametrize
+from torch.optim.swa_utils import AveragedModel
+
+from pslab.errors import ConfigError
+
+GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks",
+                "_global_backward_hooks")  # fmt: skip
+
+LAZY = "is lazy: call the module once on a sample to determine its shape"
+
+
+def copied(module: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """Return a deep copy that keeps attributes of parameters, which torch's own copy loses. `memo` as in deepcopy."""
+    memo = {} if memo is None else memo
+    copy_of = copy.deepcopy(module, memo)
+    for parameter in module.parameters():
+        memo[id(parameter)].__dict__.update(copy.deepcopy(parameter.__dict__, memo))
+    return copy_of
+
+
+def check_carried(module: nn.Module) -> None:
+    """Refuse a module that carries what its copies in other processes would not have.
+
+    Raises:
+        ConfigError: it does; the message names the parameter or the module.
+    """
+    problems = (problem for path, part in module.named_modules() for problem in _problems(path, part))
+    if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
+        problem = "torch has hooks for all modules of this process (register_module_forward_hook, ...), which workers' "
+        raise ConfigError("model", type(module).__name__, f"{problem}processes lack: register hooks on the model")
+    for problem in problems:
+        raise ConfigError("model", type(module).__name__, problem)
+
+
+def _problems(path: str, module: nn.Module) -> list[str]:
+    prefix = f"{path}." if path else ""
+    name = f"module {path} ({type(module).__name__})" if path else "it"
+    found = [f"parameter {prefix}{name} {problem}" for name, parameter in module.named_parameters(recurse=False)
+             if (problem := _of_parameter(parameter))]  # fmt: skip
+    found += [f"buffer {prefix}{name} {LAZY}" for name, buffer in module.named_buffers(recurse=False)
+              if nn.parameter.is_lazy(buffer)]  # fmt: skip
+    if isinstance(module, AveragedModel) and any(p.requires_grad for p in module.parameters()):
+        found.append(f"{name} averages where update_parameters is called after a step of an optimizer, which no run "
+                     "does: give the model that it averages")  # fmt: skip
+    if parametrize.is_parametrized(module):
+        found.append(f"{name} is parametrized, which torch cannot pickle for a worker's process: compute the weight in "
+                     "forward, or call parametrize.remove_parametrizations")  # fmt: skip
+    found += [f"{name} keeps {each}, a tensor computed from parameters before the run, as torch.nn.utils.prune, "
+              "weight_norm and spectral_norm do, which no copy would follow: compute it in forward, or call "
+              "prune.remove or remove_weight_norm" for each, value in vars(module).items()
+              if isinstance(value, Tensor) and value.grad_fn is not None]  # fmt: skip
+    return found
+
+
+def _of_parameter(parameter: Any) -> str:
+    if nn.parameter.is_lazy(parameter):
+        return LAZY
+    hooks = [*(parameter._backward_hooks or {}).values(),
+             *(getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()]  # fmt: skip
+    if hooks:
+        called = getattr(hooks[0], "__qualname__", type(hooks[0]).__name__)
+        return (f"has a hook ({called}), which is lost where a worker's process gets the model: hook in forward a "
+                "tensor computed from it: w = 1 * parameter; if w.requires_grad: w.register_hook(...)")  # fmt: skip
+    if type(parameter) is not nn.Parameter:
+        return (f"is of the class {type(parameter).__name__}, and a worker's process gets a plain Parameter: use "
+                "nn.Parameter, whose attributes are kept")  # fmt: skip
+    return ""
