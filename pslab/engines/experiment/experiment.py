@@ -66,6 +66,7 @@ class Setup:
     running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute
     products: str = MKL  #: the library that multiplies matrices, in all processes
+    unreached: tuple[str, ...] = ()  #: parameters that no loss reaches: frozen in the shell, and not exchanged
     assignment: Any = None  #: the worker of each training example (int64 [N]), if they are shared out once
     places: Any = None  #: of each key where servers hold it (int64 [keys]), if that is not in the order of the keys
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
@@ -176,6 +177,8 @@ class Experiment(Setup):
     dataset: Dataset
     weights: torch.Tensor
     checkpoints: CheckpointStore | None = None  #: where they lie, if there are to be any
+    #: all trainable parameters at the start, flat, and which entries are exchanged; None: all of them are
+    recorded: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def examples(self) -> int:
@@ -194,6 +197,18 @@ class Experiment(Setup):
         named = all(find(kind, rule) is not None for kind, rule in (
             ("prune", self.prune), ("quantize", self.quantize), ("loss", self.run.loss)))  # fmt: skip
         return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.separate
+
+    def to_record(self, weights: np.ndarray) -> np.ndarray:
+        """The weights of all trainable parameters, flat, from those that are exchanged."""
+        if self.recorded is None:
+            return weights
+        whole, exchanged = self.recorded[0].copy(), self.recorded[1]
+        whole[exchanged] = weights
+        return whole
+
+    def from_record(self, weights: np.ndarray) -> np.ndarray:
+        """The weights that are exchanged, from those of all trainable parameters."""
+        return weights if self.recorded is None else weights[self.recorded[1]]
 
     @cached_property
     def evaluated(self) -> Any:

@@ -50,9 +50,10 @@ class Coordinator:
         return Job.of(experiment, layout, *pool.share(experiment, lambda: self.on_progress({}), self.tolerated))
 
     def final_weights(self) -> np.ndarray:
-        """The weights as they are now, in the order of their keys. They are not in shared memory any more."""
-        layout = self.layout
-        return by_key(self.pool.arena.taken(layout.server, layout.size, layout.dtype).numpy(), self.experiment.places)
+        """The weights as they are now, as a record has them. They are not in shared memory any more."""
+        layout, experiment = self.layout, self.experiment
+        taken = self.pool.arena.taken(layout.server, layout.size, layout.dtype).numpy()
+        return experiment.to_record(by_key(taken, experiment.places))
 
     def await_reports(
         self, numbers: Iterable[int], phase: str, meanwhile: Callable[[], None] = lambda: None

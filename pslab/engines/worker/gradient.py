@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pslab.engines.experiment.checkpoint.flatten import Fixed
 from pslab.engines.experiment.job import Job
 from pslab.engines.worker.batches import KeyedRows, Reader
 from pslab.engines.worker.layer_hooks import Layerwise
+from pslab.errors import ConfigError
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
 from pslab.tensors.finite import checked_finite, is_finite
@@ -31,7 +33,18 @@ from pslab.tensors.workload.straight import Place, Straight, install, sums_alike
 def module_of(job: Job, device: Device) -> nn.Module:
     """The model of a job without its weights, ready for `Computing` in this process."""
     device.prepare()
-    return copied(job.shell).to(device.place).train()
+    module = copied(job.shell).to(device.place).train()
+    for name in job.unreached:
+        parameter = module.get_parameter(name).requires_grad_()
+        late = functools.partial(_refuse_late, type(module).__name__, name)
+        parameter.register_hook(late)  # type: ignore[no-untyped-call]
+    return module
+
+
+def _refuse_late(model: str, name: str, gradient: torch.Tensor) -> None:
+    problem = (f"parameter {name} got no gradient where the model was tried, so it is not exchanged, but a batch "
+               "has one: let each batch reach it (add 0 * parameter.sum() to the output), or freeze it")  # fmt: skip
+    raise ConfigError("model", model, problem)
 
 
 class Computing:

@@ -219,7 +219,8 @@ def _in_recorded_order(result: Result) -> Again:
     if why := recorded_order.unrepeatable(experiment, arrivals):
         if WEIGHTS not in manifest["sha256"] or experiment.places is not None:
             return "", [why]
-        outcome = recorded_order.evaluate(experiment, result.weights, manifest["pushes"])
+        weights = experiment.from_record(result.weights)
+        outcome = recorded_order.evaluate(experiment, weights, manifest["pushes"])
         return f"the first and the last evaluation; no more, since {why}", _other_evaluations(result, outcome)
     first = [manifest["diverged"]["worker"]] if manifest.get("diverged") else []
     outcome = recorded_order.execute(experiment, arrivals, manifest["outcome"], manifest["seconds"], *first)

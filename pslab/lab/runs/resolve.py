@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -49,10 +50,11 @@ from pslab.tensors.workload.models import (
     temporary_seed,
 )
 from pslab.tensors.workload.module_copies import copied
-from pslab.tensors.workload.objective import resolve_loss, resolve_metric, targets
+from pslab.tensors.workload.objective import Loss, Metric, resolve_loss, resolve_metric, targets
 from pslab.tensors.workload.running_statistics import Running, running_of
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
+TRIALS = 8  # of a model of which the first one does not reach all parameters
 POLICIES = ("sync", "prune", "quantize", "rate", "ranges", "order", "schedule")
 
 
@@ -84,9 +86,17 @@ def resolve(run: Run) -> Experiment:
     if run.engine != "timing":
         _once(run, "sent", lambda: check_sent(shell))
     tried = _on_keys(module, keyspace, sample) if run.pull == "keys" else (module, sample)
+    recorded, unreached = None, tuple[str, ...]()
     if not sample.is_meta:
         y = targets(dataset.train_y[:2], dtype)
-        _once(run, f"check {run.pull == 'keys'}", lambda: check_model(*tried, y, loss, metric, dataset.classes))
+        unreached = _once(run, f"check {run.pull == 'keys'}",
+                          lambda: check_model(*tried, y, loss, metric, dataset.classes))  # fmt: skip
+    if unreached:
+        unreached = _once(run, "unreached", lambda: _unreached(unreached, module, dataset, loss, metric))
+    if unreached:
+        module, recorded = _without(unreached, module, keyspace)
+        keyspace = Keyspace.of(module)
+        shell = keyspace.shell(module)
     if run.engine != "timing":
         running = _once(run, "running", lambda: running_of(*tried))
     assignment = _assigned(run, dataset)
@@ -102,8 +112,8 @@ def resolve(run: Run) -> Experiment:
         cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell, keyspace=keyspace,
         weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
-        running=running, device=DEVICES[run.device], products=library, assignment=assignment,
-        trains=run.engine != "timing", **policies,
+        running=running, unreached=unreached, recorded=recorded, device=DEVICES[run.device], products=library,
+        assignment=assignment, trains=run.engine != "timing", **policies,
     )  # fmt: skip
     check_factored(run, experiment.push_frames)
     return experiment
@@ -140,8 +150,41 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     module = in_dtype(build_model(model, run.seed), dtype)
     if sized is None:
         check_memory(run, _size(module))
-    x = dataset.train_x[:2]
-    return module, x.long() if dataset.tokens or x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+    return module, _inputs(dataset, slice(2), dtype)
+
+
+def _inputs(dataset: Dataset, rows: slice, dtype: torch.dtype) -> torch.Tensor:
+    """Training examples as a model is tried on them."""
+    x = dataset.train_x[rows]
+    return x.long() if dataset.tokens or x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+
+
+def _unreached(
+    names: tuple[str, ...], module: nn.Module, dataset: Dataset, loss: Loss, metric: Metric | None
+) -> tuple[str, ...]:
+    """Those of these parameters that get no gradient on other examples and draws, either."""
+    count = len(dataset.train_y)
+    dtype = next(module.parameters()).dtype
+    for trial in range(1, TRIALS):
+        rows = slice(begin := min(count * trial // TRIALS, max(count - 2, 0)), begin + 2)
+        y = targets(dataset.train_y[rows], dtype)
+        missed = check_model(module, _inputs(dataset, rows, dtype), y, loss, metric, dataset.classes, seed=trial)
+        names = tuple(name for name in names if name in missed)
+    return names
+
+
+def _without(
+    unreached: tuple[str, ...], module: nn.Module, keyspace: Keyspace
+) -> tuple[nn.Module, tuple[np.ndarray, np.ndarray]]:
+    """A copy in which these parameters are frozen; all first weights, flat, and which of them are exchanged."""
+    problem = f"no loss reaches {', '.join(unreached[:5])}{', ...' * (len(unreached) > 5)} of the model"
+    warnings.warn(f"{problem}: as in torch these parameters stay as they are, and they are not exchanged", stacklevel=4)
+    exchanged, frozen = np.ones(keyspace.size, bool), copied(module)
+    for slot in keyspace.parameters:
+        if slot.name in unreached:
+            exchanged[slot.offset : slot.offset + slot.size] = False
+            frozen.get_parameter(slot.name).requires_grad_(False)
+    return frozen, (keyspace.flatten(module).numpy(), exchanged)
 
 
 def _on_keys(module: nn.Module, keyspace: Keyspace, sample: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:

@@ -180,9 +180,10 @@ def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def check_model(
     module: nn.Module, sample_x: Tensor, sample_y: Tensor, loss: Loss = cross_entropy,
-    metric: Metric | None = accuracy, classes: int = 0,
-) -> None:  # fmt: skip
-    """Try a copy on two examples, forward and backward, and in evaluation mode.
+    metric: Metric | None = accuracy, classes: int = 0, seed: int = 0,
+) -> tuple[str, ...]:  # fmt: skip
+    """Try a copy on two examples, forward and backward, and in evaluation mode; return the names of the trainable
+    parameters that got no gradient.
 
     The module and the global generators are unchanged.
 
@@ -191,6 +192,7 @@ def check_model(
         sample_y: [N, ...] targets as the loss takes them, N >= B.
         loss, metric: as a run has them; None stands for the mean loss.
         classes: of all labels, for `cross_entropy`; 0: as those of the sample tell.
+        seed: of what the model draws.
 
     Raises:
         ConfigError: a pass raises; labels and scores that are not [2, classes, ...]; a loss or a metric that cannot be
@@ -199,15 +201,17 @@ def check_model(
     x = sample_x if len(sample_x) == 2 else sample_x[:2]
     labels = loss is cross_entropy and sample_y.dtype == torch.int64
     classes = (classes or int(sample_y.max()) + 1) if labels else 0
-    with temporary_seed(0):
+    unreached = tuple[str, ...]()
+    with temporary_seed(seed):
         for mode in ("training", "evaluation"):
             with torch.set_grad_enabled(mode == "training"):  # as the run does, whatever an earlier cell has set
-                _check_mode(module, mode, x, sample_y[: len(x)], (loss, metric), classes)
+                unreached += _check_mode(module, mode, x, sample_y[: len(x)], (loss, metric), classes)
+    return unreached
 
 
 def _check_mode(
     module: nn.Module, mode: str, x: Tensor, y: Tensor, objective: tuple[Loss, Metric | None], classes: int
-) -> None:
+) -> tuple[str, ...]:
     name, inputs = type(module).__name__, f"inputs {list(x.shape)} of {x.dtype}"
     own, before = copied(module).train(mode == "training"), [parameter.grad for parameter in module.parameters()]
     loss, metric = (placed(each, x.device) for each in objective)
@@ -227,7 +231,7 @@ def _check_mode(
     value = try_loss(loss, output, y, _short(objective[0]))
     if mode == "evaluation":
         try_metric(metric, output, y, _short(objective[1]))
-        return
+        return ()
     try:
         value.backward()  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -238,6 +242,7 @@ def _check_mode(
     _check_own(module, own, before)
     if all(parameter.grad is None for parameter in own.parameters()):
         raise ConfigError("loss", _short(loss), "has no gradient with respect to any weight of the model")
+    return tuple(name for name, each in own.named_parameters() if each.requires_grad and each.grad is None)
 
 
 def _check_own(module: nn.Module, trial: nn.Module, before: list[Tensor | None]) -> None:
@@ -249,8 +254,8 @@ def _check_own(module: nn.Module, trial: nn.Module, before: list[Tensor | None])
             raise ConfigError("model", type(module).__name__, problem)
         if parameter.grad is not None and gradient is None:
             parameter.grad = None
-            problem = (f"a function in it (a hook, a lambda) computes with parameter {name} of this object, and its copy, "
-                       "which is trained, has its own: let the function use the module that it is given")  # fmt: skip
+            problem = (f"a function in it (a hook, a lambda) computes with parameter {name} of this object, and its "
+                       "trained copy has its own: let the function use the module that it is given")  # fmt: skip
             raise ConfigError("model", type(module).__name__, problem)
 
 
