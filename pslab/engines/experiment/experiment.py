@@ -62,6 +62,7 @@ class Setup:
     outer_learning_rate: float = 1.0  #: of pushes that are changes of the weights
     loss: Loss = cross_entropy
     metric: Metric | None = accuracy  #: None stands for the mean loss
+    whole: tuple[bool, bool] = (False, False)  #: whether loss and metric are computed of the whole test set at once
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute

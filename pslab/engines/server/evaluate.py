@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from pslab.tensors.device import DEVICES, Device
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.sparse import on_keys
 from pslab.tensors.workload.data import batch
+from pslab.tensors.workload.example_check import joined
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
 from pslab.tensors.workload.reading import slices
@@ -54,11 +56,18 @@ class Evaluator:
         # the same draws at each snapshot, in whatever process
         seed_globals(self._job.run.seed, "evaluate")
         self._estimate.renew(self._calibration)
-        good, loss, count = 0.0, 0.0, len(self._dataset.test_y)
+        good, loss, count, whole_loss, whole_metric = 0.0, 0.0, len(self._dataset.test_y), *self._job.whole
+        outputs, wanted = list[Any](), list[torch.Tensor]()  # of the test set, where one of both is computed of all
         for inputs, target in self._read() if self._kept is None else self._kept:
             output = self._module(inputs)
-            good += 0.0 if self._metric is None else metric_sum(self._metric, output, target)
-            loss += loss_sum(self._loss, output, target)
+            if whole_loss or whole_metric:
+                outputs, wanted = [*outputs, output], [*wanted, target]
+            good += 0.0 if self._metric is None or whole_metric else metric_sum(self._metric, output, target)
+            loss += 0.0 if whole_loss else loss_sum(self._loss, output, target)
+        if outputs:
+            output, target = joined(outputs, [len(each) for each in wanted]), torch.cat(wanted)
+            good += metric_sum(self._metric, output, target) if self._metric is not None and whole_metric else 0.0
+            loss += loss_sum(self._loss, output, target) if whole_loss else 0.0
         return (loss if self._metric is None else good) / count, loss / count
 
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -18,6 +18,7 @@ from pslab.config import products, sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.fleet import Fleet
 from pslab.config.run import FIELDS, Run
+from pslab.config.table import find
 from pslab.engines.experiment.compatibility import check_credit, check_factored, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
 from pslab.errors import ConfigError
@@ -38,6 +39,7 @@ from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.store import Part, joined
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data, rounds
+from pslab.tensors.workload.example_check import EXAMPLES, Objective, check_objective
 from pslab.tensors.workload.gpt import GPT
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import (
@@ -86,11 +88,14 @@ def resolve(run: Run) -> Experiment:
     if run.engine != "timing":
         _once(run, "sent", lambda: check_sent(shell))
     tried = _on_keys(module, keyspace, sample) if run.pull == "keys" else (module, sample)
-    recorded, unreached = None, tuple[str, ...]()
+    recorded, unreached, objective = None, tuple[str, ...](), Objective()
     if not sample.is_meta:
         y = targets(dataset.train_y[:2], dtype)
         unreached = _once(run, f"check {run.pull == 'keys'}",
                           lambda: check_model(*tried, y, loss, metric, dataset.classes))  # fmt: skip
+        objective = _once(run, "objective", lambda: _objective(run, dataset, *tried, loss, metric))
+        if remark := objective.remark(run.workers):
+            warnings.warn(remark, stacklevel=3)
     if unreached:
         unreached = _once(run, "unreached", lambda: _unreached(unreached, module, dataset, loss, metric))
     if unreached:
@@ -109,8 +114,8 @@ def resolve(run: Run) -> Experiment:
         cluster = resolve_cluster(run.cluster, keyspace.size)
     experiment = Experiment(
         run=run, optimizer=optimizer, downlink=downlink, inner=inner, outer_learning_rate=outer_learning_rate,
-        cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell, keyspace=keyspace,
-        weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
+        cluster=cluster, dataset=dataset, loss=loss, metric=metric, whole=objective.whole, shell=shell,
+        keyspace=keyspace, weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         running=running, unreached=unreached, recorded=recorded, device=DEVICES[run.device], products=library,
         assignment=assignment, trains=run.engine != "timing", **policies,
@@ -157,6 +162,23 @@ def _inputs(dataset: Dataset, rows: slice, dtype: torch.dtype) -> torch.Tensor:
     """Training examples as a model is tried on them."""
     x = dataset.train_x[rows]
     return x.long() if dataset.tokens or x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+
+
+def _objective(
+    run: Run, dataset: Dataset, module: nn.Module, sample: torch.Tensor, loss: Loss, metric: Metric | None
+) -> Objective:
+    """How a user's loss and metric relate to the examples."""
+    mine, own = (find(kind, getattr(run, kind)) is None for kind in ("loss", "metric"))
+    if not (mine or own):
+        return Objective()
+    y = dataset.train_y
+    count = min(EXAMPLES, len(y))
+    rows: Any = slice(count // 4)  # those of a stream have to be read
+    if isinstance(y, torch.Tensor):
+        rows = (y.argsort() if y.ndim == 1 else torch.arange(len(y)))[torch.linspace(0, len(y) - 1, count).long()]
+        rows = rows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+    target = targets(y[rows], getattr(torch, run.dtype))
+    return check_objective(module, sample, target, len(dataset.test_y), loss if mine else None, metric if own else None)
 
 
 def _unreached(

@@ -83,6 +83,11 @@ def described(x: Any) -> str:
     return f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
 
 
+def called(function: object) -> str:
+    """The name of a user's loss or metric."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
 # -- of a run --------------------------------------------------------------------------------------
 
 

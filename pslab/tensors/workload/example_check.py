@@ -1,0 +1,177 @@
+"""Whether a user's loss or metric is a mean over the examples, tried on examples.
+
+A run averages: gradients over workers, and what an evaluation computes over batches. Both are right for a function of a
+batch that is the mean of a number of each example. So the function of some examples is compared with those of their
+parts, which are made unlike each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from pslab.errors import ConfigError
+from pslab.tensors.workload.models import temporary_seed
+from pslab.tensors.workload.module_copies import copied
+from pslab.tensors.workload.objective import Loss, Metric, called, described, metric_sum, placed
+
+SHARES = (0.25, 0.625)  # of the examples that are in the first of two parts
+EXAMPLES = 64  # targets on which a function is tried
+WHOLE_BYTES = 2**28  # outputs of a test set, up to which a metric is computed of all of them at once
+TOLERANCE = 1e-4  # of what is compared, float32 rounded
+MEAN, SUM, BROADCAST, WEIGHTED, OTHER, UNKNOWN = "mean", "sum", "broadcast", "weighted", "other", "unknown"
+
+
+def joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
+    """The outputs of several batches as one: what has a row for each example in one tensor, all else of the first."""
+    def join(*each: Any) -> Any:
+        rows = all(_has_rows(part, count) for part, count in zip(each, counts, strict=True))
+        return torch.cat(each) if rows else each[0]
+
+    return parts[0] if len(parts) == 1 else tree_map(join, *parts)
+
+
+def outputs_of(module: nn.Module, x: Tensor) -> Any:
+    """What a copy of the module gives in an evaluation; the module and the global generators are unchanged."""
+    with temporary_seed(), torch.no_grad():
+        return copied(module).eval()(x)
+
+
+def whole_bytes(output: Any, count: int, examples: int) -> int:
+    """What the outputs of so many examples take, from those of `count`."""
+    sizes = list[int]()
+    tree_map(lambda part: sizes.append(part.nbytes) if _has_rows(part, count) else None, output)
+    return sum(sizes) * examples // count
+
+
+class Objective(NamedTuple):
+    """A user's loss: how it relates to its examples; and whether loss and metric are computed of the whole test set."""
+
+    kind: str = MEAN
+    whole: tuple[bool, bool] = (False, False)
+
+    def remark(self, workers: int) -> str:
+        """What a user has to know of the loss, in a sentence."""
+        if self.kind == OTHER or (self.kind == WEIGHTED and not self.whole[0]):
+            return ("the loss is no mean over the examples of a batch: it depends on batch_size, workers average it, "
+                    "and an evaluation reports the mean of its batches")  # fmt: skip
+        if self.kind == WEIGHTED and workers > 1:
+            return ("the loss weighs examples by their targets (classes, ignored labels) and divides by a batch's "
+                    "weights: several workers compute another mean than one process, as in torch's DDP")  # fmt: skip
+        return ""
+
+
+def check_objective(
+    module: nn.Module, x: Tensor, target: Tensor, tested: int, loss: Loss | None, metric: Metric | None
+) -> Objective:
+    """Try a user's loss and metric, None for others, on the outputs that a model gives for a few inputs.
+
+    Args:
+        target: [N, ...] of many examples, as unlike as there are.
+        tested: the number of test examples.
+
+    Raises:
+        ConfigError: the loss is a sum, or broadcasts; the metric needs more outputs at once than fit.
+    """
+    output = outputs_of(module, x)
+    size_bytes = whole_bytes(output, len(x), tested)
+    kind = MEAN if loss is None else relation(loss, output, target)
+    if kind == SUM:
+        problem = ("is a sum over the examples: its gradient grows with batch_size, and its value with the test set; "
+                   "return their mean, as reduction='mean' does")  # fmt: skip
+        raise ConfigError("loss", called(loss), problem)
+    if kind == BROADCAST:
+        shapes = f"outputs {described(output)} with targets {described(target[: len(output)])}"
+        problem = f"broadcasts {shapes}, each example with every other: give both one shape, as by output.squeeze(-1)"
+        raise ConfigError("loss", called(loss), problem)
+    fits = size_bytes <= WHOLE_BYTES
+    if metric is not None and not fits and relation(metric, output, target) != MEAN:
+        problem = (f"is no mean over the examples, so it needs the outputs of the whole test set, {size_bytes >> 20:,} "
+                   f"MiB, at most {WHOLE_BYTES >> 20}: test on fewer examples, or return one value each")  # fmt: skip
+        raise ConfigError("metric", called(metric), problem)
+    return Objective(kind, (fits and kind == WEIGHTED, fits and metric is not None))
+
+
+def relation(function: Any, output: Any, target: Tensor) -> str:
+    """How a function of examples relates to those of parts of them.
+
+    MEAN or SUM of both; BROADCAST: a mean if output and target had one shape; WEIGHTED: a mean whose weights depend on
+    the targets alone; OTHER; UNKNOWN: it raises, is not finite or draws.
+    """
+    with temporary_seed(), torch.no_grad():
+        found = [_of_parts(function, output, target, cut) for share in SHARES if (cut := int(share * len(target)))]
+        return next((each for each in found if each != MEAN), MEAN if found else UNKNOWN)
+
+
+def _of_parts(function: Any, output: Any, target: Tensor, cut: int) -> str:
+    share = cut / len(target)
+    if (first := _values(function, output, target, cut)) is None:
+        return UNKNOWN
+    if (found := _sums(first, share)) != OTHER:
+        return found
+    shape = target.shape[1:]
+    if isinstance(output, Tensor) and output.shape[1:] != shape and output[0].numel() == math.prod(shape):
+        alike = _values(function, output.reshape(-1, *shape), target, cut)
+        if alike is not None and _sums(alike, share) == MEAN:
+            return BROADCAST
+    if _values(function, output, target, cut) != first:
+        return UNKNOWN
+    second = _values(function, output, target, cut, seed=1) or first
+    weights = [(whole - other) / (one - other) for whole, one, other in (first, second) if one != other]
+    weighted = len(weights) == 2 and second != first and 0 < weights[0] < 1
+    return WEIGHTED if weighted and abs(weights[0] - weights[1]) < 10 * TOLERANCE else OTHER
+
+
+def _sums(values: tuple[float, ...], share: float) -> str:
+    whole, one, other = values
+    slack = TOLERANCE * max(abs(whole), abs(one), abs(other))
+    if abs(whole - (share * one + (1 - share) * other)) <= slack:
+        return MEAN
+    return SUM if abs(whole - (one + other)) <= slack else OTHER
+
+
+def _values(function: Any, output: Any, target: Tensor, cut: int, seed: int = 0) -> tuple[float, ...] | None:
+    """The function of all examples and of two parts; None if no outputs were found for which it is finite."""
+    count = len(target)
+    for varied in _varied(output, count, seed):
+        try:
+            values = tuple(metric_sum(placed(function, target.device), _rows(varied, count, rows), target[rows])
+                           / len(target[rows]) for rows in (slice(None), slice(cut), slice(cut, None)))  # fmt: skip
+        except Exception:  # such as that of outputs that are no probabilities any more
+            continue
+        if all(map(math.isfinite, values)):
+            return values
+    return None
+
+
+def _varied(output: Any, count: int, seed: int) -> Iterator[Any]:
+    """The outputs repeated for so many examples, later ones changed by more than earlier ones: by sums, which few
+    functions refuse; by factors, which leave probabilities and their logarithms what they are; and as they are."""
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.linspace(0.1, 1, count) ** 3
+
+    def changed(term: float, factor: float, part: Any) -> Any:
+        if not isinstance(part, Tensor) or not part.ndim:
+            return part
+        rows = part[torch.arange(count) % len(part)]
+        if not rows.is_floating_point():
+            return rows
+        noise = torch.rand(rows.shape, generator=generator).to(rows) * spread.view(-1, *[1] * (rows.ndim - 1)).to(rows)
+        return rows * (1 - factor * noise) + term * noise * (rows.abs().mean() + 1)
+
+    for term, factor in ((4.0, 0.0), (0.0, 0.5), (0.0, 0.0)):
+        yield tree_map(partial(changed, term, factor), output)
+
+
+def _rows(output: Any, count: int, rows: slice) -> Any:
+    return tree_map(lambda part: part[rows] if _has_rows(part, count) else part, output)
+
+
+def _has_rows(part: Any, count: int) -> bool:
+    return isinstance(part, Tensor) and part.ndim > 0 and len(part) == count

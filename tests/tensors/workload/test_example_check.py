@@ -1,0 +1,136 @@
+"""Losses and metrics of a user: means over the examples, or told apart on examples; evaluated as torch does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny import finished, tiny
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from pslab.errors import ConfigError
+from pslab.lab.runs.resolve import resolve
+from pslab.tensors.workload.example_check import check_objective, joined, relation
+
+DRAW = torch.Generator().manual_seed(3)
+SCORES, NUMBER = torch.randn(2, 5, generator=DRAW), torch.randn(2, 1, generator=DRAW)
+LABELS, TARGETS = torch.randint(5, (64,), generator=DRAW), torch.randn(64, 1, generator=DRAW)
+TRUTHS, IGNORED = (TARGETS > 0).float(), LABELS.where(torch.arange(64) % 7 > 0, -100)
+WEIGHTS = torch.arange(1.0, 6)
+
+
+def contrastive(output: Tensor, target: Tensor) -> Tensor:
+    unit = functional.normalize(output, dim=1)
+    return functional.cross_entropy(unit @ unit.T / 0.1, torch.arange(len(output)))
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).pow(2).mean()
+
+
+def rmse(output: Tensor, target: Tensor) -> Tensor:
+    return squared(output, target).sqrt()
+
+
+rmse.lower_is_better = True  # type: ignore[attr-defined]
+
+
+def noisy(output: Tensor, target: Tensor) -> Tensor:
+    return squared(output + torch.randn_like(output), target)
+
+
+RELATIONS: dict[str, tuple[str, Any, Any, Tensor]] = {
+    "cross entropy": ("mean", nn.CrossEntropyLoss(), SCORES, LABELS),
+    "smoothed": ("mean", nn.CrossEntropyLoss(label_smoothing=0.1), SCORES, LABELS),
+    "of probabilities": ("mean", nn.BCELoss(), NUMBER.sigmoid(), TRUTHS),
+    "weight of positives": ("mean", nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0])), NUMBER, TRUTHS),
+    "tuple": ("mean", lambda output, target: squared(output[0], target) + output[1].mean(), (NUMBER, SCORES), TARGETS),
+    "dictionary": ("mean", lambda output, target: squared(output["y"], target), {"y": NUMBER, "z": 3}, TARGETS),
+    "hits": ("mean", lambda output, target: output.argmax(1) == target, SCORES, LABELS),
+    "sum": ("sum", nn.MSELoss(reduction="sum"), NUMBER, TARGETS),
+    "divided sum": ("sum", lambda output, target: (output - target).abs().sum() / 64, NUMBER, TARGETS),
+    "column and row": ("broadcast", squared, NUMBER, TARGETS[:, 0]),
+    "row and column": ("broadcast", squared, NUMBER[:, 0], TARGETS),
+    "zeros and row": ("broadcast", squared, torch.zeros(2, 1), TARGETS[:, 0]),
+    "classes": ("weighted", nn.CrossEntropyLoss(weight=WEIGHTS), SCORES, LABELS),
+    "ignored labels": ("weighted", nn.CrossEntropyLoss(), SCORES, IGNORED),
+    "root": ("other", rmse, NUMBER, TARGETS),
+    "contrastive": ("other", contrastive, SCORES, LABELS),
+    "draws": ("unknown", noisy, NUMBER, TARGETS),
+    "raises": ("unknown", lambda output, target: output @ WEIGHTS, NUMBER, TARGETS),
+}
+
+
+@pytest.mark.parametrize("kind", RELATIONS)
+def test_how_a_function_relates_to_its_examples(kind: str):
+    wanted, function, output, target = RELATIONS[kind]
+    assert relation(function, output, target) == wanted
+
+
+@pytest.mark.parametrize(("kind", "problem"), [
+    ("sum", "is a sum over the examples: .* return their mean, as reduction='mean' does"),
+    ("column and row", r"broadcasts outputs \[2, 1\] of torch.float32 with targets \[2\] .*output.squeeze\(-1\)"),
+])  # fmt: skip
+def test_sums_and_broadcasts_are_refused(kind: str, problem: str):
+    _, loss, _, target = RELATIONS[kind]
+    with pytest.raises(ConfigError, match=problem) as caught:
+        check_objective(nn.Linear(3, 1), torch.ones(2, 3), target, 8, loss, None)
+    assert caught.value.field == "loss"
+
+
+def test_outputs_that_are_too_large_for_a_metric_that_is_no_mean_are_refused():
+    model, x = nn.Linear(3, 1), torch.ones(2, 3)
+    assert check_objective(model, x, TARGETS, 2**26, None, rmse).whole == (False, True)
+    assert check_objective(model, x, TARGETS, 2**27, None, squared).whole == (False, False)
+    with pytest.raises(ConfigError, match=r"rmse.*is no mean over the examples, .* 512 MiB, at most 256: test on"):
+        check_objective(model, x, TARGETS, 2**27, None, rmse)
+
+
+def test_outputs_of_batches_are_joined_by_their_rows():
+    one, other = {"y": SCORES, "z": (NUMBER, 3.0)}, {"y": -SCORES[:1], "z": (NUMBER[:1], 3.0)}
+    both = joined([one, other], [2, 1])
+    assert torch.equal(both["y"], torch.cat([SCORES, -SCORES[:1]]))
+    assert (both["z"][0].shape, both["z"][1]) == ((3, 1), 3.0)
+
+
+X, Y = torch.randn(1500, 4, generator=DRAW), torch.randint(3, (1500,), generator=DRAW).sort().values
+WEIGHTED = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 25.0]))
+FAR = torch.cat([torch.zeros(1000, 1), torch.full((500, 1), 10.0)])
+
+
+def stored() -> Any:
+    return X, FAR, X, FAR
+
+
+def streamed() -> Any:
+    dataset = TensorDataset(X, FAR)
+    return DataLoader(dataset), DataLoader(dataset)
+
+
+@pytest.mark.parametrize("data", [stored, streamed])
+def test_a_metric_is_computed_of_the_whole_test_set(data: Any):
+    found = finished(tiny(model=nn.Linear(4, 1), data=data, loss="mse", metric=rmse, pushes=4, learning_rate=0.01,
+                          engine="virtual", cluster="lab"))  # fmt: skip
+    weights = torch.from_numpy(found.weights.copy())
+    assert found.accuracy[-1][2] == pytest.approx(float(rmse(X @ weights[:4, None] + weights[4], FAR)), rel=1e-6)
+
+
+def test_a_weighted_loss_is_evaluated_as_torch_does_and_a_warning_says_what_workers_compute():
+    run = tiny(model=nn.Linear(4, 3), data=lambda: (X, Y, X, Y), loss=WEIGHTED, pushes=4, engine="virtual",
+               cluster="lab")  # fmt: skip
+    with pytest.warns(UserWarning, match="several workers compute another mean than one process, as in torch's DDP"):
+        experiment = resolve(run)
+    found = finished(experiment)
+    weights = torch.from_numpy(found.weights.copy())
+    assert found.accuracy[-1][3] == pytest.approx(float(WEIGHTED(X @ weights[:12].view(3, 4).T + weights[12:], Y)))
+
+
+def test_a_loss_that_depends_on_the_batch_is_said_to(recwarn: pytest.WarningsRecorder):
+    fields = {"model": nn.Linear(4, 3), "data": lambda: (X, Y, X, Y), "engine": "virtual", "cluster": "lab"}
+    resolve(tiny(loss=nn.CrossEntropyLoss(), **fields))
+    assert not [each for each in recwarn if "the loss" in str(each.message)]
+    resolve(tiny(loss=contrastive, **fields))
+    assert "the loss is no mean over the examples of a batch" in str(recwarn.pop(UserWarning).message)
