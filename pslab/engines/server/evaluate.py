@@ -19,7 +19,7 @@ from pslab.tensors.workload.data import batch
 from pslab.tensors.workload.example_check import joined
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
-from pslab.tensors.workload.reading import slices
+from pslab.tensors.workload.reading import Rows, slices
 from pslab.tensors.workload.running_statistics import Estimate, calibration
 from pslab.tensors.workload.straight import install
 
@@ -80,10 +80,14 @@ class Evaluator:
         return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)
 
     def _calibration(self) -> Iterator[torch.Tensor]:
-        x = self._dataset.train_x
-        chosen = torch.from_numpy(calibration(self._job.run.seed, len(x)))
-        for begin in range(0, len(chosen), CALIBRATION_BATCH):
-            yield self._batch(x[chosen[begin : begin + CALIBRATION_BATCH]])
+        return map(self._batch, calibration_batches(self._dataset.train_x, self._job.run.seed))
+
+
+def calibration_batches(x: Rows, seed: int) -> Iterator[torch.Tensor]:
+    """The inputs from which a run's evaluations estimate running statistics."""
+    chosen = torch.from_numpy(calibration(seed, len(x)))
+    for begin in range(0, len(chosen), CALIBRATION_BATCH):
+        yield x[chosen[begin : begin + CALIBRATION_BATCH]]
 
 
 class Evaluating:

@@ -105,6 +105,20 @@ class Result:
         found: Result = import_module("pslab.lab.runs.replayed").retimed(self, cluster)  # with engines
         return found
 
+    def model(self) -> Any:
+        """The trained model (an nn.Module, in evaluation mode, with its frozen weights, and running statistics for the
+        final weights), of a run with keep_weights=True.
+
+        Raises:
+            RecordError: the weights were not kept.
+            ConfigError: the model or the data of the run cannot be made here.
+        """
+        return import_module("pslab.lab.runs.resolve").trained_model(self.run, self.weights)  # with engines
+
+    def state_dict(self) -> dict[str, Any]:
+        """The trained model's parameters and buffers by name, for torch.save and load_state_dict; see `model`."""
+        return dict(self.model().state_dict())
+
     def __repr__(self) -> str:
         return f"<Result {self.digest}: {self.ended}; {textwrap.shorten(repr(self.run), 200, placeholder=' ...')}>"
 
@@ -144,7 +158,8 @@ class Result:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """The final weights, flat.
+        """The final weights, flat: all trainable parameters in the order of `model.parameters()`, as
+        torch.nn.utils.parameters_to_vector has them; frozen ones and buffers are in `model()` alone.
 
         Raises:
             RecordError: they were not kept.

@@ -21,6 +21,7 @@ from pslab.config.run import FIELDS, Run
 from pslab.config.table import find
 from pslab.engines.experiment.compatibility import check_credit, check_factored, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.server.evaluate import calibration_batches
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
 from pslab.policies.partition import evenly, in_parts
@@ -32,13 +33,14 @@ from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
 from pslab.tensors.products import check_products
+from pslab.tensors.random_streams import restored_globals, seed_globals
 from pslab.tensors.sparse import SparseInputs, on_keys
 from pslab.tensors.update.inner import InnerOptimizer, resolve_inner
 from pslab.tensors.update.methods import TRAINING
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.store import Part, joined
 from pslab.tensors.workload import layer_costs
-from pslab.tensors.workload.data import Dataset, data_root, resolve_data, rounds
+from pslab.tensors.workload.data import Dataset, batch, data_root, resolve_data, rounds
 from pslab.tensors.workload.example_check import EXAMPLES, Objective, check_objective
 from pslab.tensors.workload.gpt import GPT
 from pslab.tensors.workload.keyspace import Keyspace
@@ -53,7 +55,7 @@ from pslab.tensors.workload.models import (
 )
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import Loss, Metric, resolve_loss, resolve_metric, targets
-from pslab.tensors.workload.running_statistics import Running, running_of
+from pslab.tensors.workload.running_statistics import Estimate, Running, running_of
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
 TRIALS = 8  # of a model of which the first one does not reach all parameters
@@ -141,6 +143,30 @@ def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | 
     outer = sync.outer if run.optimizer == FIELDS["optimizer"].default else run.optimizer
     rate = sync.outer_learning_rate if run.outer_learning_rate is None else run.outer_learning_rate
     return at_server(outer), resolve_inner(run.inner or sync.inner, sync.fresh), rate
+
+
+def trained_model(run: Run, weights: np.ndarray) -> nn.Module:
+    """The model of a run with these weights, flat, as an evaluation has it: what is frozen as it began, running
+    statistics estimated anew.
+
+    Raises:
+        ConfigError: the model or the data cannot be made, as `resolve` says; the weights are of another model.
+    """
+    dataset = _dataset(run)
+    made, sample = _model(run, dataset)
+    module, keyspace = copied(made), Keyspace.of(made)  # a factory may return the user's own object
+    if len(weights) != keyspace.size:
+        problem = f"has {keyspace.size:,} trainable weights, and the record {len(weights):,}: it was changed since"
+        raise ConfigError("model", run.model, problem)
+    keyspace.bind(module, torch.from_numpy(weights.copy()))
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clone()  # no view of all of them
+    running = running_of(made, sample)
+    with restored_globals():
+        seed_globals(run.seed, "evaluate")
+        Estimate(module, running).renew(lambda: (batch(x, keyspace.dtype, dataset.mean, dataset.std)
+                                                 for x in calibration_batches(dataset.train_x, run.seed)))  # fmt: skip
+    return module.eval()
 
 
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
