@@ -58,6 +58,7 @@ from pslab.tensors.workload.objective import Loss, Metric, resolve_loss, resolve
 from pslab.tensors.workload.running_statistics import Estimate, Running, running_of
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
+LARGE = 2**24  # weights: a model of more is not made, nor tried, where only time is modelled
 TRIALS = 8  # of a model of which the first one does not reach all parameters
 POLICIES = ("sync", "prune", "quantize", "rate", "ranges", "order", "schedule")
 
@@ -172,14 +173,19 @@ def trained_model(run: Run, weights: np.ndarray) -> nn.Module:
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     """The model, and two samples of its input."""
     dtype, model = getattr(torch, run.dtype), fitted(run.model, math.prod(dataset.train_x.shape[1:]))
-    name = model if isinstance(model, str) else ""
-    sized = _without_memory(name, dtype, sources.edits()) if name else None
-    if sized is not None:
-        if run.engine == "timing" and name.startswith("torchvision:"):
+    name, timing = model if isinstance(model, str) else "", run.engine == "timing"
+    sized = None
+    if name or timing:
+        sized = (_without_memory if name else _without_memory.__wrapped__)(model, dtype, sources.edits())
+    if timing and sized is not None:  # it holds no tensors
+        if name.startswith("torchvision:"):
             return sized, torch.empty(IMAGE, dtype=dtype, device="meta")
+        if _size(sized) > LARGE:
+            return sized, _inputs(dataset, slice(2), dtype).to("meta")
+    elif sized is not None:
         check_memory(run, _size(sized))  # before they are made
     module = in_dtype(build_model(model, run.seed), dtype)
-    if sized is None:
+    if sized is None and not timing:
         check_memory(run, _size(module))
     return module, _inputs(dataset, slice(2), dtype)
 
@@ -250,7 +256,7 @@ def _flat(module: nn.Module, keyspace: Keyspace) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def _without_memory(model: str, dtype: torch.dtype, edits: int) -> nn.Module | None:
+def _without_memory(model: object, dtype: torch.dtype, edits: int) -> nn.Module | None:
     """A model whose layers' sizes and operations are known, and whose weights are never made; None if it needs them."""
     try:
         with WeightsOnMeta():

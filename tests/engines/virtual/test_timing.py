@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tiny import finished, tiny
+from torch import nn
 
 from pslab.config.cluster import MEASURED, PRESETS, Cluster
 from pslab.config.run import Run
@@ -17,6 +19,7 @@ from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import RecordedSizes, Sizes, job_without_tensors
 from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
+from pslab.lab.runs import machine
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Reply, Step
@@ -100,6 +103,29 @@ def test_a_large_model_needs_no_tensors():
     assert experiment.keyspace.size == 138_357_544
     assert experiment.weights.device.type == "meta"
     assert len(experiment.parts) == len(experiment.layer_shares) == 16
+
+
+class Wide(nn.Module):
+    """165 million weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(784, 12_000), nn.Linear(12_000, 12_000)
+        self.output = nn.Linear(12_000, 1_000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.output(self.last(self.first(x.flatten(1)).relu()).relu())
+        return output
+
+
+def test_a_large_model_of_ones_own_is_timed_without_its_weights(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: 2**20)
+    experiment = resolve(Run(model=Wide, engine="timing", ranges="layers", cluster="lab", pushes=16))
+    assert experiment.weights.is_meta
+    assert (experiment.keyspace.size, len(experiment.layer_shares)) == (165_433_000, 3)
+    assert finished(experiment).facts["pushes"] == 16
+    with pytest.raises(ConfigError, match="GiB are free here: use a smaller model"):  # where weights are made
+        resolve(Run(model="mlp:12000", engine="virtual", cluster="lab"))
 
 
 def test_a_presets_costs_are_those_of_the_runs_own_weights():
