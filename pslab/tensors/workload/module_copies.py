@@ -41,6 +41,11 @@ def check_carried(module: nn.Module) -> None:
     if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
         problem = "torch has hooks for all modules of this process (register_module_forward_hook, ...), which workers' "
         raise ConfigError("model", type(module).__name__, f"{problem}processes lack: register hooks on the model")
+    known = {id(each) for part in module.modules() for each in part._parameters.values() if each is not None
+             and each.requires_grad}  # fmt: skip
+    if known != {id(each) for each in module.parameters() if each.requires_grad}:
+        problem = "its parameters() gives others than its modules have, which a run trains: freeze those to be left"
+        raise ConfigError("model", type(module).__name__, f"{problem} (requires_grad_(False))")
     for problem in problems:
         raise ConfigError("model", type(module).__name__, problem)
 

@@ -48,10 +48,21 @@ def normed() -> nn.Module:
         return nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 2)))
 
 
+class Head(nn.Sequential):
+    """Names some of its parameters alone."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 2), nn.Linear(2, 2))
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return self[1].parameters()
+
+
 LOST = {
     "hook": (lambda: hooked("register_hook"), "parameter bias has a hook .halved., which is lost .* hook in forward"),
     "hook after accumulation": (lambda: hooked("register_post_accumulate_grad_hook"), "parameter bias has a hook"),
     "class": (of_class, "parameter weight is of the class Marked"),
+    "other parameters": (Head, r"its parameters\(\) gives others than its modules have"),
     "averaged": (lambda: AveragedModel(nn.Linear(4, 2)), "update_parameters .*: give the model that it averages"),
     "parametrized": (lambda: parametrizations.weight_norm(nn.Linear(4, 2)), "is parametrized, .*compute the weight in"),
     "pruned": (lambda: prune.l1_unstructured(nn.Linear(4, 2), "weight", 0.5), "it keeps weight, .*call prune.remove"),
