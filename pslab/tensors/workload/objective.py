@@ -199,4 +199,6 @@ def _called(field: str, function: Any, output: Any, target: Tensor, name: str) -
     except Exception as error:
         given = f"outputs {described(output)} and targets {described(target)}"
         why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        if "require grad" in why and not torch.is_grad_enabled():
+            why += ": an evaluation has no gradients: leave out there what needs them (if output.requires_grad: ...)"
         raise ConfigError(field, name, f"cannot be computed of {given}: {why.strip()}") from error

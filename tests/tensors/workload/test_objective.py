@@ -123,6 +123,11 @@ def broadcast(output: Tensor, target: Tensor) -> Tensor:
     return functional.mse_loss(output, target[:, 0])
 
 
+def steep(output: Tensor, target: Tensor) -> Tensor:
+    loss = mse(output, target)
+    return loss + torch.autograd.grad(loss, output, create_graph=True)[0].square().mean()
+
+
 BAD = {
     "no scalar": ("loss", lambda output, target: (output - target) ** 2, r"returned \[2, 2\] of torch.float32"),
     "number": ("loss", lambda output, target: 1.0, "returned float: must return one"),
@@ -131,6 +136,7 @@ BAD = {
     "of no weight": ("loss", lambda output, target: torch.zeros((), requires_grad=True) * 2, "gradient with respect"),
     "broadcast": ("loss", broadcast, "Using a target size"),
     "raises": ("loss", lambda output, target: output @ X, "cannot be computed of outputs .* targets .*RuntimeError"),
+    "steep": ("loss", steep, "an evaluation has no gradients: leave out there what needs them"),
     "named": ("loss", cross_entropy, "cross_entropy needs scores"),
     "metric raises": ("metric", lambda output, target: output[5], "cannot be computed of outputs .*IndexError"),
     "metric of text": ("metric", lambda output, target: "good", "returned str: must return a value for each of the 2"),
