@@ -87,7 +87,8 @@ def _go_on(experiment: Experiment, on_progress: OnProgress) -> Outcome | None:
         say(f"goes on with the evaluation, after {len(facts['evaluated'])} of {len(facts['snapshots'])} snapshots")
         resumed = [*facts["facts"].get("resumed", ()), {"pushes": pushes, "made": facts["made"]}]
         accuracy, phases, rows, arrivals, weights, *others = graph.arrays
-        outcome = Outcome(accuracy, phases, rows, arrivals, weights, {**facts["facts"], "resumed": resumed})
+        known = {**facts["facts"], "resumed": resumed}
+        outcome = Outcome(accuracy, phases, rows, arrivals, weights, known, metrics=experiment.metrics)
         left = dict(zip(facts["left"], others, strict=True))
         snapshots, evaluated = ({index: tuple(row) for index, row in facts[of]} for of in ("snapshots", "evaluated"))
         count = max(1, min(os.cpu_count() or 1, len(left)))

@@ -63,6 +63,7 @@ class Setup:
     loss: Loss = cross_entropy
     metric: Metric | None = accuracy  #: None stands for the mean loss
     whole: tuple[bool, bool] = (False, False)  #: whether loss and metric are computed of the whole test set at once
+    metrics: tuple[str, ...] = ()  #: the names of a metric's values but the first
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute
@@ -259,7 +260,7 @@ class Trained(NamedTuple):
     """The snapshots of a run whose training is over."""
 
     snapshots: Mapping[int, tuple[int, float]]  #: by number: pushes, seconds
-    evaluated: Mapping[int, tuple[float, float]]  #: of some: accuracy, loss
+    evaluated: Mapping[int, tuple[float, ...]]  #: of some: accuracy, loss, other metrics
     left: Mapping[int, np.ndarray]  #: of the others their weights
 
 
@@ -267,13 +268,14 @@ class Trained(NamedTuple):
 class Outcome:
     """One run that has ended. Tables are float64 [rows, columns]; seconds count from its start."""
 
-    accuracy: np.ndarray  #: pushes, seconds, accuracy, loss
+    accuracy: np.ndarray  #: pushes, seconds, accuracy, loss, other metrics
     phases: np.ndarray  #: see pslab.engines.worker.phases.PHASE_COLUMNS
     pushes: np.ndarray  #: see pslab.engines.server.ledger.PUSH_COLUMNS
     arrivals: np.ndarray  #: see pslab.engines.server.ledger.ARRIVAL_COLUMNS
     weights: np.ndarray  #: the final ones, flat
     facts: dict[str, Any] = field(default_factory=dict)
     trained: Trained | None = None  #: of one that was interrupted while it was evaluated
+    metrics: tuple[str, ...] = ()  #: the names of the other metrics
 
 
 class Interrupted(KeyboardInterrupt):

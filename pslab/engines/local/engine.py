@@ -434,7 +434,7 @@ class _LocalRun(Coordinator):
         self.copied = Counter({index: parts for index, parts in self.copied.items() if index < count})
 
     def _stop_at_target(self) -> None:
-        reached = self.run.reaches_target(accuracy for _, (accuracy, _) in sorted(self.evaluated.items()))
+        reached = self.run.reaches_target(accuracy for _, (accuracy, *_) in sorted(self.evaluated.items()))
         if reached and "outcome" not in self.facts:
             self.pool.order(SERVER, "stop")
             self.reached = True
@@ -502,4 +502,4 @@ class _LocalRun(Coordinator):
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
         tables = self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights()
-        return Outcome(*tables, facts, self.left())
+        return Outcome(*tables, facts, self.left(), self.experiment.metrics)

@@ -33,7 +33,7 @@ class Coordinator:
     def __init__(self, pool: Pool, experiment: Experiment, on_progress: OnProgress) -> None:
         self.pool, self.experiment, self.on_progress, self.run = pool, experiment, on_progress, experiment.run
         self.snapshots: dict[int, tuple[int, float]] = {}  # index -> pushes, seconds
-        self.evaluated: dict[int, tuple[float, float]] = {}  # index -> accuracy, loss
+        self.evaluated: dict[int, tuple[float, ...]] = {}  # index -> accuracy, loss, other metrics
         self.busy: dict[int, int] = {}  # process -> the snapshot that it evaluates
         self.trained = False  # only evaluations are left
         pool.watch = Watch(self.run.lease_s)
@@ -90,7 +90,7 @@ class Coordinator:
         elif report.kind == "evaluated":
             if self.busy.pop(number, None) != body["index"]:
                 return  # the run has gone back behind that snapshot
-            self.evaluated[body["index"]] = (body["accuracy"], body["loss"])
+            self.evaluated[body["index"]] = (body["accuracy"], body["loss"], *body["others"])
             size_bytes = self.layout.snapshot_bytes
             self.pool.snapshots.give_back(body["index"] * size_bytes, size_bytes)
             pushes, seconds = self.snapshots[body["index"]]
@@ -188,6 +188,6 @@ class Coordinator:
         return Trained(dict(self.snapshots), dict(self.evaluated), held)
 
     def accuracy(self) -> np.ndarray:
-        """The rows of the evaluated snapshots: pushes, seconds, accuracy, loss."""
+        """The rows of the evaluated snapshots: pushes, seconds, accuracy, loss, other metrics."""
         rows = [(*self.snapshots[i], *self.evaluated[i]) for i in sorted(self.evaluated)]
-        return np.array(rows, dtype=np.float64).reshape(-1, 4)
+        return np.array(rows, dtype=np.float64).reshape(-1, 4 + len(self.experiment.metrics))

@@ -18,7 +18,7 @@ from pslab.tensors.sparse import on_keys
 from pslab.tensors.workload.data import batch
 from pslab.tensors.workload.example_check import joined
 from pslab.tensors.workload.module_copies import copied
-from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
+from pslab.tensors.workload.objective import loss_sum, metric_sums, placed, targets
 from pslab.tensors.workload.reading import Rows, slices
 from pslab.tensors.workload.running_statistics import Estimate, calibration
 from pslab.tensors.workload.straight import install
@@ -49,26 +49,29 @@ class Evaluator:
         self._estimate = Estimate(self._module, job.running)
 
     @torch.no_grad()
-    def snapshot(self, index: int, snapshots: Arena) -> tuple[float, float]:
-        """(metric, mean loss) of a snapshot of the weights on the whole test set."""
+    def snapshot(self, index: int, snapshots: Arena) -> tuple[float, ...]:
+        """(metric, mean loss, other metrics) of a snapshot of the weights on the whole test set."""
         held = self._job.layout.snapshot_in(snapshots, index)
         self._weights.copy_(self._job.in_order(held))  # a model may change its own
         # the same draws at each snapshot, in whatever process
         seed_globals(self._job.run.seed, "evaluate")
         self._estimate.renew(self._calibration)
-        good, loss, count, whole_loss, whole_metric = 0.0, 0.0, len(self._dataset.test_y), *self._job.whole
+        loss, count, (whole_loss, whole_metric) = 0.0, len(self._dataset.test_y), self._job.whole
+        sums, metric = [0.0] * (1 + len(self._job.metrics)), self._metric
         outputs, wanted = list[Any](), list[torch.Tensor]()  # of the test set, where one of both is computed of all
         for inputs, target in self._read() if self._kept is None else self._kept:
             output = self._module(inputs)
             if whole_loss or whole_metric:
                 outputs, wanted = [*outputs, output], [*wanted, target]
-            good += 0.0 if self._metric is None or whole_metric else metric_sum(self._metric, output, target)
+            if metric is not None and not whole_metric:
+                sums = [*map(sum, zip(sums, metric_sums(metric, output, target), strict=True))]
             loss += 0.0 if whole_loss else loss_sum(self._loss, output, target)
         if outputs:
             output, target = joined(outputs, [len(each) for each in wanted]), torch.cat(wanted)
-            good += metric_sum(self._metric, output, target) if self._metric is not None and whole_metric else 0.0
+            sums = metric_sums(metric, output, target) if metric is not None and whole_metric else sums
             loss += loss_sum(self._loss, output, target) if whole_loss else 0.0
-        return (loss if self._metric is None else good) / count, loss / count
+        good, *others = (each / count for each in (sums if metric is not None else [loss]))
+        return (good, loss / count, *others)
 
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and targets of the test set, as the model and the loss take them."""
@@ -109,5 +112,6 @@ class Evaluating:
         if self._evaluator is None:
             # side by side, as workers are: each process on one of several devices
             self._evaluator = Evaluator(self.job, self.context.data, DEVICES[device].of(max(0, self.context.number)))
-        accuracy, loss = self._evaluator.snapshot(index, self.context.snapshots)
-        report(self.context.parent, "evaluated", {"index": index, "accuracy": accuracy, "loss": loss})
+        accuracy, loss, *others = self._evaluator.snapshot(index, self.context.snapshots)
+        body = {"index": index, "accuracy": accuracy, "loss": loss, "others": others}
+        report(self.context.parent, "evaluated", body)

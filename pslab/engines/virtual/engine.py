@@ -137,7 +137,7 @@ class VirtualRun(Coordinator):
         """A snapshot is evaluated at its instant, so where a run stops does not depend on the machine."""
         if self.run.target_accuracy is not None and self.simulator is not None and self.unevaluated:
             self.evaluate(self.hosts.numbers)
-            if self.run.reaches_target(accuracy for _, (accuracy, _) in sorted(self.evaluated.items())):
+            if self.run.reaches_target(accuracy for _, (accuracy, *_) in sorted(self.evaluated.items())):
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
     def _wind_up(self) -> Outcome | None:
@@ -166,4 +166,4 @@ class VirtualRun(Coordinator):
         facts = {**simulator.facts(self.preparation_s, self.turning_s, wall_s), **self.keeper.facts()}
         arrivals = simulator.driver.accounts.ledger.arrivals
         tables = self.accuracy(), simulator.phases(), pushes, arrivals, self.final_weights()
-        return Outcome(*tables, facts, self.left())
+        return Outcome(*tables, facts, self.left(), self.experiment.metrics)

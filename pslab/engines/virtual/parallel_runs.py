@@ -254,8 +254,9 @@ def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
     tables["weights"] = tables["weights"].ravel().astype(dtype)
     trained = None
     if TRAINED in found:
-        snapshots, evaluated = ({index: (first, second) for index, first, second in found[TRAINED].body[name]}
+        snapshots, evaluated = ({index: tuple(row) for index, *row in found[TRAINED].body[name]}
                                 for name in ("snapshots", "evaluated"))  # fmt: skip
         left = zip(found[TRAINED].body["left"], found[TRAINED].table.astype(dtype), strict=True)
         trained = Trained(snapshots, evaluated, dict(left))
-    return Outcome(**tables, facts=found["facts" if "facts" in found else LEFT].body, trained=trained)
+    facts = found["facts" if "facts" in found else LEFT].body
+    return Outcome(**tables, facts=facts, trained=trained, metrics=experiment.metrics)

@@ -247,7 +247,7 @@ def _other_evaluations(result: Result, outcome: Outcome) -> list[str]:
     import pandas as pd
 
     columns, (begin, end) = ["pushes", "accuracy", "loss"], (0, result.manifest["pushes"])
-    mine = _ordered(pd.DataFrame(outcome.accuracy, columns=["pushes", "seconds", "accuracy", "loss"])[columns])
+    mine = _ordered(pd.DataFrame(outcome.accuracy[:, :4], columns=["pushes", "seconds", "accuracy", "loss"])[columns])
     theirs = _ordered(result.accuracy[columns])
     if result.run.evaluation_period is None or len(mine) < 3:
         theirs, mine = theirs[theirs.pushes.isin(mine.pushes)], mine[mine.pushes.isin(theirs.pushes)]

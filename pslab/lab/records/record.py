@@ -2,7 +2,7 @@
 
     results/runs/<digest>/
         manifest.json   what ran, how it ended, whether the emulation was kept; written last
-        accuracy.csv    pushes, iteration, seconds, accuracy (or what else the run's metric is), loss
+        accuracy.csv    pushes, iteration, seconds, accuracy (or what else the run's metric is), loss, other metrics
         phases.csv      worker, iteration, phase, begin_s, end_s, waits_for, range (-1: all of them)
         pushes.csv      one row per applied push: versions, staleness, loss, density, bytes each way
         arrivals.csv    what the server was handed, in order: pushes, pulls, workers that leave and join
@@ -131,7 +131,8 @@ class Result:
 
     @cached_property
     def accuracy(self) -> pd.DataFrame:
-        """Test accuracy (0 to 1; or the metric) and loss against pushes, iterations (pushes / workers) and seconds."""
+        """Test accuracy (0 to 1; or the metric), loss and the metric's other values, by name, against pushes,
+        iterations (pushes / workers) and seconds."""
         return self._table("accuracy")
 
     @cached_property

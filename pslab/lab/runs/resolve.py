@@ -94,13 +94,14 @@ def resolve(run: Run) -> Experiment:
     recorded, unreached, objective = None, tuple[str, ...](), Objective()
     if not sample.is_meta:
         y = targets(dataset.train_y[:2], dtype)
+        named = metric if find("metric", run.metric) is not None else None  # a user's is tried on more examples
         unreached = _once(run, f"check {run.pull == 'keys'}",
-                          lambda: check_model(*tried, y, loss, metric, dataset.classes))  # fmt: skip
+                          lambda: check_model(*tried, y, loss, named, dataset.classes))  # fmt: skip
         objective = _once(run, "objective", lambda: _objective(run, dataset, *tried, loss, metric))
         if remark := objective.remark(run.workers):
             warnings.warn(remark, stacklevel=3)
     if unreached:
-        unreached = _once(run, "unreached", lambda: _unreached(unreached, module, dataset, loss, metric))
+        unreached = _once(run, "unreached", lambda: _unreached(unreached, module, dataset, loss))
     if unreached:
         module, recorded = _without(unreached, module, keyspace)
         keyspace = Keyspace.of(module)
@@ -117,8 +118,8 @@ def resolve(run: Run) -> Experiment:
         cluster = resolve_cluster(run.cluster, keyspace.size)
     experiment = Experiment(
         run=run, optimizer=optimizer, downlink=downlink, inner=inner, outer_learning_rate=outer_learning_rate,
-        cluster=cluster, dataset=dataset, loss=loss, metric=metric, whole=objective.whole, shell=shell,
-        keyspace=keyspace, weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
+        cluster=cluster, dataset=dataset, loss=loss, metric=metric, whole=objective.whole, metrics=objective.others,
+        shell=shell, keyspace=keyspace, weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         running=running, unreached=unreached, recorded=recorded, device=DEVICES[run.device], products=library,
         assignment=assignment, trains=run.engine != "timing", **policies,
@@ -205,7 +206,7 @@ def _objective(
         return Objective()
     y = dataset.train_y
     count = min(EXAMPLES, len(y))
-    rows: Any = slice(count // 4)  # those of a stream have to be read
+    rows: Any = slice(count // 16)  # those of a stream have to be read
     if isinstance(y, torch.Tensor):
         rows = (y.argsort() if y.ndim == 1 else torch.arange(len(y)))[torch.linspace(0, len(y) - 1, count).long()]
         rows = rows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
@@ -214,7 +215,7 @@ def _objective(
 
 
 def _unreached(
-    names: tuple[str, ...], module: nn.Module, dataset: Dataset, loss: Loss, metric: Metric | None
+    names: tuple[str, ...], module: nn.Module, dataset: Dataset, loss: Loss
 ) -> tuple[str, ...]:
     """Those of these parameters that get no gradient on other examples and draws, either."""
     count = len(dataset.train_y)
@@ -222,7 +223,7 @@ def _unreached(
     for trial in range(1, TRIALS):
         rows = slice(begin := min(count * trial // TRIALS, max(count - 2, 0)), begin + 2)
         y = targets(dataset.train_y[rows], dtype)
-        missed = check_model(module, _inputs(dataset, rows, dtype), y, loss, metric, dataset.classes, seed=trial)
+        missed = check_model(module, _inputs(dataset, rows, dtype), y, loss, None, dataset.classes, seed=trial)
         names = tuple(name for name in names if name in missed)
     return names
 

@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_map
 from pslab.errors import ConfigError
 from pslab.tensors.workload.models import temporary_seed
 from pslab.tensors.workload.module_copies import copied
-from pslab.tensors.workload.objective import Loss, Metric, called, described, metric_sum, placed
+from pslab.tensors.workload.objective import Loss, Metric, called, described, metric_sums, parts_of, placed, try_metric
 
 SHARES = (0.25, 0.625)  # of the examples that are in the first of two parts
-EXAMPLES = 64  # targets on which a function is tried
+EXAMPLES = 256  # targets on which a function is tried
 WHOLE_BYTES = 2**28  # outputs of a test set, up to which a metric is computed of all of them at once
 TOLERANCE = 1e-4  # of what is compared, float32 rounded
 MEAN, SUM, BROADCAST, WEIGHTED, OTHER, UNKNOWN = "mean", "sum", "broadcast", "weighted", "other", "unknown"
@@ -55,6 +55,7 @@ class Objective(NamedTuple):
 
     kind: str = MEAN
     whole: tuple[bool, bool] = (False, False)
+    others: tuple[str, ...] = ()  #: the names of a metric's values but the first
 
     def remark(self, workers: int) -> str:
         """What a user has to know of the loss, in a sentence."""
@@ -77,7 +78,8 @@ def check_objective(
         tested: the number of test examples.
 
     Raises:
-        ConfigError: the loss is a sum, or broadcasts; the metric needs more outputs at once than fit.
+        ConfigError: the loss is a sum, or broadcasts; the metric cannot be computed, or needs more outputs at
+            once than fit.
     """
     output = outputs_of(module, x)
     size_bytes = whole_bytes(output, len(x), tested)
@@ -90,12 +92,19 @@ def check_objective(
         shapes = f"outputs {described(output)} with targets {described(target[: len(output)])}"
         problem = f"broadcasts {shapes}, each example with every other: give both one shape, as by output.squeeze(-1)"
         raise ConfigError("loss", called(loss), problem)
+    repeated = [*_varied(output, len(target), 0)][-1]
+    others = () if metric is None else try_metric(placed(metric, x.device), repeated, target, called(metric))
     fits = size_bytes <= WHOLE_BYTES
-    if metric is not None and not fits and relation(metric, output, target) != MEAN:
+    parts = () if metric is None or fits else [partial(_part, metric, number) for number in range(1 + len(others))]
+    if any(relation(part, output, target) != MEAN for part in parts):
         problem = (f"is no mean over the examples, so it needs the outputs of the whole test set, {size_bytes >> 20:,} "
                    f"MiB, at most {WHOLE_BYTES >> 20}: test on fewer examples, or return one value each")  # fmt: skip
         raise ConfigError("metric", called(metric), problem)
-    return Objective(kind, (fits and kind == WEIGHTED, fits and metric is not None))
+    return Objective(kind, (fits and kind == WEIGHTED, fits and metric is not None), others)
+
+
+def _part(metric: Metric, number: int, output: Any, target: Tensor) -> Any:
+    return [*parts_of(metric(output, target)).values()][number]
 
 
 def relation(function: Any, output: Any, target: Tensor) -> str:
@@ -141,7 +150,7 @@ def _values(function: Any, output: Any, target: Tensor, cut: int, seed: int = 0)
     count = len(target)
     for varied in _varied(output, count, seed):
         try:
-            values = tuple(metric_sum(placed(function, target.device), _rows(varied, count, rows), target[rows])
+            values = tuple(metric_sums(placed(function, target.device), _rows(varied, count, rows), target[rows])[0]
                            / len(target[rows]) for rows in (slice(None), slice(cut), slice(cut, None)))  # fmt: skip
         except Exception:  # such as that of outputs that are no probabilities any more
             continue

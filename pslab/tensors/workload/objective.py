@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from pslab.tensors.workload.torchvision_ops import import_named
 
 Loss = Callable[[Any, Tensor], Tensor]
 Metric = Callable[[Any, Tensor], Any]
+COLUMNS = ("pushes", "iteration", "seconds", "accuracy", "loss")  # of each evaluation in a record
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -154,10 +155,15 @@ def loss_sum(loss: Loss, output: Any, target: Tensor) -> float:
     return float(loss(output, target)) * len(target)
 
 
-def metric_sum(metric: Metric, output: Any, target: Tensor) -> float:
-    """The mean of a metric over a batch times its examples."""
-    values = torch.as_tensor(metric(output, target)).double()
-    return float(values.sum()) * (len(target) / values.numel())
+def parts_of(value: Any) -> dict[str, Any]:
+    """What a metric returned, by name; a single value by the name ""."""
+    return dict(value) if isinstance(value, Mapping) else {"": value}
+
+
+def metric_sums(metric: Metric, output: Any, target: Tensor) -> list[float]:
+    """Of each part of a metric its mean over a batch times the batch's examples."""
+    each = [torch.as_tensor(value).double() for value in parts_of(metric(output, target)).values()]
+    return [float(values.sum()) * (len(target) / values.numel()) for values in each]
 
 
 def try_loss(loss: Loss, output: Any, target: Tensor, name: str) -> Tensor:
@@ -173,22 +179,28 @@ def try_loss(loss: Loss, output: Any, target: Tensor, name: str) -> Tensor:
     return value
 
 
-def try_metric(metric: Metric | None, output: Any, target: Tensor, name: str) -> None:
-    """Refuse a metric that raises, or returns neither a number nor one for each example.
+def try_metric(metric: Metric | None, output: Any, target: Tensor, name: str) -> tuple[str, ...]:
+    """The names of a metric's values but the first; refuse one that raises, or returns neither a number nor one for
+    each example.
 
     Raises:
         ConfigError: it does.
     """
     if metric is None:
-        return
-    value = _called("metric", metric, output, target, name)
-    try:
-        numbers = torch.as_tensor(value)  # NumPy's, too
-    except (TypeError, ValueError, RuntimeError):
-        numbers = torch.empty(0)
-    if numbers.is_complex() or not numbers.numel() or (numbers.ndim and len(numbers) != len(target)):
-        wanted = f"a value for each of the {len(target)} examples, or their mean"
-        raise ConfigError("metric", name, f"returned {described(value)}: must return {wanted}")
+        return ()
+    parts = parts_of(_called("metric", metric, output, target, name))
+    first, *others = parts or {"": ()}
+    for value in parts.values() or [()]:
+        try:
+            numbers = torch.as_tensor(value)  # NumPy's, too
+        except (TypeError, ValueError, RuntimeError):
+            numbers = torch.empty(0)
+        if numbers.is_complex() or not numbers.numel() or (numbers.ndim and len(numbers) != len(target)):
+            wanted = f"a value for each of the {len(target)} examples, or their mean"
+            raise ConfigError("metric", name, f"returned {described(value)}: must return {wanted}")
+    if wrong := [each for each in parts if not isinstance(each, str) or (each in COLUMNS and each != first)]:
+        raise ConfigError("metric", name, f"names a value {wrong[0]!r}: a record's table has such a column")
+    return tuple(others)
 
 
 def _called(field: str, function: Any, output: Any, target: Tensor, name: str) -> Any:

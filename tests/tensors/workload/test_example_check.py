@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import sweep
 from pslab.tensors.workload.example_check import check_objective, joined, relation
 
 DRAW = torch.Generator().manual_seed(3)
@@ -118,11 +120,39 @@ def test_a_metric_is_computed_of_the_whole_test_set(data: Any):
     assert found.accuracy[-1][2] == pytest.approx(float(rmse(X @ weights[:4, None] + weights[4], FAR)), rel=1e-6)
 
 
+def several(output: Tensor, target: Tensor) -> dict[str, Any]:
+    return {"error": rmse(output, target), "worst": (output - target).abs().amax(1), "bias": (output - target).mean()}
+
+
+several.lower_is_better = True  # type: ignore[attr-defined]
+
+
+def test_a_metric_may_return_several_values_of_which_goals_go_by_the_first(tmp_path: Path):
+    one = tiny(model=nn.Linear(4, 1), data=stored, loss="mse", metric=several, pushes=4, learning_rate=0.01,
+               engine="virtual", cluster="lab", target_accuracy=100.0)  # fmt: skip
+    result, other = sweep([one, one.but(seed=1)], results=tmp_path)
+    assert [*other.accuracy] == [*result.accuracy]
+    assert result.manifest["outcome"] == "target"
+    wanted, last = several(result.model()(X).detach(), FAR), result.accuracy.iloc[-1]
+    assert (result.final, result.run.reaches_target([last.accuracy])) == (last.accuracy, True)
+    assert (last.accuracy, last.worst, last.bias) == pytest.approx([float(each.mean()) for each in wanted.values()])
+
+
+@pytest.mark.parametrize(("metric", "problem"), [
+    (lambda output, target: {"a": rmse(output, target), "loss": 1.0}, "names a value 'loss'"),
+    (lambda output, target: {"a": 1.0, "b": "good"}, "returned str: must return a value for each of the 64"),
+    (lambda output, target: {}, "returned tuple"),
+])  # fmt: skip
+def test_several_values_that_no_record_can_have_are_refused(metric: Any, problem: str):
+    with pytest.raises(ConfigError, match=problem):
+        check_objective(nn.Linear(3, 1), torch.ones(2, 3), TARGETS, 8, None, metric)
+
+
 def test_a_weighted_loss_is_evaluated_as_torch_does_and_a_warning_says_what_workers_compute():
-    run = tiny(model=nn.Linear(4, 3), data=lambda: (X, Y, X, Y), loss=WEIGHTED, pushes=4, engine="virtual",
+    weighted = tiny(model=nn.Linear(4, 3), data=lambda: (X, Y, X, Y), loss=WEIGHTED, pushes=4, engine="virtual",
                cluster="lab")  # fmt: skip
     with pytest.warns(UserWarning, match="several workers compute another mean than one process, as in torch's DDP"):
-        experiment = resolve(run)
+        experiment = resolve(weighted)
     found = finished(experiment)
     weights = torch.from_numpy(found.weights.copy())
     assert found.accuracy[-1][3] == pytest.approx(float(WEIGHTED(X @ weights[:12].view(3, 4).T + weights[12:], Y)))

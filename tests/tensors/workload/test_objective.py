@@ -15,7 +15,7 @@ from pslab.tensors.workload.objective import (
     cross_entropy,
     l1,
     loss_sum,
-    metric_sum,
+    metric_sums,
     mse,
     placed,
     resolve_loss,
@@ -37,7 +37,7 @@ def test_named_losses_are_those_of_torch():
 def test_an_evaluation_in_batches_is_the_mean_over_all_examples():
     cases = (cross_entropy, accuracy, SCORES, WORDS), (mse, l1, torch.randn(4, 2), NUMBERS)
     for loss, metric, output, target in cases:
-        sums = [[f(g, output[part], target[part]) for f, g in ((loss_sum, loss), (metric_sum, metric))]
+        sums = [[loss_sum(loss, output[part], target[part]), *metric_sums(metric, output[part], target[part])]
                 for part in (slice(0, 3), slice(3, 4))]  # fmt: skip
         found = [sum(each) / 4 for each in zip(*sums, strict=True)]
         assert found == pytest.approx([float(loss(output, target)), float(metric(output, target).double().mean())])
@@ -46,7 +46,7 @@ def test_an_evaluation_in_batches_is_the_mean_over_all_examples():
 def test_a_metric_may_give_a_value_for_each_example_their_mean_or_a_number():
     each = torch.tensor([1.0, 2.0, 3.0, 6.0])
     for value in (each, each.mean(), 3.0, each[:, None]):
-        assert metric_sum(lambda output, target, value=value: value, None, LABELS) == 12.0
+        assert metric_sums(lambda output, target, value=value: value, None, LABELS) == [12.0]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_metric_may_compute_with_numpy_as_evaluations_have_no_gradients():
     for metric in (lambda output, target: np.abs(output.numpy() - target.numpy()).mean(),  # a number of float32
                    lambda output, target: np.abs(output.numpy() - target.numpy())):  # fmt: skip
         check_model(nn.Linear(3, 2), X, NUMBERS, mse, metric)
-        assert metric_sum(metric, torch.ones(4, 2), NUMBERS) == 4.0
+        assert metric_sums(metric, torch.ones(4, 2), NUMBERS)[0] == 4.0
 
 
 def test_a_model_is_tried_with_gradients_whatever_an_earlier_cell_has_set():
