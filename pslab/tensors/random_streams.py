@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import operator
 import random
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from pslab.config import sources
 
 if TYPE_CHECKING:
     import torch
@@ -70,3 +74,77 @@ def restored_globals() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+class Generators:
+    """The random generators that objects hold, beside the global ones: in attributes, containers, closures, and in
+    globals and classes of the user that their code names."""
+
+    def __init__(self, *holders: object) -> None:
+        import torch
+
+        kinds = (torch.Generator, random.Random, np.random.RandomState, np.random.BitGenerator)
+        seen = {id(each) for each in (torch.default_generator, random._inst, np.random.mtrand._rand)}
+        self._found, todo = list[Any](), list[Any](reversed(holders))
+        while todo:
+            value = todo.pop()
+            if id(value) in seen or isinstance(value, torch.Tensor):
+                continue
+            seen.add(id(value))
+            if isinstance(value, kinds):
+                self._found += [value] * (not isinstance(value, random.SystemRandom))
+            else:
+                # of a long list of numbers and texts nothing is looked at again
+                todo += [part for part in _parts(value) if gc.is_tracked(part) or isinstance(part, kinds)]
+
+    def seed(self, root: int, *names: str | int) -> None:
+        """Start each of them at a stream of its own."""
+        import torch
+
+        for number, each in enumerate(self._found):
+            seed = seed_of(root, *names, "generator", number)
+            if isinstance(each, torch.Generator):
+                each.manual_seed(seed)
+            elif isinstance(each, random.Random):
+                each.seed(seed)
+            elif isinstance(each, np.random.RandomState):
+                bits = getattr(np.random, each.get_state(legacy=False)["bit_generator"])
+                each.set_state(np.random.RandomState(bits(seed)).get_state(legacy=False))
+            else:
+                each.state = type(each)(seed).state
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Restore their states afterwards."""
+        states: list[Any] = [each.getstate() if isinstance(each, random.Random) else
+                             each.state if isinstance(each, np.random.BitGenerator) else each.get_state()
+                             for each in self._found]  # fmt: skip
+        try:
+            yield
+        finally:
+            for each, state in zip(self._found, states, strict=True):
+                if isinstance(each, random.Random):
+                    each.setstate(state)
+                elif isinstance(each, np.random.BitGenerator):
+                    each.state = state
+                else:
+                    each.set_state(state)
+
+
+def _parts(value: Any) -> list[Any]:
+    """The objects that an object holds: of a function and of a class or module what its author wrote."""
+    if isinstance(value, types.FunctionType):
+        parts: list[Any] = [value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value)]
+        if not sources.installed(str(value.__module__)):
+            parts += [value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__]
+        return parts
+    if isinstance(value, (type, types.ModuleType)):
+        named = value.__module__ if isinstance(value, type) else value.__name__
+        return [] if sources.installed(str(named)) else [*vars(value).values(), *getattr(value, "__bases__", ())]
+    return gc.get_referents(value)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """The names that a code object reads, with the code in it."""
+    inner = [name for each in code.co_consts if isinstance(each, types.CodeType) for name in _names(each)]
+    return [*code.co_names, *inner]

@@ -9,11 +9,12 @@ import pytest
 import torch
 from tiny import finished, tiny
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from whole import in_process
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, WorkerFailed
 from pslab.lab.judge.verdict import judge
 from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
@@ -169,3 +170,76 @@ def test_a_run_stops_when_a_metric_that_is_better_where_lower_has_fallen_to_the_
 def test_only_a_named_loss_leaves_a_gradient_to_any_process():
     assert resolve(wanted("mse")).portable
     assert not resolve(wanted("own")).portable
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+X, Y = torch.linspace(-2, 2, 384).view(64, 6).sin(), torch.arange(64) % 3
+
+
+class Items(torch.utils.data.Dataset):
+    """Examples that are read one by one, of which the labels are not known before."""
+
+    def __init__(self, y: Tensor) -> None:
+        self.y = y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return X[place], self.y[place]
+
+
+def changed(places: slice | list[int], label: int) -> Tensor:
+    y = Y.clone()
+    y[places] = label
+    return y
+
+
+GIVEN = {
+    "tensors": lambda y: (X, y, X, y), "loaders": lambda y: [DataLoader(TensorDataset(X, y))] * 2,
+    "parts": lambda y: [DataLoader(Subset(TensorDataset(X, y), range(64)), sampler=range(64))] * 2,
+    "items": lambda y: [DataLoader(Items(y))] * 2,
+}  # fmt: skip
+
+
+def scored(y: Tensor, given: str, **fields: object) -> Run:
+    return tiny(engine="virtual", cluster="lab", model=nn.Linear(6, 3), data=lambda: GIVEN[given](y), workers=2,
+                pushes=4, **fields)  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ["tensors", "loaders", "parts"])
+@pytest.mark.parametrize(
+    ("y", "loss", "problem"),
+    [(changed([40], 7), "cross_entropy", "at least 8 classes"),
+     (Y + 1, "cross_entropy", "at least 4 classes .* count from 0"),
+     (changed([40], -100), "cross_entropy", r"CrossEntropyLoss\(ignore_index=-100\)"),
+     (changed([40], -1), nn.CrossEntropyLoss(), "Target -1 is out of bounds"),
+     (changed([40], 3), nn.CrossEntropyLoss(), "Target 3 is out of bounds"),
+     (changed([40], -100), lambda output, y: nn.functional.cross_entropy(output, y), "ignore_index must say so")],
+    ids=["high", "from one", "ignored", "own", "own high", "unsaid"],
+)  # fmt: skip
+def test_a_label_out_of_range_is_refused_however_it_is_given(given, y, loss, problem):
+    with pytest.raises(ConfigError, match=problem):
+        resolve(scored(y, given, loss=loss))
+
+
+@pytest.mark.parametrize(("label", "loss"), [(7, "cross_entropy"), (-100, "cross_entropy"), (7, nn.CrossEntropyLoss())])
+def test_a_label_out_of_range_that_was_not_read_before_ends_a_run_with_the_example(label, loss):
+    with pytest.raises(WorkerFailed, match=f"(training|test) example 40 has the label {label}, .* 3 outputs") as error:
+        finished(scored(changed([40], label), "items", loss=loss))
+    assert "Traceback" not in str(error.value)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("ignored", [-100, 1, 255])
+def test_accuracy_leaves_out_the_labels_that_the_loss_ignores(given, ignored):
+    y = changed(slice(10, 40), ignored)
+    experiment = resolve(scored(y, given, loss=nn.CrossEntropyLoss(ignore_index=ignored)))
+    model, found = nn.Linear(6, 3), finished(experiment)
+    experiment.keyspace.bind(model, torch.from_numpy(found.weights.copy()), None)
+    with torch.no_grad():
+        right = (model(X).argmax(1) == y)[y != ignored]
+        expected = nn.CrossEntropyLoss(ignore_index=ignored)(model(X), y)
+    assert found.accuracy[-1][2] == pytest.approx(float(right.double().mean()), rel=1e-12)
+    assert found.accuracy[-1][3] == pytest.approx(float(expected), rel=1e-6)

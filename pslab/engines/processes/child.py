@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from pslab.errors import FrameError
+from pslab.errors import ConfigError, FrameError
 
 if TYPE_CHECKING:
     from pslab.engines.experiment.shared_memory import Arena
@@ -159,8 +159,9 @@ def main(context: ProcessContext) -> None:
                 report(context.parent, "prepared")
             else:
                 getattr(role, verb)(*arguments)
-        except Exception:  # a user's model or policy may raise anything; the parent ends the run
-            body = {"iteration": getattr(role, "iteration", 0), "traceback": traceback.format_exc()}
+        except Exception as error:  # a user's model or policy may raise anything; the parent ends the run
+            text = str(error) if isinstance(error, ConfigError) else traceback.format_exc()
+            body = {"iteration": getattr(role, "iteration", 0), "traceback": text}
             try:
                 report(context.parent, "failed", body)
             except OSError:  # the parent has closed the pipe: it needs nothing more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.tensors.device import DEVICES, Device
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.sparse import on_keys
-from pslab.tensors.workload.data import batch
+from pslab.tensors.workload.data import batch, label_error
 from pslab.tensors.workload.example_check import joined
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import loss_sum, metric_sums, placed, targets
-from pslab.tensors.workload.reading import Rows, slices
+from pslab.tensors.workload.reading import Rows, batch_slices, read_slices
 from pslab.tensors.workload.running_statistics import Estimate, calibration
 from pslab.tensors.workload.straight import install
 
@@ -44,7 +45,8 @@ class Evaluator:
             install(self._module, job.products)
         (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(self._module, self._weights)
         size_bytes, count = self._dataset.test_x.numel() * self._dtype.itemsize, len(self._dataset.test_y)
-        self._at_once = BATCH if self._dataset.stored else max(1, min(BATCH, KEPT_BYTES * count // size_bytes))
+        at_once = BATCH if self._dataset.stored else min(BATCH, KEPT_BYTES * count // size_bytes)
+        self._slices = batch_slices(count, at_once)
         self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
         self._estimate = Estimate(self._module, job.running)
 
@@ -59,23 +61,35 @@ class Evaluator:
         loss, count, (whole_loss, whole_metric) = 0.0, len(self._dataset.test_y), self._job.whole
         sums, metric = [0.0] * (1 + len(self._job.metrics)), self._metric
         outputs, wanted = list[Any](), list[torch.Tensor]()  # of the test set, where one of both is computed of all
-        for inputs, target in self._read() if self._kept is None else self._kept:
+        batches = self._read() if self._kept is None else self._kept
+        for (inputs, target), examples in zip(batches, self._slices, strict=True):
             output = self._module(inputs)
             if whole_loss or whole_metric:
                 outputs, wanted = [*outputs, output], [*wanted, target]
-            if metric is not None and not whole_metric:
-                sums = [*map(sum, zip(sums, metric_sums(metric, output, target), strict=True))]
-            loss += 0.0 if whole_loss else loss_sum(self._loss, output, target)
+            with self._labels(output, target, examples):
+                if metric is not None and not whole_metric:
+                    sums = [*map(sum, zip(sums, metric_sums(metric, output, target), strict=True))]
+                loss += 0.0 if whole_loss else loss_sum(self._loss, output, target)
         if outputs:
             output, target = joined(outputs, [len(each) for each in wanted]), torch.cat(wanted)
-            sums = metric_sums(metric, output, target) if metric is not None and whole_metric else sums
-            loss += loss_sum(self._loss, output, target) if whole_loss else 0.0
+            with self._labels(output, target, slice(count)):
+                sums = metric_sums(metric, output, target) if metric is not None and whole_metric else sums
+                loss += loss_sum(self._loss, output, target) if whole_loss else 0.0
         good, *others = (each / count for each in (sums if metric is not None else [loss]))
         return (good, loss / count, *others)
 
+    @contextmanager
+    def _labels(self, output: Any, target: torch.Tensor, examples: slice) -> Iterator[None]:
+        """Say of which of these test examples the label is no class, where that is the error."""
+        try:
+            yield
+        except (IndexError, ValueError) as error:
+            numbers = range(len(self._dataset.test_y))[examples]
+            raise label_error(self._dataset, "test", output, target, numbers, self._loss) or error from error
+
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and targets of the test set, as the model and the loss take them."""
-        for x, y in slices(self._dataset.test_x, self._dataset.test_y, self._at_once):
+        for x, y in read_slices(self._dataset.test_x, self._dataset.test_y, self._slices):
             yield self._batch(x), targets(y, self._dtype).to(self._device)
 
     def _batch(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,8 +103,8 @@ class Evaluator:
 def calibration_batches(x: Rows, seed: int) -> Iterator[torch.Tensor]:
     """The inputs from which a run's evaluations estimate running statistics."""
     chosen = torch.from_numpy(calibration(seed, len(x)))
-    for begin in range(0, len(chosen), CALIBRATION_BATCH):
-        yield x[chosen[begin : begin + CALIBRATION_BATCH]]
+    for piece in batch_slices(len(chosen), CALIBRATION_BATCH):
+        yield x[chosen[piece]]
 
 
 class Evaluating:

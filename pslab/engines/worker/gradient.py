@@ -23,7 +23,7 @@ from pslab.tensors.finite import checked_finite, is_finite
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.update import methods
 from pslab.tensors.update.steps import Course
-from pslab.tensors.workload.data import Dataset, batch
+from pslab.tensors.workload.data import Dataset, batch, label_error
 from pslab.tensors.workload.keyspace import Slot
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import placed, targets
@@ -105,7 +105,12 @@ class Computing:
         read_x, read_y = self._reader.at(step)
         x = self._device.to(batch(read_x, self._dtype, self._dataset.mean, self._dataset.std))
         y = self._device.to(targets(read_y, self._dtype))
-        loss = self._objective(self._module(x), y)
+        output = self._module(x)
+        try:
+            loss = self._objective(output, y)
+        except IndexError as error:
+            examples = self._reader.batches.at(step)
+            raise label_error(self._dataset, "training", output, y, examples, self._objective) or error from error
         self._loss = loss.detach()
         if layerwise is not None:
             layerwise.forward_ended()

@@ -54,7 +54,8 @@ from pslab.tensors.workload.models import (
     temporary_seed,
 )
 from pslab.tensors.workload.module_copies import copied
-from pslab.tensors.workload.objective import Loss, Metric, resolve_loss, resolve_metric, targets
+from pslab.tensors.workload.objective import Loss, Metric, accuracy, resolve_loss, resolve_metric, targets, with_ignored
+from pslab.tensors.workload.reading import Column
 from pslab.tensors.workload.running_statistics import Estimate, Running, running_of
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
@@ -82,7 +83,8 @@ def resolve(run: Run) -> Experiment:
     how_long = lengths(run, rounds(len(dataset.train_y), run.workers, run.batch_size))
     policies |= {kind: sized(policies[kind], how_long) for kind in ("sync", "schedule")}
     dtype = getattr(torch, run.dtype)
-    loss, metric = resolve_loss(run.loss, dtype), resolve_metric(run.metric, dtype)
+    loss = resolve_loss(run.loss, dtype)
+    metric = with_ignored(resolve_metric(run.metric, dtype), loss)
     module, sample = _model(run, dataset)
     keyspace = Keyspace.of(module)
     _check_keys(run, dataset, keyspace)
@@ -93,10 +95,11 @@ def resolve(run: Run) -> Experiment:
     tried = _on_keys(module, keyspace, sample) if run.pull == "keys" else (module, sample)
     recorded, unreached, objective = None, tuple[str, ...](), Objective()
     if not sample.is_meta:
-        y = targets(dataset.train_y[:2], dtype)
+        y = targets(dataset.extreme_targets(), dtype)
+        sizes = min(2, run.batch_size), min(2, len(dataset.test_y))
         named = metric if find("metric", run.metric) is not None else None  # a user's is tried on more examples
-        unreached = _once(run, f"check {run.pull == 'keys'}",
-                          lambda: check_model(*tried, y, loss, named, dataset.classes))  # fmt: skip
+        unreached = _once(run, f"check {run.pull == 'keys'} {sizes}",
+                          lambda: check_model(*tried, y, loss, named, dataset.classes, sizes))  # fmt: skip
         objective = _once(run, "objective", lambda: _objective(run, dataset, *tried, loss, metric))
         if remark := objective.remark(run.workers):
             warnings.warn(remark, stacklevel=3)
@@ -201,7 +204,7 @@ def _objective(
     run: Run, dataset: Dataset, module: nn.Module, sample: torch.Tensor, loss: Loss, metric: Metric | None
 ) -> Objective:
     """How a user's loss and metric relate to the examples."""
-    mine, own = (find(kind, getattr(run, kind)) is None for kind in ("loss", "metric"))
+    mine, own = find("loss", run.loss) is None, metric is not None and metric is not accuracy
     if not (mine or own):
         return Objective()
     y = dataset.train_y
@@ -404,3 +407,5 @@ def _check_batches(run: Run, dataset: Dataset) -> None:
     if run.workers * run.batch_size > examples:
         problem = f"{run.workers} workers need {run.workers * run.batch_size} examples a round; {dataset.name} has"
         raise ConfigError("batch_size", run.batch_size, f"{problem} {examples}")
+    if isinstance(dataset.train_x, Column):
+        dataset.train_x.source.check_room(run.workers, run.batch_size)

@@ -20,7 +20,7 @@ from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.sparse import SparseInputs, SparseRows
-from pslab.tensors.workload.objective import described
+from pslab.tensors.workload.objective import NO_LABEL, described
 from pslab.tensors.workload.reading import Column, Rows, Source
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
@@ -55,18 +55,18 @@ class Dataset:
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
             if x.ndim < 2 or len(x) == 0 or not (x.dtype in (torch.uint8, torch.int64) or x.is_floating_point()):
                 wanted = "[examples, ...] of uint8, int64 or floating point"
-                raise self._error(f"{part}_x must be {wanted}, not {described(x)}")
+                raise self._error(f"{part}_x must be {wanted}, not {_form(x)}")
             if y.shape[:1] != x.shape[:1] or not (y.dtype == torch.int64 or y.is_floating_point()) or not y.numel():
                 wanted = f"[{len(x)}, ...] of int64 (labels) or floating point, one target per example"
-                raise self._error(f"{part}_y must be {wanted}, not {described(y)}")
-            known = isinstance(y, Tensor) and y.dtype == torch.int64
-            low, high = (int(y.min()), int(y.max())) if known else (0, self.classes - 1)  # type: ignore[union-attr]
-            if low < 0 or high >= self.classes:
+                raise self._error(f"{part}_y must be {wanted}, not {_form(y)}")
+            labels = _known(y)
+            if labels.dtype == torch.int64 and int(labels.max()) >= self.classes:
+                low, high = int(labels.min()), int(labels.max())
                 raise self._error(f"labels of {part}_y must be 0 to {self.classes - 1}, not {low} to {high}")
         for name in ("x", "y"):
             train, test = getattr(self, f"train_{name}"), getattr(self, f"test_{name}")
             if test.shape[1:] != train.shape[1:] or test.dtype != train.dtype:
-                sides = f"test_{name} is {described(test)}, train_{name} is {described(train)}"
+                sides = f"test_{name} is {_form(test)}, train_{name} is {_form(train)}"
                 raise self._error(f"{sides}: one example must have the same shape and dtype in both")
         if self.tokens and self.train_x.dtype != torch.uint8:
             raise self._error(f"without a mean inputs are tokens, uint8, not {described(self.train_x)}")
@@ -82,6 +82,15 @@ class Dataset:
     def stored(self) -> bool:
         """Whether all examples are in memory; if not they are read when they are needed."""
         return not isinstance(self.train_x, Column)
+
+    def extreme_targets(self) -> Tensor:
+        """Two targets, of all that are known: those with the largest and the smallest label; the first two numbers."""
+        known = [_known(y) for y in (self.train_y, self.test_y)]
+        if known[0].is_floating_point():
+            return known[0][:2]
+        highest = [y[y.flatten(1).amax(1).argmax() if y.ndim > 1 else y.argmax()] for y in known]
+        lowest = [y[y.flatten(1).amin(1).argmin() if y.ndim > 1 else y.argmin()] for y in known]
+        return torch.stack([max(highest, key=lambda y: int(y.max())), min(lowest, key=lambda y: int(y.min()))])
 
     def _error(self, problem: str) -> ConfigError:
         return ConfigError("data", self.name, problem)
@@ -110,6 +119,36 @@ def batch(x: Tensor, dtype: torch.dtype, mean: float | None, std: float, out: Te
     if x.dtype == torch.uint8:
         out.div_(255)
     return out.sub_(mean).div_(std)
+
+
+def _form(x: Rows) -> str:
+    return f"{list(x.shape)} of {x.dtype}"
+
+
+def _known(y: Any) -> Tensor:
+    """Targets, as far as they are known before a run."""
+    known: Tensor = y.source.targets if isinstance(y, Column) else y
+    return known
+
+
+def label_error(
+    dataset: Dataset, part: str, output: object, target: Tensor, examples: Sequence[int] | npt.NDArray[np.int64],
+    loss: object,
+) -> ConfigError | None:  # fmt: skip
+    """The error that names the first of these examples whose label is none of the output's classes, and not ignored by
+    the loss; None if there is none."""
+    if not isinstance(output, Tensor) or output.ndim != target.ndim + 1 or target.is_floating_point():
+        return None
+    bad = ((target < 0) | (target >= output.shape[1])) & (target != getattr(loss, "ignore_index", NO_LABEL))
+    bad = bad.flatten(1) if bad.ndim > 1 else bad
+    if not bool(bad.any()):
+        return None
+    row = int((bad if bad.ndim == 1 else bad.any(1)).nonzero()[0])
+    label = int(target[row].flatten()[bad[row].flatten()][0])
+    problem = f"{part} example {examples[row]} has the label {label}, and the model has {output.shape[1]} outputs, for "
+    problem += f"labels 0 to {output.shape[1] - 1}: correct it, give the model more outputs, or use a loss that ignores "
+    problem += "it, such as torch.nn.CrossEntropyLoss(ignore_index=...)"
+    return ConfigError("data", dataset.name, problem)
 
 
 def data_root() -> Path:
@@ -287,13 +326,12 @@ def streamed(name: str, train: Any, test: Any) -> Dataset:
     """
     first, second = Source(name, "train", train), Source(name, "test", test)
     step = 1 if first.sequential else max(1, first.count // SCALE)
-    scaled = first.sample[0].dtype == torch.uint8
-    mean, std = _scale(first.examples(range(0, first.count, step)[:SCALE])[0]) if scaled else (0.0, 1.0)
-    labels = [y for source in (first, second) for y in (source.sample[1],) if y.dtype == torch.int64 and y.numel()]
-    named = len(getattr(first.dataset, "classes", ()))
+    x, y = first.examples(range(0, first.count, step)[:SCALE]) if first.sample[0].dtype == torch.uint8 else first.sample
+    mean, std = _scale(x)
+    labels = [each for each in (first.targets, second.targets, y) if each.dtype == torch.int64 and each.numel()]
     classes = max((int(y.max()) + 1 for y in labels), default=0)
     train_x, train_y, test_x, test_y = (Column(each, place) for each in (first, second) for place in (0, 1))
-    return Dataset(name, train_x, train_y, test_x, test_y, mean, std, max(named, classes) if labels else 0)
+    return Dataset(name, train_x, train_y, test_x, test_y, mean, std, max(first.classes, classes) if labels else 0)
 
 
 def of_rows(rows: SparseRows) -> Dataset:

@@ -180,10 +180,10 @@ def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def check_model(
     module: nn.Module, sample_x: Tensor, sample_y: Tensor, loss: Loss = cross_entropy,
-    metric: Metric | None = accuracy, classes: int = 0, seed: int = 0,
+    metric: Metric | None = accuracy, classes: int = 0, sizes: tuple[int, int] = (2, 2), seed: int = 0,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Try a copy on two examples, forward and backward, and in evaluation mode; return the names of the trainable
-    parameters that got no gradient.
+    """Try a copy on two examples, or on one where batches of one occur, forward and backward, and in evaluation mode;
+    return the names of the trainable parameters that got no gradient.
 
     The module and the global generators are unchanged.
 
@@ -192,18 +192,22 @@ def check_model(
         sample_y: [N, ...] targets as the loss takes them, N >= B.
         loss, metric: as a run has them; None stands for the mean loss.
         classes: of all labels, for `cross_entropy`; 0: as those of the sample tell.
+        sizes: of the smallest batches in training and in evaluation; 2 stands for all above.
         seed: of what the model draws.
 
     Raises:
         ConfigError: a pass raises; labels and scores that are not [2, classes, ...]; a loss or a metric that cannot be
             computed of outputs and targets, a loss without a gradient.
     """
-    x = sample_x if len(sample_x) == 2 else sample_x[:2]
     labels = loss is cross_entropy and sample_y.dtype == torch.int64
     classes = (classes or int(sample_y.max()) + 1) if labels else 0
+    if labels and (lowest := int(sample_y.min())) < 0:
+        problem = f"labels count from 0, and there is {lowest}: if it is to be ignored, use"
+        raise ConfigError("loss", "cross_entropy", f"{problem} loss=torch.nn.CrossEntropyLoss(ignore_index={lowest})")
     unreached = tuple[str, ...]()
     with temporary_seed(seed):
-        for mode in ("training", "evaluation"):
+        for mode, size in zip(("training", "evaluation"), sizes, strict=True):
+            x = sample_x if len(sample_x) <= size else sample_x[:size]
             with torch.set_grad_enabled(mode == "training"):  # as the run does, whatever an earlier cell has set
                 unreached += _check_mode(module, mode, x, sample_y[: len(x)], (loss, metric), classes)
     return unreached
@@ -227,6 +231,7 @@ def _check_mode(
             where = f"{list(x.shape)}" + " in evaluation mode" * (mode == "evaluation")
             last = "; classes are dimension 1, as in torch: transpose" * (shape[1:-1] == [*y.shape[1:]] != [])
             must = f"must be logits [{', '.join(map(str, wanted))}], with at least {classes} classes for these labels"
+            must += ", which count from 0" * (shape[1:2] == [classes - 1])
             raise ConfigError("model", name, f"gives {shape or 'no tensor'} for inputs {where}: {must}{last}")
     value = try_loss(loss, output, y, _short(objective[0]))
     if mode == "evaluation":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from pslab.config.table import KINDS, find, names
 from pslab.errors import ConfigError
 from pslab.tensors.workload.torchvision_ops import import_named
 
+NO_LABEL = -(2**62)  # for torch, which would ignore -100: here a loss that ignores labels is an object that says so
 Loss = Callable[[Any, Tensor], Tensor]
 Metric = Callable[[Any, Tensor], Any]
 COLUMNS = ("pushes", "iteration", "seconds", "accuracy", "loss")  # of each evaluation in a record
@@ -29,7 +31,7 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
         ValueError: other shapes or dtypes.
     """
     _scored("cross_entropy", output, target)
-    return functional.cross_entropy(output, target)
+    return functional.cross_entropy(output, target, ignore_index=NO_LABEL)
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
@@ -52,14 +54,21 @@ def l1(output: Tensor, target: Tensor) -> Tensor:
     return functional.l1_loss(output, target)
 
 
-def accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """The share of labels [B, ...] whose score in [B, classes, ...] is the highest: true or false for each of them.
+def accuracy(output: Tensor, target: Tensor, ignored: int | None = None) -> Tensor:
+    """The share of labels [B, ...] whose score in [B, classes, ...] is the highest: true or false for each of them; the
+    mean over the others where some are `ignored`.
 
     Raises:
-        ValueError: other shapes or dtypes.
+        ValueError: other shapes or dtypes; a negative label, which is no class.
     """
     _scored("accuracy", output, target)
-    return output.argmax(1) == target
+    right, counted = output.argmax(1) == target, target >= 0 if ignored is None else target != ignored
+    if bool(counted.all()):
+        return right
+    if ignored is None:
+        raise ValueError(f"accuracy has no class {int(target.min())}: if the loss ignores that label, its attribute "
+                         "ignore_index must say so, as that of torch.nn.CrossEntropyLoss does")  # fmt: skip
+    return right[counted].double().mean()
 
 
 def _scored(name: str, output: Any, target: Tensor) -> None:
@@ -116,6 +125,16 @@ def resolve_metric(value: object, dtype: torch.dtype) -> Metric | None:
     return found if callable(found) else None
 
 
+def with_ignored(metric: Metric | None, loss: Loss) -> Metric | None:
+    """The metric of a run with this loss: accuracy leaves out the labels that the loss says that it ignores."""
+    ignored = getattr(loss, "ignore_index", None)
+    if metric != accuracy or not isinstance(ignored, int):
+        return metric
+    counting: Any = partial(accuracy, ignored=ignored)
+    counting.__qualname__ = "accuracy"  # for messages
+    return counting  # type: ignore[no-any-return]
+
+
 def _resolved(kind: str, value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, str):
         if ":" not in value or find(kind, value) is not None:
@@ -151,7 +170,8 @@ def targets(y: Tensor, dtype: torch.dtype) -> Tensor:
 def loss_sum(loss: Loss, output: Any, target: Tensor) -> float:
     """The mean loss of a batch times its examples."""
     if loss is cross_entropy and target.ndim == 1:
-        return float(functional.cross_entropy(output, target, reduction="sum"))  # rounded once less
+        # rounded once less
+        return float(functional.cross_entropy(output, target, reduction="sum", ignore_index=NO_LABEL))
     return float(loss(output, target)) * len(target)
 
 

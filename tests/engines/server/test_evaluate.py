@@ -12,7 +12,7 @@ from torch import nn
 
 from pslab.engines.execute import execute
 from pslab.lab.runs import resolve as resolving
-from pslab.tensors.workload.running_statistics import Running
+from pslab.tensors.workload.running_statistics import Running, calibration
 
 
 class Far(nn.Module):
@@ -80,3 +80,31 @@ def test_statistics_are_those_of_the_weights(monkeypatch: pytest.MonkeyPatch, mo
 
 def test_draws_in_evaluation_are_the_same_each_time():
     assert accuracy_of(Drawing) == accuracy_of(Drawing)
+
+
+class Squeezed(nn.Module):
+    """A model of which torch makes nothing for a batch of one: it normalizes over the batch, and squeezes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x).squeeze()
+
+
+@pytest.mark.parametrize(("train", "test"), [(257, 1001), (513, 3)])
+def test_no_single_example_is_left_for_a_last_batch(train, test):
+    draw = torch.Generator().manual_seed(0)
+    x, y, test_x, test_y = (torch.randn(*shape, generator=draw) for shape in ((train, 4), (train,), (test, 4), (test,)))
+    run = tiny(engine="virtual", cluster="steady", model=Squeezed, data=lambda: (x, y, test_x, test_y), loss="mse",
+               metric="loss", pushes=4, dtype="float64")  # fmt: skip
+    outcome = execute(experiment := resolving.resolve(run), lambda news: None)
+    module, order = Squeezed().double(), torch.from_numpy(calibration(run.seed, train))
+    experiment.keyspace.bind(module, torch.from_numpy(outcome.weights.copy()), None)
+    module.net[1].momentum = None  # torch's plain mean over the batches
+    with torch.no_grad():
+        for batch in (order[:256], order[256:]) if train == 513 else (order,):
+            module(x[batch].double())
+        expected = nn.functional.mse_loss(module.eval()(test_x.double()), test_y.double())
+    assert outcome.accuracy[-1][3] == pytest.approx(float(expected), rel=1e-12)

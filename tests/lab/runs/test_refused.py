@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import yaml
@@ -107,3 +109,33 @@ def test_a_model_whose_content_is_known_is_checked_once(monkeypatch):
     for _ in range(2):
         resolving.resolve(tiny())
     assert len(checked) == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [({"batch_size": 1}, r"cannot learn from inputs \[1, 4\]"), ({"test": 1}, r"not \[\] of torch.float32 and \[1\]")],
+)  # fmt: skip
+def test_batches_of_one_that_occur_are_tried(fields, problem):
+    class Squeezed(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x).squeeze()
+
+    test = fields.pop("test", 8)
+    x, y = torch.randn(64, 4), torch.randn(64)
+    model = Squeezed(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    with pytest.raises(ConfigError, match=problem):
+        resolve(tiny(model=model, data=lambda: (x, y, x[:test], y[:test]), loss="mse", metric="loss", **fields))
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="another system's shared memory")
+def test_batches_for_which_loading_processes_have_no_room_are_refused():
+    class Items(torch.utils.data.Dataset):
+        def __len__(self):
+            return 10**9
+
+        def __getitem__(self, place):
+            return torch.zeros(100_000), 0.0
+
+    data = (torch.utils.data.DataLoader(Items(), num_workers=2), Items())
+    with pytest.raises(ConfigError, match=r"16 batches that are read ahead take .* of /dev/shm, .* --shm-size"):
+        resolve(tiny(data=lambda: data, loss="mse", metric="loss", batch_size=10**6))

@@ -147,7 +147,6 @@ BAD = {
     "real labels": (lambda t: (t[0], t[1].float(), *t[2:]), "test_y is .*int64, train_y is .*float32"),
     "no target": (lambda t: (t[0], torch.zeros(6, 0), *t[2:]), r"train_y must be \[6, ...\]"),
     "nan target": (lambda t: (t[0], t[1] / 0, *t[2:]), "train_y contains values that are not finite"),
-    "negative": (lambda t: (t[0], t[1] - 1, *t[2:]), "labels of train_y must be 0 to 4, not -1 to 1"),
     "other shape": (lambda t: (*t[:2], t[2][:, :2], t[3]), r"test_x is \[4, 2\] .* train_x is \[6, 3\]"),
     "other dtype": (lambda t: (*t[:2], t[2].double(), t[3]), "one example must have the same shape and dtype in both"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import random
 
 import cloudpickle
@@ -9,12 +11,26 @@ import numpy as np
 import pytest
 import torch
 from tiny import digits, global_states
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+    get_worker_info,
+)
 from torch.utils.data import Dataset as TorchDataset
 
+from pslab.config.content import content
 from pslab.engines.worker.batches import Reader
 from pslab.errors import ConfigError
 from pslab.tensors.workload.data import Batches, Dataset, resolve_data
+from pslab.tensors.workload.reading import ARGUMENTS, batch_slices
 
 
 class Items(TorchDataset):
@@ -147,3 +163,230 @@ class Alone(Items):
 def test_a_stream_that_is_shorter_than_it_says_is_an_error():
     with pytest.raises(ValueError, match="ended before example 30 of 40"):
         seen(loaded(Flow(30, told=40)), range(5))
+
+
+# --- a user's DataLoader ----------------------------------------------------------------------------------------------
+
+
+def test_each_argument_of_a_dataloader_is_taken_without_effect_or_refused():
+    assert inspect.signature(DataLoader).parameters.keys() <= ARGUMENTS.keys()
+
+
+class Rest(torch.utils.data.Sampler[int]):
+    """The examples from `begin` on, of one kind in an epoch if the sampler is told which it is."""
+
+    def __init__(self, begin: int, alternating: bool = False) -> None:
+        self.begin = begin
+        if alternating:
+            self.set_epoch = functools.partial(setattr, self, "begin")
+
+    def __iter__(self):
+        return iter(range(self.begin, 20))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "taken"),
+    [(SubsetRandomSampler(range(12, 0, -1)), range(1, 13)), (SequentialSampler(range(9)), range(9)),
+     (RandomSampler(range(12)), range(12)), (Rest(10), range(10, 20)),
+     ([3, 19, 4, 5, 8, 9, 1, 0], [3, 19, 4, 5, 8, 9, 1, 0]), (torch.tensor([7, 2, 3, 1, 0, 5, 6, 4]), range(8))],
+    ids=["subset", "sequential", "random", "own", "list", "tensor"],
+)  # fmt: skip
+def test_of_a_sampler_the_set_of_its_indices_is_taken(sampler, taken):
+    before = global_states()
+    data = resolve_data(lambda: (DataLoader(Items(), sampler=sampler), DataLoader(Items(), sampler=sampler)))
+    steps = range(Batches(len(taken), 1, 0, 4, 3).rounds)
+    read = [Reader(data, 1, 0, 4, 3).at(step)[0][:, 0].tolist() for step in steps]
+    left_out = len(taken) % 4
+    assert len({place for batch in read for place in batch} & set(taken)) == len(taken) - left_out
+    assert data.test_x[:][:, 0].tolist() == sorted(taken)
+    assert global_states() == before
+
+
+def test_a_sampler_of_all_examples_changes_nothing():
+    def given(**arguments):
+        return resolve_data(lambda: (DataLoader(Items(), **arguments), Items()))
+
+    assert seen(given(sampler=SubsetRandomSampler(range(20))), range(5)) == seen(given(shuffle=True), range(5))
+
+
+class Own(DataLoader):
+    def __iter__(self):
+        return iter([])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [({"sampler": WeightedRandomSampler([1.0] * 20, 20, replacement=False)}, "sampler .WeightedRandomSampler. must"),
+     ({"sampler": RandomSampler(range(20), replacement=True)}, "its sampler .RandomSampler. must give the same"),
+     ({"sampler": RandomSampler(range(20), num_samples=7)}, "the same examples in each epoch"),
+     ({"sampler": RandomSampler(range(20), num_samples=30)}, "each once"), ({"sampler": [1, 1]}, "each once"),
+     ({"sampler": Rest(0, alternating=True)}, "its sampler .Rest. must"), ({"sampler": [5, 20]}, "from 0 to 19"),
+     ({"sampler": iter(range(9))}, "its sampler"), ({"sampler": []}, "its sampler"),
+     ({"sampler": BatchSampler(range(20), 4, False)}, "its sampler cannot be taken: TypeError"),
+     ({"batch_sampler": BatchSampler(range(20), 4, False)}, "batch_sampler= of its DataLoader cannot be taken"),
+     ({"batch_size": None}, "batch_size= of its DataLoader cannot be taken"),
+     ({"num_workers": 1, "multiprocessing_context": "spawn"}, "multiprocessing_context= .* forked"),
+     ({"drop_last": True, "batch_size": 8}, "test: drop_last= .* all test examples are evaluated"),
+     ({"kind": Own}, "Own.__iter__ would not be called")],
+)  # fmt: skip
+def test_what_would_be_lost_of_a_dataloader_is_refused(arguments, problem):
+    loader = {"kind": DataLoader, **arguments}
+    with pytest.raises(ConfigError, match=problem):
+        resolve_data(lambda: (Items(), loader.pop("kind")(Items(), **loader)))
+
+
+def test_what_changes_no_example_is_accepted():
+    plain = seen(loaded(Items()), range(5))
+    given = {"batch_size": 3, "shuffle": True, "drop_last": True, "generator": torch.Generator().manual_seed(9),
+             "num_workers": 1, "persistent_workers": True, "prefetch_factor": 3, "timeout": 60.0, "in_order": False,
+             "pin_memory": False}  # fmt: skip
+    assert seen(resolve_data(lambda: (DataLoader(Items(), **given), Items())), range(5)) == plain
+
+
+class Filed(Items):
+    """Examples of a file that each loading process opens by itself."""
+
+    opened = None
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+        return torch.tensor([float(self.opened[place]), 0.0]), 0
+
+
+def opening(number: int) -> None:
+    get_worker_info().dataset.opened = range(100, 140)
+
+
+@pytest.mark.parametrize("sampler", [None, range(20, 40)])
+def test_a_worker_init_fn_prepares_each_loading_process(sampler):
+    def given() -> tuple[DataLoader, TorchDataset]:
+        return DataLoader(Filed(40), num_workers=2, worker_init_fn=opening, sampler=sampler), Items()
+
+    read = seen(resolve_data(given), range(2))[0]
+    assert {100 + (20 if sampler else 0) <= place < 140 for batch in read for place in batch} == {True}
+
+
+def test_parts_of_a_dataset_are_known_as_the_whole():
+    whole = TensorDataset(torch.zeros(20, 2), torch.arange(20))
+    whole.classes = list(range(30))
+    part = Subset(Subset(whole, range(10)), [9, 0, 5])
+    assert resolve_data(lambda: (DataLoader(whole, sampler=range(9)), part)).classes == 30
+    del whole.classes
+    assert resolve_data(lambda: (part, DataLoader(whole, sampler=range(7)))).classes == 10
+
+
+# --- generators of a Dataset ------------------------------------------------------------------------------------------
+
+SHARED = np.random.default_rng(5)  # of this module, which a Dataset reads
+
+
+class Drawing(Items):
+    """Examples [place, what a function draws]."""
+
+    def __init__(self, draw) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+        return torch.tensor([place, self.draw()], dtype=torch.float32), place % 3
+
+
+class Drawn(Drawing, IterableDataset):
+    def __iter__(self):
+        return (self[place] for place in range(len(self)))
+
+
+class Nested:
+    __slots__ = ("inner",)
+
+    def __init__(self, generator) -> None:
+        self.inner = {"in": [generator]}
+
+    def __call__(self) -> float:
+        return self.inner["in"][0].standard_normal()
+
+
+def closing(generator):
+    return lambda: float(torch.rand((), generator=generator, dtype=torch.float64))
+
+
+class Lazy:
+    generator = None
+
+    def __call__(self) -> float:
+        if self.generator is None:
+            self.generator = np.random.default_rng()
+        return self.generator.random()
+
+
+OWN = {
+    "numpy": lambda: np.random.default_rng(0).random, "state": lambda: np.random.RandomState(0).randn,
+    "philox": lambda: functools.partial(np.random.Generator(np.random.Philox(0)).normal, 1.0),
+    "python": lambda: random.Random(0).random, "torch": lambda: closing(torch.Generator().manual_seed(0)),
+    "nested": lambda: Nested(np.random.default_rng(0)), "global": lambda: lambda: SHARED.random(), "lazy": Lazy,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("make", [Drawing, Drawn])
+def test_what_a_generator_of_a_dataset_draws_depends_on_the_example_alone(make, kind):
+    def given(processes: int) -> Dataset:
+        return resolve_data(lambda: (DataLoader(make(OWN[kind]()), num_workers=processes), Items()))
+
+    read = seen(given(0), range(4))
+    assert len({draw for batch in read[1] for draw in batch}) == 16
+    assert seen(given(1 if make is Drawn else 2), range(4)) == read
+    assert seen(given(0), range(2, 4))[1] == read[1][2:]
+    assert seen(given(0), range(4), seed=4)[1] != read[1]
+
+
+def test_a_generator_of_a_collate_fn_does_so_too():
+    generator = np.random.default_rng(0)
+
+    def shaken(examples):
+        x, y = default_collate(examples)
+        return x + generator.random(), y
+
+    def given(processes: int) -> Dataset:
+        return resolve_data(lambda: (DataLoader(Items(), collate_fn=shaken, num_workers=processes), Items()))
+
+    assert seen(given(2), range(4)) == seen(given(0), range(4))
+
+
+@pytest.mark.parametrize("kind", set(OWN) - {"lazy"})
+def test_examples_that_are_tried_leave_a_dataset_as_it_is(kind):
+    dataset = Drawing(OWN[kind]())
+    before = content(dataset)
+    loaded(dataset)
+    assert content(dataset) == before
+
+
+@pytest.mark.parametrize("draw", [lambda: np.random.default_rng().random(), random.SystemRandom(0).random])
+def test_draws_that_no_seed_decides_are_refused(draw):
+    with pytest.raises(ConfigError, match="an example is another one when it is read again"):
+        loaded(Drawing(draw))
+
+
+def test_a_dataset_is_told_the_epoch():
+    class Epochs(Items):
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+            return torch.tensor([place, self.epoch]), 0
+
+    assert seen(loaded(Epochs()), range(4))[1] == [[0] * 4] * 2 + [[1] * 4] * 2
+    assert seen(loaded(Epochs(), 1), range(4))[1] == [[0] * 4] * 2 + [[1] * 4] * 2
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("examples", "size", "lengths"),
+    [(2000, 1000, [1000, 1000]), (1001, 1000, [1001]), (2001, 1000, [1000, 1001]), (1002, 1000, [1000, 2]),
+     (1, 1000, [1]), (3, 1, [3]), (4, 0, [2, 2]), (999, 1000, [999])],
+)  # fmt: skip
+def test_no_batch_is_a_single_example(examples, size, lengths):
+    slices = batch_slices(examples, size)
+    assert [each.stop - each.start for each in slices] == lengths
+    assert [place for each in slices for place in range(examples)[each]] == list(range(examples))
