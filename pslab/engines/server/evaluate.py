@@ -16,11 +16,11 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.tensors.device import DEVICES, Device
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.sparse import on_keys
-from pslab.tensors.workload.data import batch, label_error
+from pslab.tensors.workload.data import Dataset, batch, label_error
 from pslab.tensors.workload.example_check import joined
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import loss_sum, metric_sums, placed, targets
-from pslab.tensors.workload.reading import Rows, batch_slices, read_slices
+from pslab.tensors.workload.reading import batch_slices, read_batches
 from pslab.tensors.workload.running_statistics import Estimate, calibration
 from pslab.tensors.workload.straight import install
 
@@ -89,7 +89,7 @@ class Evaluator:
 
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and targets of the test set, as the model and the loss take them."""
-        for x, y in read_slices(self._dataset.test_x, self._dataset.test_y, self._slices):
+        for x, y in read_batches(self._dataset.test_x, self._dataset.test_y, self._slices):
             yield self._batch(x), targets(y, self._dtype).to(self._device)
 
     def _batch(self, x: torch.Tensor) -> torch.Tensor:
@@ -97,14 +97,14 @@ class Evaluator:
         return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)
 
     def _calibration(self) -> Iterator[torch.Tensor]:
-        return map(self._batch, calibration_batches(self._dataset.train_x, self._job.run.seed))
+        return map(self._batch, calibration_batches(self._dataset, self._job.run.seed))
 
 
-def calibration_batches(x: Rows, seed: int) -> Iterator[torch.Tensor]:
+def calibration_batches(dataset: Dataset, seed: int) -> Iterator[torch.Tensor]:
     """The inputs from which a run's evaluations estimate running statistics."""
-    chosen = torch.from_numpy(calibration(seed, len(x)))
-    for piece in batch_slices(len(chosen), CALIBRATION_BATCH):
-        yield x[chosen[piece]]
+    chosen = calibration(seed, len(dataset.train_y))
+    batches = [chosen[piece] for piece in batch_slices(len(chosen), CALIBRATION_BATCH)]
+    return (x for x, _ in read_batches(dataset.train_x, dataset.train_y, batches))
 
 
 class Evaluating:

@@ -170,7 +170,7 @@ def trained_model(run: Run, weights: np.ndarray) -> nn.Module:
     with restored_globals():
         seed_globals(run.seed, "evaluate")
         Estimate(module, running).renew(lambda: (batch(x, keyspace.dtype, dataset.mean, dataset.std)
-                                                 for x in calibration_batches(dataset.train_x, run.seed)))  # fmt: skip
+                                                 for x in calibration_batches(dataset, run.seed)))  # fmt: skip
     return module.eval()
 
 

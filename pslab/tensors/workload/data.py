@@ -146,8 +146,8 @@ def label_error(
     row = int((bad if bad.ndim == 1 else bad.any(1)).nonzero()[0])
     label = int(target[row].flatten()[bad[row].flatten()][0])
     problem = f"{part} example {examples[row]} has the label {label}, and the model has {output.shape[1]} outputs, for "
-    problem += f"labels 0 to {output.shape[1] - 1}: correct it, give the model more outputs, or use a loss that ignores "
-    problem += "it, such as torch.nn.CrossEntropyLoss(ignore_index=...)"
+    problem += f"labels 0 to {output.shape[1] - 1}: correct it, give the model more outputs, or use a loss that "
+    problem += "ignores it, such as torch.nn.CrossEntropyLoss(ignore_index=...)"
     return ConfigError("data", dataset.name, problem)
 
 

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -128,9 +128,9 @@ def resolve_metric(value: object, dtype: torch.dtype) -> Metric | None:
 def with_ignored(metric: Metric | None, loss: Loss) -> Metric | None:
     """The metric of a run with this loss: accuracy leaves out the labels that the loss says that it ignores."""
     ignored = getattr(loss, "ignore_index", None)
-    if metric != accuracy or not isinstance(ignored, int):
+    if metric is not accuracy or not isinstance(ignored, int):
         return metric
-    counting: Any = partial(accuracy, ignored=ignored)
+    counting: Any = partial(cast("Any", accuracy), ignored=ignored)
     counting.__qualname__ = "accuracy"  # for messages
     return counting  # type: ignore[no-any-return]
 

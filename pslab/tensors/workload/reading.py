@@ -93,8 +93,7 @@ class Source:
             raise self._error(refused)
         self._last: tuple[list[int], Pair] | None = None
         first = range(min(2, self.count))
-        # at its first reading a Dataset may open files and make generators
-        _, self.sample, again = (self._read_now(list(first)) for _ in range(3))
+        self.sample, again = self._tried([first, first])
         #: that are known before a run
         self.targets = _targets(self.dataset, self.sample[1]) if self._collate is default_collate else self.sample[1]
         if not all(map(_same, self.sample, again)):
@@ -149,19 +148,20 @@ class Source:
         """Examples by their places, read here and now; the same draws in every run."""
         wanted = list(places)
         if self._last is None or self._last[0] != wanted:
-            self._last = wanted, self._read_now(wanted)
+            self._last = wanted, self._tried([wanted])[0]
         return self._last[1]
 
-    def _read_now(self, places: list[int]) -> Pair:
-        # what a worker_init_fn makes is in loading processes only
-        processes = 0 if self._begin is None else min(1, self.processes)
+    def _tried(self, batches: Sequence[Sequence[int]]) -> list[Pair]:
+        """Batches that are read here and now; what a loading process opens or makes is not done here."""
         try:
             with Generators(self.dataset, self._collate).restored():  # a run's digest knows their states
-                return next(self.read([(0, places)], 0, processes))
+                return list(self.read([(0, batch) for batch in batches], 0, min(1, self.processes)))
         except ConfigError:
             raise
         except Exception as error:
-            raise self._error(f"its examples cannot be read: {type(error).__name__}: {error}") from error
+            why, lines = f"{type(error).__name__}: {error}", str(error).strip().splitlines()
+            why = lines[-1] if lines and lines[0].startswith("Caught ") else why  # after a loading process's traceback
+            raise self._error(f"its examples cannot be read: {why}") from error
 
     def _indices(self, loader: DataLoader[Any]) -> list[int] | None:
         """The examples that a loader's sampler gives, increasing; None if it gives all of them.
@@ -239,13 +239,15 @@ def batch_slices(examples: int, size: int) -> list[slice]:
     return [slice(begin, end) for begin, end in itertools.pairwise([0, *ends, examples])]
 
 
-def read_slices(x: Rows, y: Rows, pieces: Sequence[slice]) -> Iterator[Pair]:
-    """These slices of all examples, one after the other."""
+def read_batches(x: Rows, y: Rows, batches: Sequence[slice | npt.NDArray[np.int64]]) -> Iterator[Pair]:
+    """These examples, batch by batch."""
     if isinstance(x, Column):
-        yield from x.source.read(((0, range(len(y))[piece]) for piece in pieces), 0)
+        examples = np.arange(len(y))
+        yield from x.source.read(((0, examples[batch]) for batch in batches), 0)
         return
-    for piece in pieces:
-        yield x[piece], y[piece]
+    for batch in batches:
+        rows = batch if isinstance(batch, slice) else torch.from_numpy(batch)
+        yield x[rows], y[rows]
 
 
 Rows = Tensor | SparseInputs | Column
@@ -276,9 +278,16 @@ class _Drawing(TorchDataset[Any]):
 
     def _draw_from(self, epoch: int, place: int) -> None:
         if self._generators is None:
+            # what a Dataset makes at its first reading in a process, such as a generator, is made alike in all of them
+            seed_globals(self._seed, "example", self._part, "first")
+            self._read_first()
             self._generators = Generators(self.dataset, self._collate)
         seed_globals(self._seed, "example", self._part, epoch, place)
         self._generators.seed(self._seed, "example", self._part, epoch, place)
+
+
+    def _read_first(self) -> None:
+        self.dataset[0]
 
 
 class _Stream(_Drawing):
@@ -307,6 +316,9 @@ class _Stream(_Drawing):
         self._set_epoch(epoch)
         self._draw_from(epoch, 0)
         self._at, self._examples = 0, iter(self.dataset)
+
+    def _read_first(self) -> None:
+        next(iter(self.dataset), None)
 
 
 class _Keys:
