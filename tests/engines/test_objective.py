@@ -243,3 +243,15 @@ def test_accuracy_leaves_out_the_labels_that_the_loss_ignores(given, ignored):
         expected = nn.CrossEntropyLoss(ignore_index=ignored)(model(X), y)
     assert found.accuracy[-1][2] == pytest.approx(float(right.double().mean()), rel=1e-12)
     assert found.accuracy[-1][3] == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_accuracy_with_ignored_labels_is_that_of_the_whole_test_set():
+    test, y = X.repeat(40, 1), torch.arange(2560) % 3
+    y[30:1000] = -100
+    given = tiny(engine="virtual", cluster="lab", model=nn.Linear(6, 3), data=lambda: (X, Y, test, y), workers=2,
+                 pushes=4, loss=nn.CrossEntropyLoss())  # fmt: skip
+    model, found = nn.Linear(6, 3), finished(given)
+    resolve(given).keyspace.bind(model, torch.from_numpy(found.weights.copy()), None)
+    with torch.no_grad():
+        right = (model(test).argmax(1) == y)[y >= 0].double().mean()
+    assert found.accuracy[-1][2] == pytest.approx(float(right), rel=1e-12)

@@ -14,7 +14,7 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import ProcessContext
 from pslab.tensors.device import DEVICES, Device
-from pslab.tensors.random_streams import seed_globals
+from pslab.tensors.random_streams import Generators, seed_globals
 from pslab.tensors.sparse import on_keys
 from pslab.tensors.workload.data import Dataset, batch, label_error
 from pslab.tensors.workload.example_check import joined
@@ -49,6 +49,7 @@ class Evaluator:
         self._slices = batch_slices(count, at_once)
         self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
         self._estimate = Estimate(self._module, job.running)
+        self._generators = Generators(self._module, self._loss, self._metric)
 
     @torch.no_grad()
     def snapshot(self, index: int, snapshots: Arena) -> tuple[float, ...]:
@@ -57,6 +58,7 @@ class Evaluator:
         self._weights.copy_(self._job.in_order(held))  # a model may change its own
         # the same draws at each snapshot, in whatever process
         seed_globals(self._job.run.seed, "evaluate")
+        self._generators.seed(self._job.run.seed, "evaluate")
         self._estimate.renew(self._calibration)
         loss, count, (whole_loss, whole_metric) = 0.0, len(self._dataset.test_y), self._job.whole
         sums, metric = [0.0] * (1 + len(self._job.metrics)), self._metric

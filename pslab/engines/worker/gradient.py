@@ -20,7 +20,7 @@ from pslab.errors import ConfigError
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
 from pslab.tensors.finite import checked_finite, is_finite
-from pslab.tensors.random_streams import seed_globals
+from pslab.tensors.random_streams import Generators, seed_globals
 from pslab.tensors.update import methods
 from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch, label_error
@@ -57,6 +57,7 @@ class Computing:
     """
 
     layerwise: Layerwise | None = None
+    _generators: Generators | None = None  # of the module, as it is now
 
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
@@ -102,6 +103,9 @@ class Computing:
             layerwise.forward_begins()
         # a stream for each gradient: it does not matter which process computes it
         seed_globals(self._seed, "layers", self._worker, step)
+        if self._generators is None:
+            self._generators = Generators(self._module, self._objective)
+        self._generators.seed(self._seed, "layers", self._worker, step)
         read_x, read_y = self._reader.at(step)
         x = self._device.to(batch(read_x, self._dtype, self._dataset.mean, self._dataset.std))
         y = self._device.to(targets(read_y, self._dtype))
@@ -222,6 +226,7 @@ class Computing:
             for each, value in attributes.pop("_buffers").items():
                 module._buffers[each] = None if value is None else self._device.to(value)
             vars(module).update(attributes)
+        self._generators = None
 
     def warm_up(self, *, aside: bool = False) -> None:
         """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module,
@@ -238,6 +243,7 @@ class Computing:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
                 self.layerwise = layerwise
+        self._generators = None
         if aside:
             self._use(buffers)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from tiny import net, tiny
@@ -40,14 +41,15 @@ class Standardized(nn.Module):
 
 
 class Drawing(nn.Module):
-    """Random also in evaluation."""
+    """Random also in evaluation, by generators of its own, too."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = net()
+        self.own = [np.random.default_rng(0)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x) * (1 + random.random()) + torch.rand(10)
+        return self.net(x) * (1 + random.random()) + torch.rand(10) + 9 * self.own[0].random()
 
 
 def own() -> nn.Module:
@@ -80,6 +82,31 @@ def test_statistics_are_those_of_the_weights(monkeypatch: pytest.MonkeyPatch, mo
 
 def test_draws_in_evaluation_are_the_same_each_time():
     assert accuracy_of(Drawing) == accuracy_of(Drawing)
+    run = tiny(engine="virtual", cluster="steady", model=Drawing, pushes=8, eval_every=4, learning_rate=1e-12)
+    losses = execute(resolving.resolve(run), lambda news: None).accuracy[:, 3]
+    assert losses == pytest.approx(losses[0], rel=1e-5)
+
+
+class Shifted(nn.Module):
+    """A model whose gradient is what its own generator draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.w = np.random.default_rng(0), nn.Parameter(torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        at = int(self.own.integers(8)) if self.training else 0
+        return self.w[at] + torch.zeros(len(x), 10)
+
+
+def first(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return output[:, 0].mean()
+
+
+def test_workers_do_not_draw_the_same_from_a_generator_of_the_model():
+    run = tiny(engine="virtual", cluster="steady", model=Shifted, loss=first, metric="loss", sync="bsp", pushes=4)
+    weights = execute(resolving.resolve(run), lambda news: None).weights
+    assert (weights != 0).sum() > 1
 
 
 class Squeezed(nn.Module):
