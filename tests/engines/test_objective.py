@@ -199,7 +199,7 @@ def changed(places: slice | list[int], label: int) -> Tensor:
 GIVEN = {
     "tensors": lambda y: (X, y, X, y), "loaders": lambda y: [DataLoader(TensorDataset(X, y))] * 2,
     "parts": lambda y: [DataLoader(Subset(TensorDataset(X, y), range(64)), sampler=range(64))] * 2,
-    "items": lambda y: [DataLoader(Items(y))] * 2,
+    "items": lambda y: [DataLoader(Items(y))] * 2, "chosen": lambda y: [DataLoader(Items(y), sampler=range(8, 60))] * 2,
 }  # fmt: skip
 
 
@@ -225,13 +225,14 @@ def test_a_label_out_of_range_is_refused_however_it_is_given(given, y, loss, pro
 
 
 @pytest.mark.parametrize(("label", "loss"), [(7, "cross_entropy"), (-100, "cross_entropy"), (7, nn.CrossEntropyLoss())])
-def test_a_label_out_of_range_that_was_not_read_before_ends_a_run_with_the_example(label, loss):
+@pytest.mark.parametrize("given", ["items", "chosen"])
+def test_a_label_out_of_range_that_was_not_read_before_ends_a_run_with_the_example(given, label, loss):
     with pytest.raises(WorkerFailed, match=f"(training|test) example 40 has the label {label}, .* 3 outputs") as error:
-        finished(scored(changed([40], label), "items", loss=loss))
+        finished(scored(changed([40], label), given, loss=loss))
     assert "Traceback" not in str(error.value)
 
 
-@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("given", GIVEN.keys() - {"chosen"})
 @pytest.mark.parametrize("ignored", [-100, 1, 255])
 def test_accuracy_leaves_out_the_labels_that_the_loss_ignores(given, ignored):
     y = changed(slice(10, 40), ignored)

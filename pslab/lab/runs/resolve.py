@@ -407,5 +407,5 @@ def _check_batches(run: Run, dataset: Dataset) -> None:
     if run.workers * run.batch_size > examples:
         problem = f"{run.workers} workers need {run.workers * run.batch_size} examples a round; {dataset.name} has"
         raise ConfigError("batch_size", run.batch_size, f"{problem} {examples}")
-    if isinstance(dataset.train_x, Column):
+    if isinstance(dataset.train_x, Column) and run.engine != "timing":
         dataset.train_x.source.check_room(run.workers, run.batch_size)

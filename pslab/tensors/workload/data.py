@@ -40,7 +40,8 @@ class Dataset:
 
     name: str
     train_x: Rows = field(repr=False)  #: [N, ...] uint8, floating point, or int64: indices, which stay as they are
-    train_y: Rows = field(repr=False)  #: [N, ...] int64: labels, 0 to classes - 1; or floating point: numbers
+    #: [N, ...] int64: labels, 0 to classes - 1, or what the loss ignores; or floating point: numbers
+    train_y: Rows = field(repr=False)
     test_x: Rows = field(repr=False)  #: [M, ...]
     test_y: Rows = field(repr=False)  #: [M, ...]
     #: of the inputs; of uint8 inputs after division by 255; None: uint8 inputs are tokens, indices as int64 ones are
@@ -144,8 +145,11 @@ def label_error(
     if not bool(bad.any()):
         return None
     row = int((bad if bad.ndim == 1 else bad.any(1)).nonzero()[0])
-    label = int(target[row].flatten()[bad[row].flatten()][0])
-    problem = f"{part} example {examples[row]} has the label {label}, and the model has {output.shape[1]} outputs, for "
+    label, example = int(target[row].flatten()[bad[row].flatten()][0]), examples[row]
+    x = dataset.test_x if part == "test" else dataset.train_x
+    if isinstance(x, Column) and x.source.indices is not None:
+        example = x.source.indices[example]
+    problem = f"{part} example {example} has the label {label}, and the model has {output.shape[1]} outputs, for "
     problem += f"labels 0 to {output.shape[1] - 1}: correct it, give the model more outputs, or use a loss that "
     problem += "ignores it, such as torch.nn.CrossEntropyLoss(ignore_index=...)"
     return ConfigError("data", dataset.name, problem)

@@ -87,8 +87,10 @@ class Source:
             self.count = len(self.dataset)  # type: ignore[arg-type]
         except TypeError:
             raise self._error("its Dataset has no length, so that no epoch would end: define __len__") from None
-        if not self.sequential and (indices := self._indices(loader)) is not None:
-            self.dataset, self.count = Subset(self.dataset, indices), len(indices)
+        #: of the Dataset the examples that a sampler gives; None: all of them
+        self.indices = None if self.sequential else self._indices(loader)
+        if self.indices is not None:
+            self.dataset, self.count = Subset(self.dataset, self.indices), len(self.indices)
         if refused := _refused(loader, part == "test" and self.count):
             raise self._error(refused)
         self._last: tuple[list[int], Pair] | None = None

@@ -10,6 +10,8 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny import digits, global_states
 from torch.utils.data import (
     BatchSampler,
@@ -204,10 +206,10 @@ def test_of_a_sampler_the_set_of_its_indices_is_taken(sampler, taken):
 
 
 def test_a_sampler_of_all_examples_changes_nothing():
-    def given(**arguments):
+    def pair(**arguments):
         return resolve_data(lambda: (DataLoader(Items(), **arguments), Items()))
 
-    assert seen(given(sampler=SubsetRandomSampler(range(20))), range(5)) == seen(given(shuffle=True), range(5))
+    assert seen(pair(sampler=SubsetRandomSampler(range(20))), range(5)) == seen(pair(shuffle=True), range(5))
 
 
 class Own(DataLoader):
@@ -259,10 +261,10 @@ def opening(number: int) -> None:
 
 @pytest.mark.parametrize("sampler", [None, range(20, 40)])
 def test_a_worker_init_fn_prepares_each_loading_process(sampler):
-    def given() -> tuple[DataLoader, TorchDataset]:
+    def pair() -> tuple[DataLoader, TorchDataset]:
         return DataLoader(Filed(40), num_workers=2, worker_init_fn=opening, sampler=sampler), Items()
 
-    read = seen(resolve_data(given), range(2))[0]
+    read = seen(resolve_data(pair), range(2))[0]
     assert {100 + (20 if sampler else 0) <= place < 140 for batch in read for place in batch} == {True}
 
 
@@ -273,6 +275,43 @@ def test_parts_of_a_dataset_are_known_as_the_whole():
     assert resolve_data(lambda: (DataLoader(whole, sampler=range(9)), part)).classes == 30
     del whole.classes
     assert resolve_data(lambda: (part, DataLoader(whole, sampler=range(7)))).classes == 10
+
+
+def loaders() -> st.SearchStrategy[dict[str, object]]:
+    places = st.lists(st.integers(0, 12), min_size=1, max_size=14)
+    samplers = st.one_of(
+        st.none(), places, places.map(SubsetRandomSampler),
+        st.builds(WeightedRandomSampler, st.just([1.0] * 12), st.integers(1, 12), st.booleans()),
+        st.builds(RandomSampler, st.just(range(12)), st.booleans(), st.integers(1, 14)),
+        st.integers(1, 12).map(lambda count: SequentialSampler(range(count))),
+    )  # fmt: skip
+    some = st.fixed_dictionaries({"sampler": samplers, "batch_size": st.sampled_from([None, 1, 2, 5])}, optional={
+        "num_workers": st.sampled_from([0, 0, 0, 1]), "drop_last": st.booleans(), "collate_fn": st.just(list),
+        "generator": st.just(torch.Generator())})  # fmt: skip
+    return st.one_of(some, st.fixed_dictionaries({"batch_sampler": st.just([[0, 1], [2, 3]])}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(loaders(), st.booleans())
+def test_a_drawn_dataloader_gives_what_torch_reads_or_is_refused(arguments, train):
+    """Of its collate_fn, which makes no pairs here, the error says so."""
+    try:
+        loader = DataLoader(Items(12), **arguments)
+    except ValueError:  # torch refuses it
+        return
+    try:
+        data = resolve_data(lambda: (loader, Items(12)) if train else (Items(12), loader))
+    except ConfigError as error:
+        problem = str(error)
+    else:
+        problem = ""
+    if problem:
+        named = any(f" {name}=" in problem for name in arguments)
+        assert named or "its sampler" in problem or "collate_fn" in arguments
+        return
+    read = (data.train_x if train else data.test_x)[:][:, 0].tolist()
+    wanted = [int(place) for x, _ in loader for place in x[:, 0]]
+    assert sorted(wanted) == read or (train and loader.drop_last and set(wanted) < set(read))
 
 
 # --- generators of a Dataset ------------------------------------------------------------------------------------------
@@ -330,14 +369,14 @@ OWN = {
 @pytest.mark.parametrize("kind", OWN)
 @pytest.mark.parametrize("make", [Drawing, Drawn])
 def test_what_a_generator_of_a_dataset_draws_depends_on_the_example_alone(make, kind):
-    def given(processes: int) -> Dataset:
+    def pair(processes: int) -> Dataset:
         return resolve_data(lambda: (DataLoader(make(OWN[kind]()), num_workers=processes), Items()))
 
-    read = seen(given(0), range(4))
+    read = seen(pair(0), range(4))
     assert len({draw for batch in read[1] for draw in batch}) == 16
-    assert seen(given(1 if make is Drawn else 2), range(4)) == read
-    assert seen(given(0), range(2, 4))[1] == read[1][2:]
-    assert seen(given(0), range(4), seed=4)[1] != read[1]
+    assert seen(pair(1 if make is Drawn else 2), range(4)) == read
+    assert seen(pair(0), range(2, 4))[1] == read[1][2:]
+    assert seen(pair(0), range(4), seed=4)[1] != read[1]
 
 
 def test_a_generator_of_a_collate_fn_does_so_too():
@@ -347,10 +386,10 @@ def test_a_generator_of_a_collate_fn_does_so_too():
         x, y = default_collate(examples)
         return x + generator.random(), y
 
-    def given(processes: int) -> Dataset:
+    def pair(processes: int) -> Dataset:
         return resolve_data(lambda: (DataLoader(Items(), collate_fn=shaken, num_workers=processes), Items()))
 
-    assert seen(given(2), range(4)) == seen(given(0), range(4))
+    assert seen(pair(2), range(4)) == seen(pair(0), range(4))
 
 
 @pytest.mark.parametrize("kind", set(OWN) - {"lazy"})
