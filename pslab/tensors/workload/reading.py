@@ -76,8 +76,10 @@ class Source:
 
     def __init__(self, name: str, part: str, given: Any) -> None:
         loader = given if isinstance(given, DataLoader) else DataLoader(given)
-        self._name, self._part, self.dataset, self.processes = name, part, loader.dataset, loader.num_workers
-        self._collate, self._begin = loader.collate_fn, loader.worker_init_fn
+        self._name, self.part, self.processes = name, part, loader.num_workers
+        self.given: Any = loader.dataset  #: the user's own
+        self.dataset: Any = loader.dataset
+        self.collate, self._begin = loader.collate_fn, loader.worker_init_fn
         self._options = {"timeout": loader.timeout, "prefetch_factor": loader.prefetch_factor}
         self.sequential = isinstance(self.dataset, IterableDataset)
         if self.sequential and self.processes > 1:
@@ -97,7 +99,7 @@ class Source:
         first = range(min(2, self.count))
         self.sample, again = self._tried([first, first])
         #: that are known before a run
-        self.targets = _targets(self.dataset, self.sample[1]) if self._collate is default_collate else self.sample[1]
+        self.targets = _targets(self.dataset, self.sample[1]) if self.collate is default_collate else self.sample[1]
         if not all(map(_same, self.sample, again)):
             problem = "an example is another one when it is read again: it must not depend on what was read before, and"
             how = "draw from the global generators of torch, NumPy or Python, or from one that its Dataset holds"
@@ -106,16 +108,13 @@ class Source:
     @property
     def classes(self) -> int:
         """How many `classes` the Dataset names, or that of which it is a part; 0 if none."""
-        dataset: Any = self.dataset
-        while isinstance(dataset, Subset) and not hasattr(dataset, "classes"):
-            dataset = dataset.dataset
-        return len(getattr(dataset, "classes", ()))
+        return len(_inherited(self.dataset, "classes") or ())
 
     def read(self, batches: Iterable[Batch], seed: int, processes: int | None = None) -> Generator[Pair, None, None]:
         """The inputs and targets of these batches, in their order, read ahead by the loading processes."""
-        dataset = (_Stream if self.sequential else _Drawing)(self.dataset, self._collate, self._part, seed)
+        dataset = (_Stream if self.sequential else _Drawing)(self, seed)
         processes = self.processes if processes is None else processes
-        loader = DataLoader(dataset, batch_sampler=_Keys(batches), collate_fn=self._collate,
+        loader = DataLoader(dataset, batch_sampler=_Keys(batches), collate_fn=self.collate,
                             **_processes(processes, self._begin, self._options))  # fmt: skip
         with _with_children():
             stream = iter(loader)
@@ -156,7 +155,7 @@ class Source:
     def _tried(self, batches: Sequence[Sequence[int]]) -> list[Pair]:
         """Batches that are read here and now; what a loading process opens or makes is not done here."""
         try:
-            with Generators(self.dataset, self._collate).restored():  # a run's digest knows their states
+            with Generators(self.dataset, self.collate).restored():  # a run's digest knows their states
                 return list(self.read([(0, batch) for batch in batches], 0, min(1, self.processes)))
         except ConfigError:
             raise
@@ -186,8 +185,9 @@ class Source:
                     epochs.append(sorted(map(operator.index, itertools.islice(trial, self.count + 1))))
         except Exception as error:
             raise self._error(f"its sampler cannot be taken: {type(error).__name__}: {error}") from error
-        taken, known = epochs[0], range(self.count)
-        if weighted or taken != epochs[1] or len({*taken}) < len(taken) or not {*taken} <= {*known} or not taken:
+        taken = epochs[0]
+        inside = taken and taken[0] >= 0 and taken[-1] < self.count
+        if weighted or taken != epochs[1] or len({*taken}) < len(taken) or not inside:
             problem = f"its sampler ({type(sampler).__name__}) must give the same examples in each epoch, each once, "
             problem += f"as indices from 0 to {self.count - 1}: a run takes the set of them, in its own order; leave "
             raise self._error(f"{problem}it out, and choose, repeat or weigh examples in the Dataset")
@@ -202,7 +202,7 @@ class Source:
         return x, _labels(y)
 
     def _error(self, problem: str) -> ConfigError:
-        return ConfigError("data", self._name, f"{self._part}: {problem}")
+        return ConfigError("data", self._name, f"{self.part}: {problem}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_last": None}
@@ -261,8 +261,9 @@ Rows = Tensor | SparseInputs | Column
 class _Drawing(TorchDataset[Any]):
     """A Dataset whose draws are from the streams of an epoch and an example. It may have set_epoch(epoch)."""
 
-    def __init__(self, dataset: Any, collate: Any, part: str, seed: int) -> None:
-        self.dataset, self._collate, self._part, self._seed = dataset, collate, part, seed
+    def __init__(self, source: Source, seed: int) -> None:
+        self.dataset, self.given, self._collate, self._part = source.dataset, source.given, source.collate, source.part
+        self._seed = seed
         self._generators: Generators | None = None  # of the process that reads
         self._epoch = -1
 
@@ -275,8 +276,8 @@ class _Drawing(TorchDataset[Any]):
 
     def _set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
-        if hasattr(dataset := _whole(self.dataset), "set_epoch"):
-            dataset.set_epoch(epoch)
+        if set_epoch := _inherited(self.given, "set_epoch"):
+            set_epoch(epoch)
 
     def _draw_from(self, epoch: int, place: int) -> None:
         if self._generators is None:
@@ -286,7 +287,6 @@ class _Drawing(TorchDataset[Any]):
             self._generators = Generators(self.dataset, self._collate)
         seed_globals(self._seed, "example", self._part, epoch, place)
         self._generators.seed(self._seed, "example", self._part, epoch, place)
-
 
     def _read_first(self) -> None:
         self.dataset[0]
@@ -349,7 +349,7 @@ def _begin_process(begin: Callable[[int], object] | None, number: int) -> None:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     info: Any = get_worker_info()
-    object.__setattr__(info, "dataset", _whole(info.dataset.dataset))  # the user's own, which a worker_init_fn opens
+    object.__setattr__(info, "dataset", info.dataset.given)  # the user's own, which a worker_init_fn may open
     if begin is not None:
         begin(number)
 
@@ -388,9 +388,11 @@ def _refused(loader: DataLoader[Any], evaluated: int) -> str:
     return ""
 
 
-def _whole(dataset: Any) -> Any:
-    """The Dataset of which another is a part."""
-    return dataset.dataset if type(dataset) is Subset else dataset
+def _inherited(dataset: Any, name: str) -> Any:
+    """An attribute of a Dataset, or of the one of which it is a part; None if neither has it."""
+    while isinstance(dataset, Subset) and not hasattr(dataset, name):
+        dataset = dataset.dataset
+    return getattr(dataset, name, None)
 
 
 def _targets(dataset: Any, read: Tensor) -> Tensor:

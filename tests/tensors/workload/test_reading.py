@@ -259,13 +259,22 @@ def opening(number: int) -> None:
     get_worker_info().dataset.opened = range(100, 140)
 
 
-@pytest.mark.parametrize("sampler", [None, range(20, 40)])
-def test_a_worker_init_fn_prepares_each_loading_process(sampler):
+def opening_part(number: int) -> None:
+    get_worker_info().dataset.dataset.opened = range(100, 140)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sampler", "begin"),
+    [(Filed(40), None, opening), (Filed(40), range(20, 40), opening),
+     (Subset(Filed(40), range(20, 40)), None, opening_part)],
+)  # fmt: skip
+def test_a_worker_init_fn_prepares_each_loading_process(dataset, sampler, begin):
     def pair() -> tuple[DataLoader, TorchDataset]:
-        return DataLoader(Filed(40), num_workers=2, worker_init_fn=opening, sampler=sampler), Items()
+        return DataLoader(dataset, num_workers=2, worker_init_fn=begin, sampler=sampler), Items()
 
     read = seen(resolve_data(pair), range(2))[0]
-    assert {100 + (20 if sampler else 0) <= place < 140 for batch in read for place in batch} == {True}
+    lowest = 100 if begin is opening and sampler is None else 120
+    assert all(lowest <= place < 140 for batch in read for place in batch)
 
 
 def test_parts_of_a_dataset_are_known_as_the_whole():
