@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import copyreg
 import dis
+import functools
 import hashlib
+import os
 import sys
 import types
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pslab.config import sources
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
+DATA = (*PLAIN, list, tuple, dict, set, frozenset)
 NAMED = (types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType,
          types.WrapperDescriptorType)  # fmt: skip
-#: What a class has beside what its author wrote, or that says nothing about what it does.
+#: Attributes of a class that its author did not write, or that say nothing about what it does: Python adds some of
+#: them when the class is used, as pickle adds `__slotnames__`, and Flag its combined members to the map of values.
 ASIDE = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
-                   "__abstractmethods__", "_abc_impl", "__annotate_func__", "__annotations_cache__"})  # fmt: skip
+                   "__abstractmethods__", "_abc_impl", "__annotate_func__", "__annotations_cache__", "__slotnames__",
+                   "_value2member_map_"})  # fmt: skip
+LONG = 60  # letters of a value in a message
+CODE = "code"  # the description of a function or a class
 #: How code reaches the names of its module.
 GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 class Unknown(Exception):
     """The content of an object cannot be known; the message names the part and the reason."""
+
+
+class Survey(NamedTuple):
+    """An object's content, and the parts of it that a worker's process may have otherwise."""
+
+    digest: str = ""
+    unknown: str = ""  #: why the digest does not cover the whole object; "" if it does
+    settings: tuple[str, ...] = ()  #: "module:name" of what it reaches in the user's modules, which workers import anew
+    trained: str = ""  #: a tensor in it that requires a gradient, in words; "" if it holds none
 
 
 def content(value: object) -> str:
@@ -36,18 +52,73 @@ def content(value: object) -> str:
         Unknown: a part is known to this process alone (a lock, an open file, a generator).
         ConfigError: a module of the user that is reached was edited after it was imported.
     """
+    surveyed = survey(value)
+    if surveyed.unknown:
+        raise Unknown(surveyed.unknown)
+    return surveyed.digest
+
+
+def survey(value: object) -> Survey:
+    """Return the content of a value, and what it reaches.
+
+    Raises:
+        ConfigError: a module of the user that is reached was edited after it was imported.
+    """
+    walk = _Walk()
     try:
-        return _Walk().of(value).hex()[:16]
-    except RecursionError as error:
-        raise Unknown(f"a {type(value).__qualname__} is nested too deeply") from error
+        digest = walk.of(value)
+    except RecursionError:
+        return Survey(unknown=f"a {type(value).__qualname__} is nested too deeply", settings=(*sorted(walk.settings),))
+    return Survey(digest.hex()[:16], walk.unknown, (*sorted(walk.settings),), walk.trained)
+
+
+def settings_of(module: types.ModuleType, wanted: Container[str] | None = None) -> dict[str, tuple[str, str]]:
+    """A digest and a description of each global of a module, and of each attribute of the classes that it defines; or
+    of those that are `wanted`.
+
+    A function is its lines in its file and its defaults, a class its bases: what they reach has names of its own. The
+    digest is "" where the content of a value is unknown.
+    """
+    pairs = dict[str, object]()
+    waiting: list[tuple[str, Mapping[str, object]]] = [(f"{module.__name__}:", vars(module))]
+    while waiting:
+        prefix, values = waiting.pop()
+        for name, value in list(values.items()):
+            if not (name.startswith("__") and prefix.endswith(":")) and name not in ASIDE:
+                pairs[prefix + name] = value
+                if isinstance(value, type) and f"{value.__module__}:{value.__qualname__}" == prefix + name:
+                    waiting.append((f"{prefix}{name}.", vars(value)))
+    return {name: (_shallow(value), _described(value)) for name, value in pairs.items()
+            if wanted is None or name in wanted}  # fmt: skip
+
+
+def _shallow(value: object) -> str:
+    walk = _Walk(deep=False)
+    try:
+        digest = walk.of(value).hex()[:16]
+    except Exception:  # of an object that no run uses
+        return ""
+    return "" if walk.unknown else digest
+
+
+def _described(value: object) -> str:
+    if isinstance(value, (type, types.FunctionType, staticmethod, classmethod, property)):
+        return CODE
+    try:
+        text = repr(value)
+    except Exception:  # of a user's class
+        text = ""
+    return text if 0 < len(text) <= LONG and " at 0x" not in text else f"another {type(value).__name__}"
 
 
 class _Walk:
     """One walk through a value and all that it reaches."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, deep: bool = True) -> None:
+        self._deep = deep  # whether functions and classes include what they reach
         self._known: dict[int, tuple[object, bytes]] = {}  # the objects too: an id is theirs while they live
         self._above: list[int] = []
+        self.unknown, self.trained, self.settings = "", "", set[str]()
 
     def of(self, value: object) -> bytes:
         """The digest of a part."""
@@ -78,11 +149,19 @@ class _Walk:
         if kind in (set, frozenset):
             return kind.__name__, sorted(self._all(value))
         if (numbers := _numbers(value)) is not None:
+            if getattr(value, "requires_grad", False) and not self.trained:
+                self.trained = f"a {kind.__name__} {list(value.shape)}"
             return "numbers", [*numbers, *self._all([getattr(value, "__dict__", {})])]
         if isinstance(value, types.ModuleType):
-            return "module", self._all([value.__name__, *sources.of(value.__name__).items()])
-        if isinstance(value, (types.FunctionType, type)) and _is_installed(value):
-            return "installed", self._all([value.__module__, value.__qualname__])
+            if not self._deep:
+                return "module", self._all([value.__name__])
+            data = self._attributes(value, {name for name, part in vars(value).items()
+                                            if isinstance(part, DATA) and not name.startswith("_")})  # fmt: skip
+            return "module", self._all([value.__name__, *sources.of(value.__name__).items(), *data.items()])
+        if isinstance(value, (types.FunctionType, type)) and _has_its_name(value):
+            if sources.installed(value.__module__):
+                return "installed", self._all([value.__module__, value.__qualname__])
+            self._set(value.__module__, value.__qualname__)
         if isinstance(value, types.FunctionType):
             return "function", self._function(value)
         if isinstance(value, type):
@@ -111,29 +190,68 @@ class _Walk:
         return "object", self._reduced(value)
 
     def _function(self, value: types.FunctionType) -> list[bytes]:
-        reached = {} if sources.installed(str(value.__module__)) else self._reached(value)
+        reached = self._reached(value) if self._deep and not sources.installed(str(value.__module__)) else {}
         return self._all([value.__code__, value.__defaults__, value.__kwdefaults__, value.__closure__ or (),
                           reached, vars(value)])  # fmt: skip
 
     def _reached(self, value: types.FunctionType) -> dict[str, Any]:
         """The globals that a function's code reaches, with the code in it; the modules that it imports."""
         sources.of(value.__module__)  # refused if edited since
-        names, imported = set[str](), set[str]()
+        names, imported, attributes = set[str](), set[str](), set[str]()
         for code in _codes(value.__code__):
+            attributes.update(code.co_names)
             for step in dis.get_instructions(code):
                 if step.opname in GLOBALS:
                     names.add(str(step.argval))
                 elif step.opname == "IMPORT_NAME" and step.argval:
                     imported.add(str(step.argval))
         found = {name: value.__globals__[name] for name in sorted(names) if name in value.__globals__}
+        for name in found:
+            self._set(value.__module__, name)
+        mine = {name: part for name, part in found.items()
+                if isinstance(part, types.ModuleType) and not sources.installed(part.__name__)}  # fmt: skip
+        modules = [*mine.values(), *(sys.modules[name] for name in sorted(imported) if name in sys.modules)]
+        for module in modules:
+            found |= self._attributes(module, attributes)
+        found |= {name: part.__name__ for name, part in mine.items()}
+        imported |= {part.__name__ for part in mine.values()}
         return found | {f"import {name}": sources.of(name) for name in sorted(imported)}
 
+    def _attributes(self, module: types.ModuleType, names: set[str]) -> dict[str, Any]:
+        """The values that these names have in a module of the user's, and in those of its modules that they name."""
+        found, waiting = dict[str, Any](), [module]
+        while waiting:
+            module = waiting.pop()
+            if sources.installed(module.__name__) or f"{module.__name__}:" in found:
+                continue
+            found[f"{module.__name__}:"] = None
+            for name in sorted(names & vars(module).keys()):
+                part = vars(module)[name]
+                if isinstance(part, types.ModuleType):
+                    waiting.append(part)
+                else:
+                    found[f"{module.__name__}:{name}"] = part
+                    self._set(module.__name__, name)
+        return found
+
+    def _set(self, module: str, name: str) -> None:
+        """Note what is reached in a module that workers import anew."""
+        if module != "__main__" and name[0] != "@" and module in sources.of(module):  # not pytest's names
+            self.settings.add(f"{module}:{name}")
+
     def _class(self, value: type) -> list[bytes]:
-        held = {name: part for name, part in sorted(vars(value).items()) if name not in ASIDE}
-        return self._all([type(value), value.__qualname__, value.__bases__, held])
+        parts = {name: part for name, part in sorted(vars(value).items())
+                 if name not in ASIDE and (name, part) != ("__annotations__", {})}  # fmt: skip
+        if _has_its_name(value):
+            for name in parts:
+                self._set(value.__module__, f"{value.__qualname__}.{name}")
+        return self._all([type(value), value.__qualname__, value.__bases__, parts if self._deep else {}])
 
     def _code(self, code: types.CodeType) -> list[bytes]:
-        """The parts of a code object that decide what it does; not where it was written."""
+        """The parts of a code object that decide what it does; not where it was written. Or only where: tools such as
+        pytest write code of the same lines anew as they import it."""
+        if not self._deep:
+            return self._all([os.path.basename(code.co_filename), code.co_firstlineno, code.co_name])
         return self._all([code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars,
                           code.co_cellvars, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount,
                           code.co_flags, code.co_exceptiontable])  # fmt: skip
@@ -144,14 +262,22 @@ class _Walk:
             reduce = copyreg.dispatch_table.get(type(value))
             made = reduce(value) if reduce is not None else value.__reduce_ex__(4)
         except Exception as error:
-            raise Unknown(f"a {type(value).__qualname__} in it cannot be sent to another process ({error})") from error
+            return self._unknown(f"a {type(value).__qualname__} in it cannot be sent to another process ({error})")
         if isinstance(made, str):
             if not sources.installed(str(getattr(value, "__module__", type(value).__module__))):
-                raise Unknown(f"a {type(value).__qualname__} in it is known by its name {made!r} alone")
+                return self._unknown(f"a {type(value).__qualname__} in it is known by its name {made!r} alone")
             return self._all([type(value).__module__, made])
         build, arguments, *rest = made
         state, items, pairs = [*rest, None, None, None][:3]
+        if isinstance(state, dict):  # a cached property is computed anew
+            state = {name: part for name, part in state.items()
+                     if not isinstance(getattr(type(value), str(name), None), functools.cached_property)}  # fmt: skip
         return self._all([build, arguments, state, list(items or ()), list(pairs or ())])
+
+    def _unknown(self, why: str) -> list[bytes]:
+        """Note that a part has no content, and go on: the parts behind it are surveyed, too."""
+        self.unknown = self.unknown or why
+        return []
 
 
 def _digest(kind: str, parts: Iterable[bytes]) -> bytes:
@@ -174,11 +300,9 @@ def _numbers(value: Any) -> list[bytes] | None:
     return None
 
 
-def _is_installed(value: Any) -> bool:
-    """Whether a function or class is found under its own name in a module that is not the user's."""
-    if not sources.installed(str(value.__module__)):
-        return False
-    found: Any = sys.modules.get(value.__module__)
+def _has_its_name(value: Any) -> bool:
+    """Whether a function or class is found under its own name in its module: then pickles hold the name alone."""
+    found: Any = sys.modules.get(str(value.__module__))
     for name in value.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is value

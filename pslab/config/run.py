@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pslab.config import fleet as hosts
 from pslab.config import gpus, products, sources
 from pslab.config.cluster import costs_grow, resolve_cluster
-from pslab.config.content import Unknown, content
+from pslab.config.content import Survey, survey
 from pslab.config.fleet import Fleet
 from pslab.config.metric import LOWER, medians, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
@@ -219,7 +219,7 @@ class Run:
         each = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
         fields = ((name, value) for name, value, default in each
                   if name not in ASIDE and (name not in LATER or value != default))  # fmt: skip
-        return {name: self._objects[name][0] if name in self._objects else _plain(value) for name, value in fields}
+        return {name: self._objects[name] if name in self._objects else _plain(value) for name, value in fields}
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class Run:
     @property
     def unknown(self) -> str:
         """Why the digest does not cover everything of this run; "" if it does."""
-        return "; ".join(f"{name}: {why}" for name, (_, why) in self._objects.items() if why)
+        return "; ".join(f"{name}: {each.unknown}" for name, each in self.surveys.items() if each.unknown)
 
     @cached_property
     def digest(self) -> str:
@@ -319,12 +319,17 @@ class Run:
         return self.engine != "local" and self.pull != "keys" and not measured and costs_grow(self.cluster)
 
     @cached_property
-    def _objects(self) -> dict[str, tuple[str, str]]:
-        """The fields that hold an object: its name and content in a record, and why its content is unknown, or ""."""
+    def surveys(self) -> dict[str, Survey]:
+        """The fields that hold an object: its content, and what it reaches."""
         given = {name: getattr(self, name) for name in NAMED}
-        found = {name: _named(name, value) for name, value in given.items() if not isinstance(value, (str, Mapping))}
+        return {name: _surveyed(name, value) for name, value in given.items() if not isinstance(value, (str, Mapping))}
+
+    @cached_property
+    def _objects(self) -> dict[str, str]:
+        """The fields that hold an object: its name and content in a record."""
+        found = {name: _named(getattr(self, name), each) for name, each in self.surveys.items()}
         if "metric" in found and metric_of(self).lower:
-            found["metric"] = found["metric"][0] + LOWER, found["metric"][1]
+            found["metric"] += LOWER
         return found
 
     def sources(self) -> dict[str, str]:
@@ -382,14 +387,20 @@ def _path(data: str) -> Path | None:
     return Path(given).expanduser().absolute() if given else None
 
 
-def _named(field: str, value: Any) -> tuple[str, str]:
-    name = getattr(value, "__name__", type(value).__name__)
+def _surveyed(field: str, value: Any) -> Survey:
     try:
-        return f"{name}#{content(value)}", ""
-    except Unknown as error:
-        return f"{name}#{_PROCESS}-{id(value):x}", str(error)  # like no other
+        return survey(value)
     except ConfigError as error:
-        raise ConfigError(field, name, f"{error.value} {error.problem}") from error
+        raise ConfigError(field, _name(value), f"{error.value} {error.problem}") from error
+
+
+def _named(value: Any, surveyed: Survey) -> str:
+    digest = f"{_PROCESS}-{id(value):x}" if surveyed.unknown else surveyed.digest  # like no other, if it is unknown
+    return f"{_name(value)}#{digest}"
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def _text(value: Any) -> str:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import abc
+import contextlib
+import copy
+import enum
 import functools
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -18,6 +23,7 @@ from cells import CELLS, of_all_cells, of_cell
 from torch import nn
 
 from pslab.config.content import Unknown, content
+from pslab.config.run import Run
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -30,6 +36,41 @@ def test_what_an_object_does_is_its_content(kind: str):
 def test_where_it_was_written_is_not():
     text = CELLS["class"].format(4)
     assert content(of_cell(text)) == content(of_cell("\n\n# a remark\n" + text))
+
+
+def used(value: Any) -> None:
+    """Do what Python remembers on an object's class."""
+    with contextlib.suppress(TypeError):
+        pickle.dumps(value)
+    kind = value if isinstance(value, type) else type(value)
+    getattr(kind, "__annotations__", None)
+    copy.deepcopy(value)
+
+
+class Plain:
+    size = 3
+
+
+class Slotted:
+    __slots__ = ("size",)
+
+
+class Derived(Plain, abc.ABC):
+    run = Run()
+
+
+class Flags(enum.Flag):
+    A, B = 1, 2
+
+
+@pytest.mark.parametrize("value", [Plain, Plain(), Slotted(), Derived(), Flags.A, [Run()]], ids=repr)
+def test_what_python_remembers_is_not(value: Any):
+    before = content(value)
+    used(value)
+    assert len(Flags.A | Flags.B) == 2
+    assert Derived.run.digest
+    assert all(each.digest for each in value) if isinstance(value, list) else True
+    assert content(value) == before
 
 
 def test_a_global_that_is_not_reached_is_not():

@@ -130,7 +130,7 @@ def main(context: ProcessContext) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
     _die_with_fork_server()
-    threading.Thread(target=_die_with_parent, args=(context.parent,), daemon=True).start()
+    threading.Thread(target=die_with_parent, args=(context.parent,), daemon=True).start()
     import torch
 
     from pslab.engines.processes.channel import ALIVE, read_order, report
@@ -192,7 +192,8 @@ def _die_with_fork_server() -> None:
         server._forkserver_alive_fd = None
 
 
-def _die_with_parent(pipe: Connection) -> None:
+def die_with_parent(pipe: Connection) -> None:
+    """End this process once its parent is gone."""
     parent = mp.parent_process()
     if parent is not None:
         parent.join()

@@ -24,6 +24,7 @@ from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.server.evaluate import calibration_batches
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
+from pslab.lab.runs.objects import check_defaults, check_objects, note_trial
 from pslab.policies.partition import evenly, in_parts
 from pslab.protocol.server import first_step
 from pslab.protocol.traits import sized, traits_of
@@ -70,15 +71,24 @@ def resolve(run: Run) -> Experiment:
     Raises:
         ConfigError: the first thing that is wrong; no process has been started.
     """
+    try:
+        return _resolved(run)
+    finally:
+        note_trial()
+
+
+def _resolved(run: Run) -> Experiment:
     policies: dict[str, Any] = {kind: spec.resolve(kind, getattr(run, kind)) for kind in POLICIES}
     cluster = resolve_cluster(run.cluster)
     optimizer, inner, outer_learning_rate = optimizers_of(run, policies["sync"])
     _check_device(run)
+    check_defaults(run)
     check_products(library := run.products_of(products.here()))
     _check_sent(run)
     downlink = downlink_rules(run.downlink)
     check_together(run, policies, cluster)
     dataset = _dataset(run)
+    check_objects(run, dataset)
     _check_batches(run, dataset)
     how_long = lengths(run, rounds(len(dataset.train_y), run.workers, run.batch_size))
     policies |= {kind: sized(policies[kind], how_long) for kind in ("sync", "schedule")}

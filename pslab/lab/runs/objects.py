@@ -1,0 +1,104 @@
+"""Own objects that a worker's process would not have as this process has them are refused before it starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+
+import torch
+
+from pslab.config import sources
+from pslab.config.content import CODE, Survey, settings_of, survey
+from pslab.config.metric import LOWER
+from pslab.config.run import NAMED, USERS, Run
+from pslab.engines.processes.anew import Settings, settings_anew
+from pslab.errors import ConfigError
+from pslab.tensors.workload.data import Dataset
+from pslab.tensors.workload.reading import Column
+from pslab.tensors.workload.torchvision_ops import import_named
+
+CPU = torch.device("cpu")
+BUILT_HERE = ("model", "data")  # they may hold a network: workers get the model's weights, and the data's examples
+
+
+def check_defaults(run: Run) -> None:
+    """Refuse a dtype or a device of new tensors that was set in this process: workers create them on the CPU, as
+    float32.
+
+    Raises:
+        ConfigError: one was set.
+    """
+    for field, name, default, value in (("dtype", "set_default_dtype", torch.float32, torch.get_default_dtype()),
+                                        ("device", "set_default_device", CPU, torch.get_default_device())):  # fmt: skip
+        if value != default:
+            called = f"torch.{name}({value}) was called in this process, and a worker creates new tensors as {default}"
+            way = f"restore torch.{name}({default}) and name the run's {field}"
+            raise ConfigError(field, getattr(run, field), f"{called}: {way}, or {field}=x.{field} where you create one")
+
+
+def check_objects(run: Run, dataset: Dataset) -> None:
+    """Refuse own objects that hold a network in training, or reach settings that only this process has.
+
+    Raises:
+        ConfigError: one does; a module of the user's cannot be imported in another process.
+    """
+    _checked.clear()
+    surveys = {field: _surveyed(run, field, dataset) for field in NAMED}
+    for field, surveyed in surveys.items():
+        if surveyed.trained and field not in BUILT_HERE:
+            value = getattr(run, field)
+            problem = f"holds {surveyed.trained} that requires a gradient; workers have copies, which no step trains"
+            way = "compute with outputs and targets alone; freeze a network that is not trained: requires_grad_(False)"
+            raise ConfigError(field, getattr(value, "__name__", value), f"{problem}: {way}")
+        if run.engine != "timing":  # which has no workers
+            _check_settings(field, surveyed.settings)
+    _checked.update(name for each in surveys.values() for name in each.settings)
+
+
+def note_trial() -> None:
+    """Note the settings that were checked last as pslab's own trial of the model left them, which may fill a cache."""
+    for module, names in _by_module(_checked).items():
+        _left.update((name, digest) for name, (digest, _) in settings_of(sys.modules[module], names).items())
+    _checked.clear()
+
+
+def _surveyed(run: Run, field: str, dataset: Dataset) -> Survey:
+    if field == "data":  # what makes examples in this process alone is used as it is
+        return survey([part.source for part in (dataset.train_x, dataset.test_x) if isinstance(part, Column)])
+    value = getattr(run, field)
+    if field in USERS and isinstance(value, str):
+        path, colon, _ = value.partition(":")
+        own = colon and all(part.isidentifier() for part in path.split(".")) and sources.of(path)
+        return survey(import_named(field, value.removesuffix(LOWER))) if own else Survey()
+    return run.surveys.get(field, Survey())
+
+
+def _check_settings(field: str, reached: Iterable[str]) -> None:
+    for module, names in _by_module(reached).items():
+        here, anew = settings_of(sys.modules[module], names), _anew(module, (*sources.of(module).items(),))
+        if isinstance(anew, str):
+            raise ConfigError(field, module, f"cannot be imported in another process, as workers must: {anew}")
+        other = [name for name in names if name in here
+                 and here[name][0] not in (anew.get(name, ("absent", ""))[0], _left.get(name))]  # fmt: skip
+        for name in sorted(other, key=lambda name: here[name][1] == CODE):  # values before the code that reaches them
+            ours, theirs = here[name][1], anew.get(name, ("", "absent"))[1]
+            differs = "other code here than" if ours == theirs else f"{ours} in this process, and {theirs}"
+            problem = f"is {differs} where workers import {module} anew: pass it as an argument, or edit the file"
+            raise ConfigError(field, name.replace(":", "."), problem)
+
+
+def _by_module(names: Iterable[str]) -> dict[str, list[str]]:
+    found = dict[str, list[str]]()
+    for name in sorted(names):
+        found.setdefault(name.partition(":")[0], []).append(name)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _anew(module: str, files: tuple[tuple[str, str], ...]) -> Settings | str:
+    return settings_anew(module)
+
+
+_checked: set[str] = set()
+_left: dict[str, str] = {}  # setting -> its digest after a trial
