@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import math
 import os
@@ -42,6 +41,11 @@ Named = str | object  # a short string, or an object that does the same
 FREE, LAB = "free", "lab"  # the clusters of a run that names none: of this machine's time, of virtual time
 MODELLED = ("virtual", "timing")  # engines whose time is all modelled
 _PROCESS = os.urandom(4).hex()
+
+
+def named_object(value: object) -> bool:
+    """Whether a field of a record's run names an object, which the record does not contain: ``"Turns#4f65..."``."""
+    return isinstance(value, str) and "#" in value.partition(":")[0]
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -332,10 +336,6 @@ class Run:
             found["metric"] += LOWER
         return found
 
-    def sources(self) -> dict[str, str]:
-        """The source text of each field that holds an object, as far as it is known, for readers of the record."""
-        return {name: text for name in self._objects if (text := _text(getattr(self, name)))}
-
     def reaches_target(self, evaluated: Iterable[float]) -> bool:
         """Whether these evaluations, in their order, end the run by its target."""
         values, target = [value for value in evaluated if math.isfinite(value)], self.target_accuracy
@@ -401,13 +401,6 @@ def _named(value: Any, surveyed: Survey) -> str:
 
 def _name(value: Any) -> str:
     return str(getattr(value, "__name__", type(value).__name__))
-
-
-def _text(value: Any) -> str:
-    try:
-        return inspect.getsource(value if inspect.isclass(value) or inspect.isroutine(value) else type(value))
-    except (OSError, TypeError):
-        return ""
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslab.config.cluster import resolve_cluster
 from pslab.config.products import MKL
-from pslab.config.run import FREE, NAMED, Run
+from pslab.config.run import FREE, NAMED, Run, named_object
 from pslab.errors import ProtocolError, PslabError, RecordError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding, line
 
@@ -162,7 +162,7 @@ def judgement(result: Result) -> Finding:
 def objects(run: Run) -> dict[str, str]:
     """The fields that were objects of the user, of which a record has the name and a digest of the content alone."""
     given = {name: getattr(run, name) for name in NAMED}
-    return {name: value for name, value in given.items() if isinstance(value, str) and "#" in value}
+    return {name: value for name, value in given.items() if named_object(value)}
 
 
 def rerun(result: Result) -> Finding:

@@ -21,6 +21,7 @@ import pandas as pd
 from pslab.config.run import Run
 from pslab.errors import Unwritable
 from pslab.lab.records import disk, journal
+from pslab.lab.records.own_source import texts_of
 from pslab.lab.records.record import FILES, WEIGHTS, Result, emulation_ok, environment, evaluation_sum, read_facts
 
 LIVE = "live.jsonl"
@@ -94,7 +95,7 @@ class Draft:
         manifest = {
             "digest": self.run.digest,
             "run": self.run.plain(),
-            **({"source": texts} if (texts := self.run.sources()) else {}),
+            **({"source": texts} if (texts := texts_of(self.run)) else {}),
             **({"not_found_again": self.run.unknown} if self.run.unknown else {}),
             **facts,
             "weights_sha256": hashlib.sha256(np.ascontiguousarray(weights).data).hexdigest(),

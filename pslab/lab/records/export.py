@@ -1,10 +1,12 @@
-"""Results as other tools read them: parquet tables, event files for TensorBoard, runs in MLflow.
+"""Results as notebooks that run them, and as other tools read them: parquet tables, event files for TensorBoard, runs
+in MLflow.
 
-Each needs a package that nothing else here does: pip install 'pslab-workbench[export]'.
+These need a package that nothing else here does: pip install 'pslab-workbench[export]'.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +19,10 @@ import pandas as pd
 
 from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
-from pslab.config.run import FIELDS
+from pslab.config.run import FIELDS, named_object
 from pslab.errors import ConfigError, ExportError, nearest
 from pslab.lab.records.disk import MANIFEST
+from pslab.lab.records.own_source import cells_of, statements_of
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import EACH, Results, evaluations
 from pslab.version import install
@@ -33,7 +36,8 @@ def export(results: Iterable[Result] | Result, to: str, out: Path | str | None =
     """Write results for another tool; where they are now.
 
     Args:
-        to: parquet (a file for each table of `Results.frame`), tensorboard (a folder of events for each run; steps are
+        to: notebook (one for each run, which runs it: own objects' sources, parameters, the Run), parquet (a file for
+            each table of `Results.frame`), tensorboard (a folder of events for each run; steps are
             pushes, times the cluster's) or mlflow (runs of the experiment "pslab"; what is there already stays).
         out: a folder, by default results/exports/<to>; of mlflow also a store's address, such as sqlite:///mlflow.db.
 
@@ -128,7 +132,37 @@ def _scalars(result: Result, row: Mapping[Any, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in named.items() if name != "pushes" and math.isfinite(value)}
 
 
+def _notebook(results: Results, place: str) -> None:
+    Path(place).mkdir(parents=True, exist_ok=True)
+    for result in results:
+        texts = dict(result.manifest.get("source", {}))
+        files = {name: texts.pop(name) for name in [*texts] if name not in FIELDS}
+        read = {name: statements_of(text) for name, text in texts.items()}
+        fields = {name: value for name, value in result.run.changed.items() if name not in read}
+        lacking = {name: value for name, value in fields.items() if named_object(value)}
+        statements = [f"raise NotImplementedError({f'{name} was {value}, which the record does not contain'!r})"
+                      for name, value in lacking.items()]  # fmt: skip
+        statements += [statement for each, _ in read.values() for statement in each]
+        given = [f"{name}={text}" for name, (_, text) in read.items()] + [f"{name}={name}" for name in fields]
+        parameters = "\n".join(f"{name} = {value!r}" for name, value in fields.items() if name not in lacking)
+        words = "Written by `pslab export`. If `result.digest` is another one, an object is not what it was."
+        cells = [_cell(f"# Run {result.digest}\n\n{result.ended}. {words}", kind="markdown")]
+        cells += [_cell(f"%%writefile {name}\n{text}") for name, text in files.items()]
+        cells += map(_cell, cells_of(dict.fromkeys(statements)))
+        cells += [_cell(parameters, tags=["parameters"]),
+                  _cell(f"from pslab import Run, run\n\nresult = run(Run({', '.join(given)}))\nresult")]  # fmt: skip
+        kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 4}
+        (Path(place) / f"{result.digest}.ipynb").write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+
+
+def _cell(text: str, *, kind: str = "code", **metadata: Any) -> dict[str, Any]:
+    outputs: dict[str, Any] = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    return {"cell_type": kind, "metadata": metadata, "source": text.splitlines(keepends=True), **outputs}
+
+
 #: The package that a tool needs, and what writes for it.
 TOOLS: Mapping[str, tuple[str, Callable[[Results, str], None]]] = MappingProxyType(
-    {"parquet": ("pyarrow", _parquet), "tensorboard": ("tensorboard", _tensorboard), "mlflow": ("mlflow", _mlflow)}
+    {"notebook": ("json", _notebook), "parquet": ("pyarrow", _parquet), "tensorboard": ("tensorboard", _tensorboard),
+     "mlflow": ("mlflow", _mlflow)}
 )

@@ -17,7 +17,7 @@ from torch import nn
 from pslab.config import products, sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.fleet import Fleet
-from pslab.config.run import FIELDS, Run
+from pslab.config.run import FIELDS, NAMED, Run, named_object
 from pslab.config.table import find
 from pslab.engines.experiment.compatibility import check_credit, check_factored, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
@@ -78,6 +78,7 @@ def resolve(run: Run) -> Experiment:
 
 
 def _resolved(run: Run) -> Experiment:
+    _check_objects_given(run)
     policies: dict[str, Any] = {kind: spec.resolve(kind, getattr(run, kind)) for kind in POLICIES}
     cluster = resolve_cluster(run.cluster)
     optimizer, inner, outer_learning_rate = optimizers_of(run, policies["sync"])
@@ -139,6 +140,14 @@ def _resolved(run: Run) -> Experiment:
     )  # fmt: skip
     check_factored(run, experiment.push_frames)
     return experiment
+
+
+def _check_objects_given(run: Run) -> None:
+    for field in NAMED:
+        if named_object(value := getattr(run, field)):
+            name = value.partition("#")[0]
+            way = f"give yours as {field}={name}; pslab export DIGEST --to notebook writes a notebook that defines it"
+            raise ConfigError(field, value, f"this run used your {name}, which the record does not contain: {way}")
 
 
 def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | None, float]:

@@ -214,7 +214,8 @@ def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):
 def test_an_objects_record_cannot_make_the_run_again_but_says_so(tmp_path):
     made = written(tmp_path, Run(sync=Policy()))
     manifest = json.loads((made.path / "manifest.json").read_text())
-    assert "class Policy" in manifest["source"]["sync"]
+    assert manifest["source"]["sync"] == f"from {__name__} import Policy\nPolicy(what=None)\n"
+    assert "class Policy" in manifest["source"][__name__.replace(".", "/") + ".py"]
     assert load(made.path).run.sync == manifest["run"]["sync"]
     assert load(made.path).run.digest == made.digest
 

@@ -1,0 +1,198 @@
+"""The text of an own object makes the same object in another process: it has the same content."""
+
+from __future__ import annotations
+
+import ast
+import json
+import linecache
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import v4
+
+from pslab.config.content import content
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.records.export import export
+from pslab.lab.records.own_source import cells_of, statements_of, texts_of
+from pslab.lab.records.results import load
+from pslab.lab.runs.run import run
+
+HEAD = """import dataclasses, functools, torch
+from torch import nn
+from torch.nn import functional as F
+WIDTH = {'a': [3]}
+"""
+#: Cells, the last of which ends with the object.
+OBJECTS = {"a class": """
+class Base(nn.Module):
+    size = 4
+
+    @property
+    def wide(self):
+        return WIDTH['a']
+# %%
+class Net(Base):
+    def __init__(self, wide=WIDTH):
+        super().__init__()
+Net
+""", "a class without methods": """
+class Empty:
+    size = 4
+Empty
+""", "an object": """
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    every: int = 2
+    also: tuple = ()
+    def start(self, x):
+        return WIDTH
+Turns(every=10, also=(1, 'b'))
+""", "an object that keeps its arguments": """
+class Turns:
+    def __init__(self, every, loss=None):
+        self.every, self.loss = every, loss
+Turns(3, F.mse_loss)
+""", "a function": """
+def helper(x):
+    return F.relu(x) + len(WIDTH)
+# %%
+def loss(output, target):
+    x = 3
+    return helper(output - target) * x
+x = object()
+loss
+""", "an attribute": """
+def metric(output, target):
+    return 1.0
+metric.lower_is_better = True
+metric
+""", "a decorated function": """
+@functools.lru_cache
+def loss(*given):
+    return WIDTH
+loss
+""", "a closure": """
+def make(k, other):
+    def loss(output, target):
+        return k * other(output, target)
+    return loss
+make(2.0, F.mse_loss)
+""", "a lambda": """
+one, two = (lambda x: x + 1), (lambda x: x + len(WIDTH))
+two
+""", "a lambda in a closure": """
+def make(k):
+    return lambda x: k + x
+make(3)
+""", "a partial": """
+functools.partial(F.huber_loss, delta=0.5)
+""", "a method": """
+class Maker:
+    def make(self):
+        return nn.Linear(6, 3)
+Maker().make
+""", "an indented class": """
+if True:
+    class Net:
+        def f(self):
+            return 1
+Net
+""", "numbers of a cell": """
+x = torch.arange(6.0)
+y = x + 1
+# %%
+def data():
+    return x, y, x, y
+data
+"""}  # fmt: skip
+
+Cells = Callable[..., Any]
+
+
+@pytest.fixture
+def cells(monkeypatch: pytest.MonkeyPatch) -> Cells:
+    """A new kernel that executes cells, and gives what the last one ends with."""
+
+    def execute(texts: list[str]) -> Any:
+        main = types.ModuleType("__main__")
+        main.In = [""]  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        for number, text in enumerate(texts):
+            name = f"<cell {number} {hash(text)}>"
+            linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+            main.In.append(text)  # type: ignore[attr-defined]
+            tree = ast.parse(text)
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else ast.parse("None").body[0]
+            exec(compile(tree, name, "exec"), vars(main))
+            value = eval(compile(ast.Expression(last.value), name, "eval"), vars(main))
+        return value
+
+    return execute
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_a_new_kernel_makes_the_same_object_of_its_text(kind: str, cells: Cells):
+    value = cells([HEAD, *OBJECTS[kind].split("# %%")])
+    before, text = content(value), texts_of(Run(model=value))["model"]
+    assert "NotImplementedError" not in text
+    statements, last = statements_of(text)
+    assert content(cells([*cells_of(statements), last])) == before
+
+
+FILE = """
+from torch import nn
+WIDTH = 6
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(WIDTH, 3)
+"""
+STUDY = """
+import dataclasses, torch
+from torch import nn
+from pslab import Run, run
+from users_net import Net
+# %%
+x = torch.arange(64 * 9.0).view(64, 9) / 600
+@dataclasses.dataclass
+class Falling:
+    every: int = 2
+    needs_budget = False
+    def factor(self, used, epochs):
+        return 1 / (1 + self.every * used)
+class Tanh(Net):
+    def forward(self, x):
+        return super().forward(x).tanh()
+# %%
+run(Run(model=Tanh, data=lambda: (x[:, :6], x[:, 6:]) * 2, loss='mse', metric='loss', schedule=Falling(3), workers=2,
+        batch_size=16, pushes=4, engine='virtual', cluster='lab'), results='made')
+"""
+
+
+def executed(notebook: Any, folder: Path) -> None:
+    where = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
+
+
+def test_a_colleague_runs_the_notebook_of_a_record(tmp_path: Path):
+    (tmp_path / "users_net.py").write_text(FILE)
+    executed(v4.new_notebook(cells=[v4.new_code_cell(each) for each in STUDY.split("# %%")]), tmp_path)
+    (found,) = (tmp_path / "made" / "runs").iterdir()
+    record = load(found.name, tmp_path / "made")
+    with pytest.raises(ConfigError, match=r"your Tanh, which the record does not contain: .*model=Tanh.*--to notebook"):
+        run(record.run, results=tmp_path / "other")
+    export(record, "notebook", tmp_path / "out")
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    notebook = nbformat.read(tmp_path / "out" / f"{record.digest}.ipynb", as_version=4)
+    assert [cell.source for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])] != []
+    executed(notebook, elsewhere)
+    (again,) = (elsewhere / "results" / "runs").iterdir()
+    made = [json.loads((each / "manifest.json").read_text()) for each in (found, again)]
+    assert again.name == found.name
+    assert made[0]["weights_sha256"] == made[1]["weights_sha256"]
