@@ -218,6 +218,11 @@ class Run:
             raise ConfigError("cluster", FREE, f"virtual time needs a modelled cluster, such as {LAB!r}")
         return Run.of({**plain, **changes})
 
+    def as_now(self) -> Run:
+        """This run; if it has objects, with the digest that their content has now: a cell may have changed it since."""
+        given = (getattr(self, name) for name in NAMED)
+        return self if all(isinstance(value, (str, Mapping)) for value in given) else self.but()
+
     def plain(self) -> dict[str, Any]:
         """The fields as JSON can hold them: an object becomes its name and a digest of its content."""
         each = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))

@@ -147,6 +147,16 @@ def test_a_module_that_another_process_cannot_import_is_refused(users: Any, tmp_
         resolve(tried(model=users.module.Net))
 
 
+def test_a_global_that_was_changed_since_the_run_was_named_makes_another_record(tmp_path: Path):
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec("SCALE = 1.0\ndef loss(output, target):\n    return SCALE * ((output - target) ** 2).mean()\n", cell)
+    wanted = tried(loss=cell["loss"])
+    first = run(wanted, results=tmp_path)
+    cell["SCALE"] = 3.0
+    second = run(wanted, results=tmp_path)
+    assert (first.digest != second.digest, first.final != second.final) == (True, True)
+
+
 class Penalty:
     def __init__(self, net: nn.Module) -> None:
         self.net = net
