@@ -66,7 +66,8 @@ def parts(value: object) -> tuple[str, list[str], dict[str, str]]:
     """A policy, given as a string, as an object or as a record names one -> name, values, named values."""
     if isinstance(value, str):
         name, hash_sign, _ = value.partition("#")
-        return (name, [], {}) if hash_sign else split(value)
+        written = "(" in name.partition(":")[0]  # an own object as a table has it: "Turns(every=10)"
+        return (name, [], {}) if hash_sign or written else split(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [(f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
         return type(value).__name__, [], {n: plain(v) for n, v, default in fields if v != default}

@@ -68,6 +68,7 @@ def test_policy_object_goes_by_its_class():
     assert name("sync", Mine()) == "Mine"
     assert said("sync", Mine(bound=5, eager=True)) == "Mine, bound 5, eager on"
     assert parts(Run(sync=Mine()).plain()["sync"])[0] == "Mine"  # as a record says it
+    assert parts("Mine(every=10)")[0] == "Mine(every=10)"  # as a table says it
 
 
 def test_every_field_of_run_can_be_said():

@@ -10,6 +10,8 @@ from __future__ import annotations
 import colorsys
 import dataclasses
 import math
+import re
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -92,6 +94,7 @@ class Look:
 
 SINGLE = Look(BEHIND, "2px,2.5px", "circle-open")  # the single machine beside several workers
 BACK = Look(BEHIND, marker="circle-open")  # the curve that stands behind the others of each panel
+OWN_MARKERS = ("octagon", "triangle-left", "diamond-wide", "triangle-right", "diamond-tall")  # no row has them
 NO_ORDERS: Mapping[str, Sequence[Any]] = MappingProxyType({})
 LEADING = ("sync", "prune", "rate", "order")  # which of several columns gives the colour, if it has reserved ones
 
@@ -188,7 +191,17 @@ def _leading(column: str, values: Sequence[Any], order: Sequence[Any]) -> list[L
         own = [value for value, row in zip(values, rows, strict=True) if row is not None and row.name == family]
         found |= dict(zip(map(repr, own), _on_ramp(ROWS[column][family], own), strict=True))
     found |= {repr(value): _reserved(row) for value, row in zip(values, rows, strict=True) if row and row.colour}
+    found |= {repr(value): _own_look(value) for value, row in zip(values, rows, strict=True)
+              if column in LEADING and row is None and isinstance(value, str)}  # fmt: skip
     return [found.get(repr(value)) or plain_look(ranks[repr(value)]) for value in values]
+
+
+def _own_look(value: str) -> Look:
+    """The look of an own policy, by the name of its class: ``"Turns(every=10)"``, or ``"Turns#4f65"`` of a record.
+
+    It is the same in each figure of a study, whatever else is in it."""
+    rank = zlib.crc32(re.split(r"\W", value)[0].encode())
+    return dataclasses.replace(plain_look(rank), marker=OWN_MARKERS[rank % len(OWN_MARKERS)])
 
 
 def plain_look(rank: int, colour: str = "") -> Look:

@@ -114,6 +114,12 @@ def test_policy_keeps_its_look_whatever_is_beside_it():
     assert drawn("sync", "ssp:9")[0].colour == "#DDAA33"
 
 
+def test_an_own_policy_keeps_its_look_whatever_is_beside_it_and_from_its_record():
+    alone, recorded = (looks([{"sync": name}])[0] for name in ("Turns(every=10)", "Turns#4f65a0b1"))
+    beside = looks([{"sync": name} for name in ("bsp", "asp", "Turns(every=10)")])[2]
+    assert alone == recorded == beside != looks([{"sync": "Loosening(every=10)"}])[0]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_threshold_looks_the_same_alone_and_among_others(family: str):
     specs = [f"{family}:{value}" for value in FAMILIES[family]]
