@@ -92,8 +92,8 @@ def sweep(
         StartFailed: another thread of this process executes runs.
         Unwritable: nothing can be recorded; what was under way is set aside elsewhere. And what `run` raises.
     """
-    asked = runs if isinstance(runs, Runs) else Runs(runs)
-    wanted = Runs([each.as_now() for each in asked], asked.columns, asked.orders)
+    given = runs if isinstance(runs, Runs) else Runs(runs)
+    wanted = Runs([each.as_now() for each in given], given.columns, given.orders)
     place = default_results() if results is None else Path(results)
     begun_s, unwanted = time.monotonic(), Unwanted(ended)
     found: dict[int, Result | None] = {}
