@@ -267,6 +267,7 @@ class Run:
         newer |= {"votes": 1} if self._voted_by_mean else {}
         newer |= {"costs of its rule": 1} if self._rule_costs_more else {}
         newer |= {"changes of who comes back": 1} if self._came_back_otherwise else {}
+        newer |= {"differences to weights": 1} if self.engine == "virtual" and self.downlink != "none" else {}
         newer |= {} if (found := self.products_of(library)) == products.MKL else {"products": found}
         newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
         fields = self.plain()

@@ -35,7 +35,10 @@ def drawn(seed: int) -> dict[str, Any]:
         "optimizer": draw.choice(["sgd", "sgd:momentum=0.5"]) if sync == "bsp" else "sgd", "learning_rate": 0.05,
         "eval_every": 10**6,
         "quantize": "none" if sync.startswith("admm") else draw.choice(["none", "none", "int8", "qsgd:4", "efsign"]),
-    }  # fmt: skip
+        "downlink": "none",
+    } | ({} if sync.startswith("admm") or draw.random() < 0.5 else {
+        "pull": "whole", "downlink": draw.choice(["int8", "static:20%+fp16", "qsgd:4,residual=on"]),
+    })  # fmt: skip
 
 
 def problem(seed: int, fleet: str, fields: dict[str, Any]) -> str:
@@ -135,10 +138,9 @@ def test_only_runs_that_could_end_in_a_torn_round_have_new_names(fields: dict[st
 @pytest.mark.parametrize(("fields", "named_anew"), [
     ({"prune": "demo"}, True), ({"prune": "lowrank:2", "engine": "local"}, False), ({"prune": "static:1%"}, False),
     ({"sync": "diloco:4", "cluster": {"leave": {1: 1.0}}}, True), ({"sync": "diloco:4"}, False),
-    ({"sync": "bsp", "cluster": {"leave": {1: 1.0}}}, False),
+    ({"sync": "bsp", "cluster": {"leave": {1: 1.0}}}, False), ({"downlink": "int8"}, True),
+    ({"downlink": "int8", "engine": "local"}, False),
 ], ids=str)  # fmt: skip
-def test_only_runs_with_measured_costs_or_with_workers_that_come_back_to_their_own_weights_have_new_names(
-    fields: dict[str, Any], named_anew: bool
-):
+def test_only_runs_whose_results_were_others_before_have_new_names(fields: dict[str, Any], named_anew: bool):
     run = Run.of({"engine": "virtual", "cluster": "lab", "pushes": 40, **fields})
     assert (run.digest_on("") != digest_of({"semantics": SEMANTICS, **run.plain()})) is named_anew

@@ -38,6 +38,13 @@ PORTABLE: list[dict[str, Any]] = [
     *({"sync": sync, "prune": f"range:{size}", **THIN} for sync in ("bsp", "ssp:3", "eager") for size in (5, "fit")),
 ]  # fmt: skip
 
+# a host that laid a worker's first weights anew would lose the differences that came before
+DOWNLINK: list[dict[str, Any]] = [
+    {"sync": "asp", "downlink": "int8"},
+    {"sync": "ssp:2", "downlink": "static:20%+fp16", "prune": "static:5%"},
+    {"sync": "adiloco:3", "downlink": "qsgd:4,residual=on", "learning_rate": 0.01},
+]  # fmt: skip
+
 
 def in_words(fields: dict[str, Any]) -> str:
     """The name of a case, without the address of a function: the same in every process."""

@@ -104,11 +104,11 @@ class Pool:
     def share(
         self, experiment: Experiment, heed: Callable[[], None], tolerated: Callable[[int], bool]
     ) -> tuple[SharedDataset, int | None, dict[str, TensorLocation]]:
-        """Where in `data` lies what each host has once of an experiment: its dataset; where memory is not shared, or
-        answers are differences, first weights for workers that keep all of them; its arrays. See `share_data`."""
+        """Where in `data` lies what each host has once of an experiment: its dataset; where memory is not shared, first
+        weights for workers that keep all of them; its arrays. See `share_data`."""
         shelf = self.shelve(experiment.dataset)
         located, end = store_arrays(self.data, experiment, shelf.end)
-        first = None if (self.arena.shared and experiment.downlink is None) or experiment.keyed else aligned(end)
+        first = None if self.arena.shared or experiment.keyed else aligned(end)
         if first is not None:
             self.data.reserve(first + experiment.weights.nbytes)
             self.data.put(first, experiment.weights)

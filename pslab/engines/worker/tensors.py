@@ -138,9 +138,11 @@ class Producer:
         self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same, unless eager
         self._arrivals = [arena.tensor(at, layout.size, layout.dtype) for at in layout.arrivals[worker]]
         self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
-        if (at := self._job.first) is not None:
+        if not alone:
+            pass  # its parent has laid the first weights, and another host may have moved them since
+        elif (at := self._job.first) is not None:
             self._held.copy_(data.tensor(at, layout.size, layout.dtype))
-        elif not layout.in_place and alone:
+        elif not layout.in_place:
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
         self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing

@@ -12,7 +12,7 @@ import pytest
 import torch
 from ownpolicies import Largest
 from tiny import Diverges, Noisy, finished, tiny
-from virtual_cases import LAB, PORTABLE, batch_norm, in_words
+from virtual_cases import DOWNLINK, LAB, PORTABLE, batch_norm, in_words
 from virtual_digest import digests
 
 from pslab.config.run import Run
@@ -29,7 +29,7 @@ def left_on(monkeypatch: pytest.MonkeyPatch, run: Run, hosts: int) -> list[bytes
 
 
 @pytest.mark.one_of(9)
-@pytest.mark.parametrize("fields", PORTABLE, ids=in_words)
+@pytest.mark.parametrize("fields", DOWNLINK + PORTABLE, ids=in_words)
 def test_any_number_of_hosts_leaves_the_same_bits(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]):
     run = tiny(**{"engine": "virtual", "cluster": LAB, "pushes": 24, **fields})
     one = left_on(monkeypatch, run, 1)

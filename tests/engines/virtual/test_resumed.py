@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conducted import quiet
 from tiny import Noisy, tiny
-from virtual_cases import LAB, PORTABLE, THIN, batch_norm, in_words
+from virtual_cases import DOWNLINK, LAB, PORTABLE, THIN, batch_norm, in_words
 from whole import conduct, ended_after, killed, same
 
 from pslab.config.run import Run
@@ -65,7 +65,7 @@ SLOW: list[dict[str, Any]] = [
       if row.name not in ("range", "lowrank", "powersgd", "ef21", "demo", "sketch")),
     *({"sync": "asp", "quantize": row.example or row.name} for row in ROWS["quantize"].values()),
     {"sync": "asp", "on_nonfinite": "skip"},
-    *PORTABLE,
+    *PORTABLE, *DOWNLINK,
 ]  # fmt: skip
 
 
@@ -93,7 +93,8 @@ def test_a_resumed_run_leaves_the_bits_of_an_undisturbed_one(
 
 @pytest.mark.one_of(3)
 @pytest.mark.parametrize(
-    "fields", [{"sync": "asp", "model": Noisy}, {"sync": "bsp", "model": batch_norm}, {"sync": "eager", **PRUNED}],
+    "fields", [{"sync": "asp", "model": Noisy}, {"sync": "bsp", "model": batch_norm}, {"sync": "eager", **PRUNED},
+               *DOWNLINK],
     ids=in_words,
 )  # fmt: skip
 def test_a_run_with_hosts_goes_on_with_another_number_of_them(

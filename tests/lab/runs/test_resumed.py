@@ -192,7 +192,7 @@ def test_a_checkpoint_of_another_machine_or_version_is_passed_over(left: Path):
 
 
 @pytest.mark.parametrize("fields", [
-    {}, {"servers": 3},
+    {}, {"servers": 3}, {"downlink": "int8", "pull": "whole"},
     *(pytest.param({"sync": sync, "servers": servers, "cluster": {"compute_s": 0.01}, "pushes": 400},
                    marks=pytest.mark.slow) for sync in ("asp", "ssp:3", "eager", "dssp:1,2") for servers in (1, 2)),
 ], ids=str)  # fmt: skip
