@@ -139,7 +139,8 @@ def test_only_runs_that_could_end_in_a_torn_round_have_new_names(fields: dict[st
     ({"prune": "demo"}, True), ({"prune": "lowrank:2", "engine": "local"}, False), ({"prune": "static:1%"}, False),
     ({"sync": "diloco:4", "cluster": {"leave": {1: 1.0}}}, True), ({"sync": "diloco:4"}, False),
     ({"sync": "bsp", "cluster": {"leave": {1: 1.0}}}, False), ({"downlink": "int8"}, True),
-    ({"downlink": "int8", "engine": "local"}, False),
+    ({"downlink": "int8", "engine": "local"}, False), ({"servers": 2}, True), ({"servers": 1}, False),
+    ({"servers": 2, "engine": "local", "cluster": "free"}, False),
 ], ids=str)  # fmt: skip
 def test_only_runs_whose_results_were_others_before_have_new_names(fields: dict[str, Any], named_anew: bool):
     run = Run.of({"engine": "virtual", "cluster": "lab", "pushes": 40, **fields})

@@ -136,8 +136,8 @@ def test_bytes_are_those_of_each_servers_part():
         ({"latency_s": 0.25}, 1.5, 2.0),
         # server 0 has applied its half at 1.5, when the note comes; server 1 hears at 1.75, and sends at 2
         ({"latency_s": 0.25, "apply_s": 0.5}, 2.0, 2.25),
-        # each half takes a second up and one down; the halves' transfers overlap, as one comes behind the other
-        ({"bandwidth_bit_s": 8 * (965 * 4 + 24)}, 1 + 4, 1 + 3),
+        # a half alone takes a second up and one down; both share the worker's link, there and back
+        ({"bandwidth_bit_s": 8 * (965 * 4 + 24)}, 1 + 4, 1 + 4),
     ],
 )  # fmt: skip
 def test_iterations_end_when_computed_by_hand(cluster: dict[str, float], one: float, two: float):
@@ -145,6 +145,17 @@ def test_iterations_end_when_computed_by_hand(cluster: dict[str, float], one: fl
         fields = {"workers": 1, "sync": "asp", "pushes": 5, "servers": servers}
         run = tiny(engine="timing", cluster={"compute_s": 1.0, **cluster}, **fields)
         assert np.diff(ends(run)) == pytest.approx([period] * 4, rel=0.03)
+
+
+@pytest.mark.parametrize(("ranges", "least", "most"), [("whole", 4.0, 4.4), ("layers:60", 2.9, 3.7)])
+@pytest.mark.parametrize("servers", [1, 4, 16])
+def test_workers_with_as_many_servers_and_equal_links_exchange_as_fast_as_one_worker_with_one(
+    servers: int, ranges: str, least: float, most: float
+):
+    """But for the frames' heads, and for layers that do not fill all servers alike."""
+    cluster = {"compute_s": 2.0, "bandwidth_bit_s": 8 * 7720, "server_bandwidth_bit_s": 8 * 7720}  # a second a direction
+    run = tiny(engine="timing", cluster=cluster, workers=servers, servers=servers, pushes=5 * servers, ranges=ranges)
+    assert all(least < period < most for period in np.diff(ends(run)[1:]))
 
 
 def test_the_last_evaluation_is_when_the_last_server_has_copied_its_weights():

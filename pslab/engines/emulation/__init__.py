@@ -6,7 +6,7 @@ them reads a clock:
 - `compute_times.py`: how long each gradient of each worker takes, drawn from the run's seeded streams.
 - `layer_progress.py`: when each layer of a layered worker computes.
 - `links.py`: how long messages travel, each worker's link and the servers' shared ones as fluids.
-- `link_queue.py`: which waiting message a link takes next, by the run's request order.
+- `link_queue.py`: which waiting message goes next between a worker and a server, by the run's request order.
 - `traffic.py`: what a frame of messages is on these links.
 - `faults.py`: which process stops, which message is dropped or delayed, and when.
 

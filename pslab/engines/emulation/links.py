@@ -1,15 +1,19 @@
-"""Links as fluids: messages of one worker and direction go one behind the other; messages of several workers share a
-server's link in equal parts (max-min fairness). Pure: every instant is handed in, so every engine can use it.
+"""Links as fluids: messages of one worker, server and direction go one behind the other, as on a connection, and all
+connections at once. A message gets the smaller of two equal shares: of its worker's link, among the servers with which
+that worker exchanges at the moment, and of its server's link, among the workers. Where the links of a kind are as busy
+as each other these are the rates of max-min fairness; elsewhere a part of a link may be idle that fairness would give
+away, and in return a message that begins or ends changes the rates at its own two ends alone. Pure: every instant is
+handed in, so every engine can use it.
 
-Which of a worker's waiting messages goes next is first come, first served, or a chooser's choice. A choice is made at
-the end of an instant, when all that becomes ready in it is known.
+Which of the messages that wait for a connection goes next is first come, first served, or a chooser's choice. A choice
+is made at the end of an instant, when all that becomes ready in it is known.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
@@ -17,17 +21,17 @@ from typing import Any, NamedTuple, Protocol
 from pslab.config.cluster import Cluster
 
 UP, DOWN = "up", "down"
-INSTANTS = 4096  # that a lane keeps for ports on which nothing begins or ends meanwhile
+Line = tuple[int, int]  # a connection: its worker and its server
 
 
 class Chooser(Protocol):
-    """Who chooses among the messages that wait for a worker's link."""
+    """Who chooses among the messages that wait for a worker's connection to a server."""
 
     def pick(self, worker: int, waiting: list[Any]) -> int:
         """The place of the next one among these, the oldest first."""
 
     def admits(self, under_way_bytes: float, size_bytes: float) -> bool:
-        """Whether one more may go while so much of its worker's is under way."""
+        """Whether one more may go while so much is under way on its connection."""
 
     @property
     def acknowledged(self) -> bool:
@@ -44,22 +48,43 @@ class Parcel(NamedTuple):
     flies_s: float
 
 
+class Flow:
+    """A message that is being sent. It has the rate of one of its two ports."""
+
+    def __init__(self, line: Line, parcel: Parcel, sequence: int) -> None:
+        self.line, self.parcel, self.sequence = line, parcel, sequence
+        self.port: Port | None = None
+        self.target = 0.0  # what flows of that port have been served when it ends
+        self.moves = 0  # how often it came to a port, or ended: of its entries there the last one counts
+
+
 class Port:
-    """One direction of a server's link. `served` is what each flow on it has got since the beginning, in bytes."""
+    """One direction of a server's link, or of a worker's where there are several servers. `served` is what each flow
+    with the port's rate has got since the beginning, in bytes."""
 
     def __init__(self, number: int, byte_s: float) -> None:
         self.number, self.byte_s, self.served, self.updated_s = number, byte_s, 0.0, 0.0
-        self.passed = 0  # of the instants that its lane has passed, those until which it has been served
         self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when the first one ends
-        self.flows: list[tuple[float, int, int, Parcel]] = []  # served when it ends, sequence, worker, what flows
+        self.crossing: dict[int, Flow] = {}  # all flows on this link by their other end, with its rate or that port's
+        self.most: float = 1  # a worker that exchanges with more servers gives a flow less than this server does
+        self.flows: list[tuple[float, int, int, Flow]] = []  # their targets, sequences and moves; some have gone
+
+    def take(self, flow: Flow, left_bytes: float, now: float) -> None:
+        """Give a flow that has so much to go this port's rate from now on."""
+        self.advance(now)
+        flow.port, flow.target, flow.moves = self, self.served + left_bytes, flow.moves + 1
+        heappush(self.flows, (flow.target, flow.sequence, flow.moves, flow))
 
     def share(self, worker_byte_s: float) -> None:
-        """The flows have changed: what each of them gets, and when the first one ends."""
-        if not self.flows:
+        """Compute each flow's rate, and when the first one ends: the flows have changed."""
+        flows = self.flows
+        while flows and flows[0][3].moves != flows[0][2]:
+            heappop(flows)
+        if not flows:
             self.end_s = math.inf
             return
-        self.rate = min(worker_byte_s, self.byte_s / len(self.flows))
-        self.end_s = self.updated_s + max(0.0, self.flows[0][0] - self.served) / self.rate
+        self.rate = min(worker_byte_s, self.byte_s / len(self.crossing))
+        self.end_s = self.updated_s + max(0.0, flows[0][0] - self.served) / self.rate
 
     def advance(self, now: float) -> None:
         """Serve until an instant before which no flow ends."""
@@ -68,24 +93,9 @@ class Port:
                 self.served += self.rate * (now - self.updated_s)
             self.updated_s = now
 
-    def follow(self, instants: Sequence[float]) -> None:
-        """Serve until each of these instants, of which some have not been passed, as often as the lane came to one."""
-        if self.passed == len(instants):
-            return
-        if self.flows and self.rate < math.inf:
-            served, updated_s, rate = self.served, self.updated_s, self.rate
-            for at in instants[self.passed :]:
-                if at > updated_s:
-                    served += rate * (at - updated_s)
-                    updated_s = at
-            self.served, self.updated_s = served, updated_s
-        else:
-            self.updated_s = max(self.updated_s, instants[-1])
-        self.passed = len(instants)
-
 
 class Lane:
-    """One direction of all links: a worker's messages go one behind the other, whatever their servers."""
+    """One direction of all links."""
 
     def __init__(
         self, worker_byte_s: float, server_byte_s: float, latency_s: float, overhead_s: float = 0.0,
@@ -93,12 +103,13 @@ class Lane:
     ) -> None:  # fmt: skip
         self.worker_byte_s, self.latency_s = worker_byte_s, latency_s
         self.overhead_bytes = overhead_s * worker_byte_s if overhead_s else 0.0
-        self.ports = [Port(number, server_byte_s) for number in range(servers)]
-        self.first = self.ports[0]  # the one whose first flow ends first
+        self.ports = {number: Port(number, server_byte_s) for number in range(servers)}  # workers' have later numbers
+        self.servers = servers
+        self.changed: dict[int, None] = {}  # ports whose flows have changed at this instant
+        self.first = self.ports[0]  # the one whose first flow ends first, if none has changed
         self.ends: list[tuple[float, int]] = []  # when a port's first flow ends, and its number; some no longer so
-        self.instants: list[float] = []  # that it has passed, since all ports had been served until one
         self.updated_s, self.sequence = 0.0, 0
-        self.waiting: dict[int, deque[Parcel]] = {}  # per worker: what is behind its flow
+        self.waiting: dict[Line, deque[Parcel]] = {}  # what is behind the flow of a connection
         self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
         self.changes = deque(sorted((changes or {}).items()))  # instants, and the workers' bytes a second from then on
 
@@ -115,7 +126,7 @@ class Lane:
 
     def next_s(self) -> float:
         """The instant of the next arrival, as far as is known; infinity if nothing is on its way."""
-        end_s = self.first.end_s + self.latency_s  # or later: a note flies longer, but what is behind it may not
+        end_s = self._end_s() + self.latency_s  # or later: a note flies longer, but what is behind it may not
         if self.changes and self.first.flows:
             end_s = min(end_s, self.changes[0][0])  # what is on its way may come sooner than it seems now
         return min(end_s, self.flying[0][0]) if self.flying else end_s
@@ -137,93 +148,126 @@ class Lane:
         """All that becomes ready at this instant is known: make the choices of it."""
 
     def _enter(self, worker: int, parcel: Parcel) -> None:
-        behind = self.waiting.get(worker)
+        line = worker, parcel.server
+        behind = self.waiting.get(line)
         if behind is not None:
             behind.append(parcel)
             return
-        self.waiting[worker] = deque()
-        self._begin(worker, parcel)
+        self.waiting[line] = deque()
+        self._begin(line, parcel, self.ports[parcel.server])
 
-    def _ended(self, worker: int, parcel: Parcel) -> None:
-        """A worker's message is sent whole; its next one follows."""
-        behind, port = self.waiting[worker], self.ports[parcel.server]
-        if not behind:
-            del self.waiting[worker]
-            self._share(port)
+    def _ended(self, flow: Flow, port: Port) -> None:
+        """A message is sent whole; the next one of its connection follows at its rate."""
+        behind = self.waiting[flow.line]
+        if behind:
+            self._begin(flow.line, behind.popleft(), port)
             return
-        self._begin(worker, follows := behind.popleft())
-        if follows.server != parcel.server:
-            self._share(port)
+        del self.waiting[flow.line]
+        for number, other in self._ways(flow.line):
+            del self.ports[number].crossing[other]
+            self.changed[number] = None
 
-    def _begin(self, worker: int, parcel: Parcel) -> None:
+    def _begin(self, line: Line, parcel: Parcel, port: Port) -> None:
         self.sequence += 1
-        port = self.ports[parcel.server]
-        port.follow(self.instants)
-        port.advance(self.updated_s)
-        target = port.served + parcel.size_bytes + self.overhead_bytes
-        heappush(port.flows, (target, self.sequence, worker, parcel))
-        self._share(port)
+        flow = Flow(line, parcel, self.sequence)
+        for number, other in self._ways(line):
+            if number not in self.ports:
+                self.ports[number] = Port(number, self.worker_byte_s)
+            self.ports[number].crossing[other] = flow
+            self.changed[number] = None
+        port.take(flow, parcel.size_bytes + self.overhead_bytes, self.updated_s)
 
-    def _share(self, port: Port) -> None:
-        port.share(self.worker_byte_s)
-        if len(self.ports) == 1:
-            return
-        ends = self.ends
-        if port.end_s < math.inf:
-            heappush(ends, (port.end_s, port.number))
-        while ends and self.ports[ends[0][1]].end_s != ends[0][0]:
-            heappop(ends)
-        self.first = self.ports[ends[0][1] if ends else 0]
+    def _ways(self, line: Line) -> list[tuple[int, int]]:
+        """The numbers of a connection's ports, each with the other end; a worker's is one only if it has to be shared."""
+        worker, server = line
+        return [(server, worker), (self.servers + worker, server)] if self.servers > 1 else [(server, worker)]
+
+    def _end_s(self) -> float:
+        """When the first flow ends."""
+        if self.changed:
+            self._share()
+        return self.first.end_s
+
+    def _share(self) -> None:
+        """Share links anew among their flows."""
+        changed = [self.ports[number] for number in self.changed]
+        for port in changed:
+            port.advance(self.updated_s)
+        if self.servers > 1:
+            self._move(changed)
+        for number in self.changed:
+            port = self.ports[number]
+            port.share(self.worker_byte_s)
+            if port.end_s < math.inf:
+                heappush(self.ends, (port.end_s, number))
+        self.changed = {}
+        while self.ends and self.ports[self.ends[0][1]].end_s != self.ends[0][0]:
+            heappop(self.ends)
+        self.first = self.ports[self.ends[0][1] if self.ends else 0]
+
+    def _move(self, changed: list[Port]) -> None:
+        """Give flows on these ports the rate of their other end where that is the smaller one."""
+        flows = list[Flow]()
+        for port in changed:
+            if port.number < self.servers:
+                shares = self.worker_byte_s * len(port.crossing) / port.byte_s if port.byte_s < math.inf else 0.0
+                most = math.inf if self.worker_byte_s == math.inf else max(1, math.floor(shares))
+                if most == port.most:
+                    continue
+                port.most = most
+            flows += port.crossing.values()
+        for flow in flows:
+            (server, _), (worker, _) = self._ways(flow.line)
+            here, there = flow.port, self.ports[server]
+            if len(self.ports[worker].crossing) > there.most:
+                there = self.ports[worker]
+            if here is not None and here is not there:
+                here.advance(self.updated_s)
+                there.take(flow, max(0.0, flow.target - here.served), self.updated_s)
+                self.changed |= {here.number: None, there.number: None}
 
     def _serve_until(self, now: float) -> None:
         while self.changes and self.changes[0][0] <= now:
             at, byte_s = self.changes.popleft()
             self._serve(at)
             self.worker_byte_s = byte_s
-            self._gather()
-            for port in self.ports:
-                self._share(port)
+            for port in self.ports.values():
+                port.byte_s = byte_s if port.number >= self.servers else port.byte_s
+            self.changed = dict.fromkeys(self.ports)
         self._serve(now)
 
     def _serve(self, now: float) -> None:
-        while self.first.end_s <= now:
+        while self._end_s() <= now:
             self._end_one()
         self._advance(now)
 
     def _end_one(self) -> None:
         port = self.first
-        port.follow(self.instants)
-        target, sequence, worker, parcel = heappop(port.flows)
+        target, sequence, _, flow = heappop(port.flows)
+        flow.moves += 1
         self.updated_s = max(port.end_s, self.updated_s)
         port.served, port.updated_s = max(target, port.served), self.updated_s
-        heappush(self.flying, (self.updated_s + parcel.flies_s, sequence, parcel.message))
-        self._ended(worker, parcel)
+        self.changed[port.number] = None
+        heappush(self.flying, (self.updated_s + flow.parcel.flies_s, sequence, flow.parcel.message))
+        self._ended(flow, port)
 
     def _advance(self, now: float) -> None:
         if now > self.updated_s:
-            self.instants.append(now)
             self.updated_s = now
-            if len(self.instants) > INSTANTS:
-                self._gather()
-
-    def _gather(self) -> None:
-        """Serve every port until the last instant that has been passed."""
-        for port in self.ports:
-            port.follow(self.instants)
-            port.passed = 0
-        self.instants.clear()
+            if self.servers == 1:
+                self.first.advance(now)
 
 
 class ChosenLane(Lane):
-    """One direction on which a worker's next message is chosen, whenever more of its may be under way."""
+    """One direction on which the next message of a connection is chosen, whenever more of its may be under way."""
 
     def __init__(self, chooser: Chooser, *speeds: Any) -> None:
         super().__init__(*speeds)
         self._chooser = chooser
-        self._pools: dict[int, list[Parcel]] = {}  # per worker: what is ready and not chosen
-        self._under_way: dict[int, float] = {}  # per worker: bytes
-        self._open: dict[int, None] = {}  # workers that may have one more, in the order in which that came to be
-        self._heard: list[tuple[float, int, float]] = []  # when a worker hears that so many bytes have arrived
+        self._pools: dict[Line, list[Parcel]] = {}  # what is ready and not chosen
+        self._under_way: dict[Line, float] = {}  # bytes
+        self._open: dict[Line, None] = {}  # those that may have one more, in the order in which that came to be
+        self._heard: list[tuple[float, Line, float]] = []  # when a sender hears that so many bytes have arrived
 
     def choice_s(self) -> float:
         heard_s = self._heard[0][0] if self._heard else math.inf
@@ -232,38 +276,39 @@ class ChosenLane(Lane):
     def choose(self, now: float) -> None:
         self._serve_until(now)
         while self._heard and self._heard[0][0] <= now:
-            _, worker, size_bytes = heappop(self._heard)
-            self._under_way[worker] -= size_bytes
-            self._open[worker] = None
+            _, line, size_bytes = heappop(self._heard)
+            self._under_way[line] -= size_bytes
+            self._open[line] = None
         opened, self._open = self._open, {}
-        for worker in opened:
-            self._choose_for(worker)
+        for line in opened:
+            self._choose_for(line)
 
-    def _choose_for(self, worker: int) -> None:
-        pool, under_way = self._pools.get(worker, []), self._under_way.get(worker, 0.0)
+    def _choose_for(self, line: Line) -> None:
+        (worker, _), pool, under_way = line, self._pools.get(line, []), self._under_way.get(line, 0.0)
         while fitting := [parcel for parcel in pool if self._chooser.admits(under_way, parcel.size_bytes)]:
             chosen = fitting[self._chooser.pick(worker, [parcel.message for parcel in fitting])]
             pool.remove(chosen)
             under_way += chosen.size_bytes
             super()._enter(worker, chosen)
-        self._under_way[worker] = under_way
+        self._under_way[line] = under_way
 
     def _enter(self, worker: int, parcel: Parcel) -> None:
-        self._pools.setdefault(worker, []).append(parcel)
-        self._open[worker] = None
+        line = worker, parcel.server
+        self._pools.setdefault(line, []).append(parcel)
+        self._open[line] = None
 
-    def _ended(self, worker: int, parcel: Parcel) -> None:
-        super()._ended(worker, parcel)
+    def _ended(self, flow: Flow, port: Port) -> None:
+        super()._ended(flow, port)
         if self._chooser.acknowledged:
-            heappush(self._heard, (self.updated_s + 2 * self.latency_s, worker, parcel.size_bytes))
+            heappush(self._heard, (self.updated_s + 2 * self.latency_s, flow.line, flow.parcel.size_bytes))
         else:
-            self._under_way[worker] -= parcel.size_bytes
-            self._open[worker] = None
+            self._under_way[flow.line] -= flow.parcel.size_bytes
+            self._open[flow.line] = None
 
     def _serve(self, now: float) -> None:
         """What was not chosen at the end of an instant is chosen before time goes on."""
-        while (next_s := min(self.choice_s(), self.first.end_s)) < now:
-            if self.choice_s() <= next_s and self.first.end_s > next_s:
+        while (next_s := min(self.choice_s(), self._end_s())) < now:
+            if self.choice_s() <= next_s and self._end_s() > next_s:
                 self._advance(next_s)
                 self.choose(next_s)
             else:

@@ -84,7 +84,7 @@ class Traffic(Network):
 
     def _apart(self, frame: Frame) -> Sequence[Frame]:
         """Requests of a layered worker go one by one; those of an eager one wait for no push's bytes. Each server has
-        frames of its own; workers begin with different ones, or all would wait for one link, and then for the next."""
+        frames of its own."""
         job, server_of = self._job, self._job.server_of
         if job.layered:
             return [[message] for message in frame]
@@ -94,8 +94,8 @@ class Traffic(Network):
         if job.traits.eager:
             pulls = [message for message in frame if type(message) is Pull]
             parts = [pulls, [message for message in frame if type(message) is not Pull]]
-        if (servers := job.run.servers) > 1:
-            parts = [each for part in parts for each in _by_server(part, server_of, servers)]
+        if job.run.servers > 1:
+            parts = [each for part in parts for each in _by_server(part, server_of)]
         return [part for part in parts if part]
 
     def _size_bytes(self, frame: Frame) -> int:
@@ -108,9 +108,9 @@ class Traffic(Network):
         return total
 
 
-def _by_server(frame: Frame, server_of: Sequence[int], servers: int) -> list[Frame]:
-    """The messages of a worker's frame by their servers, from the one with its number on."""
+def _by_server(frame: Frame, server_of: Sequence[int]) -> list[Frame]:
+    """The messages of a worker's frame by their servers."""
     found: dict[int, Frame] = {}
     for message in frame:
-        found.setdefault((server_of[message.range] - message.worker) % servers, []).append(message)
-    return [found[place] for place in sorted(found)]
+        found.setdefault(server_of[message.range], []).append(message)
+    return [found[server] for server in sorted(found)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from pslab.config.cluster import Cluster
-from pslab.engines.emulation import links
 from pslab.engines.emulation.links import DOWN, UP, Network
 
 
@@ -81,11 +81,11 @@ HALVED = {"bandwidth_at": {1.0: 4.0}}  # bits a second: half a byte
         pytest.param({"servers": 2, "server_bandwidth_bit_s": 1}, [(UP, w, 1, w, 0, w) for w in range(2)],
                      [(1.0, 0), (1.0, 1)], id="each server has its own link"),
         pytest.param({"servers": 2}, [(UP, 0, 1, "a", 0, 1), (UP, 0, 1, "b", 0, 0), (UP, 0, 1, "c", 0, 1)],
-                     [(1.0, "a"), (2.0, "b"), (3.0, "c")], id="a worker's link is shared by its servers"),
-        # worker 0 ends at server 0 at 1 s, and then shares server 1's link with worker 1: both have a byte to go
+                     [(2.0, "a"), (2.0, "b"), (3.0, "c")], id="a worker's link is shared by its servers"),
+        # all get half a byte a second; at 2 s the long one has a byte to go, alone
         pytest.param({"servers": 2, "server_bandwidth_bit_s": 1},
                      [(UP, 1, 2, "long", 0, 1), (UP, 0, 1, "a", 0, 0), (UP, 0, 1, "b", 0, 1)],
-                     [(1.0, "a"), (3.0, "long"), (3.0, "b")], id="a flow that follows at another server shares there"),
+                     [(2.0, "a"), (2.0, "b"), (3.0, "long")], id="a link is shared at each of its ends"),
         pytest.param({"servers": 2, "latency_s": 0.5}, [(UP, 0, 1, "noted", 0, 1), (UP, 1, 1, "own", 0, 0)],
                      [(1.5, "own"), (2.0, "noted")], id="a note to the server that decides takes the latency again"),
         pytest.param({"servers": 2, "latency_s": 0.5}, [(DOWN, 0, 1, "a", 0, 1)], [(1.5, "a")],
@@ -126,36 +126,46 @@ def test_a_shared_link_is_never_idle_while_messages_wait():
     assert seen[-1][0] == pytest.approx(40 * 0.3 / 3)
 
 
-def busy(servers: int, seed: int) -> tuple[Network, dict[int, list[tuple[float, float]]]]:
-    """Links on which twelve workers have sent ten messages each, to servers that are drawn, and of each worker its
-    messages: when it was sent, and its bytes."""
-    drawn, sent = random.Random(seed), dict[int, list[tuple[float, float]]]()
-    net = network(byte_s=3.0, servers=servers, server_bandwidth_bit_s=7 if seed else None)
-    for at in sorted(drawn.uniform(0, 20) for _ in range(120)):
-        worker = drawn.randrange(12)
-        sent.setdefault(worker, []).append((at, size := drawn.uniform(0, 5)))
-        net.send(DOWN, worker, size, (worker, len(sent[worker]) - 1), at, drawn.randrange(servers))
-    return net, sent
+def shared(messages: list[tuple[float, int, int, float, int]], byte_s: float, server_byte_s: float) -> dict[int, float]:
+    """When each of these messages (instant, worker, server, bytes, number) has left, by going from one end or beginning
+    to the next and computing all shares anew."""
+    ahead, lines, ends, now = sorted(messages, reverse=True), dict[tuple[int, int], list[list[Any]]](), {}, 0.0
+    while ahead or lines:
+        workers, servers = (Counter(line[end] for line in lines) for end in (0, 1))
+        rates = {line: min(byte_s / workers[line[0]], server_byte_s / servers[line[1]]) for line in lines}
+        until = min([now + lines[line][0][0] / rate for line, rate in rates.items()] + [at for at, *_ in ahead[-1:]])
+        for line, rate in rates.items():
+            lines[line][0][0] -= rate * (until - now)
+            if lines[line][0][0] < 1e-9:
+                ends[lines[line].pop(0)[1]] = until
+        lines, now = {line: queue for line, queue in lines.items() if queue}, until
+        while ahead and ahead[-1][0] <= now:
+            _, worker, server, size, number = ahead.pop()
+            lines.setdefault((worker, server), []).append([size, number])
+    return ends
 
 
-def test_a_port_that_is_not_looked_at_meanwhile_is_served_to_the_same_bits(monkeypatch: pytest.MonkeyPatch):
-    whole = [busy(5, seed)[0].arrived(1e9) for seed in (1, 2)]
-    monkeypatch.setattr(links, "INSTANTS", 0)  # every port follows at every instant
-    assert [busy(5, seed)[0].arrived(1e9) for seed in (1, 2)] == whole
+@pytest.mark.parametrize(("servers", "server_byte_s"), [(2, 7.0), (5, 3.0), (9, 1.0), (9, math.inf)])
+def test_with_several_servers_a_message_gets_the_smaller_of_two_equal_shares(servers: int, server_byte_s: float):
+    drawn = random.Random(servers)
+    sent = [(drawn.uniform(0, 20), drawn.randrange(12), drawn.randrange(servers), drawn.uniform(0, 5), number)
+            for number in range(300)]  # fmt: skip
+    net = network(byte_s=3.0, servers=servers, server_bandwidth_bit_s=None if math.isinf(server_byte_s) else server_byte_s)
+    for at, worker, server, size, number in sorted(sent):
+        net.send(DOWN, worker, size, number, at, server)
+    assert dict((m, at) for at, _, m in net.arrived(1e9)) == pytest.approx(shared(sent, 3.0, server_byte_s))
 
 
-def test_of_many_servers_the_first_to_end_is_found():
-    """No server is a limit here: a worker's messages follow each other as on a link of its own."""
-    net, sent = busy(9, 0)
-    expected = []
-    for worker, own in sent.items():
-        free_s = 0.0
-        for number, (at, size) in enumerate(own):
-            free_s = max(at, free_s) + size / 3.0
-            expected.append((free_s, (worker, number)))
-    found = [(at, message) for at, _, message in net.arrived(1e9)]
-    assert [message for _, message in found] == [message for _, message in sorted(expected)]
-    assert [at for at, _ in found] == pytest.approx([at for at, _ in sorted(expected)])
+@pytest.mark.parametrize("count", [2, 4, 16])
+@pytest.mark.parametrize("apart_s", [0.0, 1e-3])
+def test_equal_links_carry_an_exchange_of_all_workers_and_servers_in_the_time_of_its_bytes(count: int, apart_s: float):
+    """Servers are ready one after another, to all workers at once: these do not wait for one server's link together."""
+    net = network(servers=count, server_bandwidth_bit_s=1)
+    for server in range(count):
+        for worker in range(count):
+            net.send(DOWN, worker, 1 / count, (worker, server), server * apart_s, server)
+    last_s = net.arrived(1e9)[-1][0]
+    assert 1.0 <= last_s < 1.0 + 2 * count * apart_s + 1e-9
 
 
 # --- chosen messages --------------------------------------------------------------------------------------------------
@@ -196,6 +206,8 @@ def test_a_late_choice_is_made_as_if_it_had_been_in_time():
         pytest.param(Choice(), {"server_bandwidth_bit_s": 1}, [(UP, 0, 1, "b"), (UP, 0, 1, "a"), (UP, 1, 1, "d"),
                      (UP, 1, 1, "c")], [(2.0, "a"), (2.0, "c"), (4.0, "b"), (4.0, "d")],
                      id="each worker chooses its own, and all share the server's link"),
+        pytest.param(Choice(), {"servers": 2}, [(UP, 0, 1, "b"), (UP, 0, 1, "a"), (UP, 0, 1, "c", 0.0, 1)],
+                     [(2.0, "a"), (2.0, "c"), (3.0, "b")], id="each server's messages are chosen by themselves"),
         pytest.param(Choice(2), {}, [(UP, 0, 1, "a"), (UP, 0, 2, "b"), (UP, 0, 1, "c")],
                      [(1.0, "a"), (2.0, "c"), (4.0, "b")], id="a message too large for the credit lets a smaller pass"),
     ],
@@ -203,7 +215,7 @@ def test_a_late_choice_is_made_as_if_it_had_been_in_time():
 def test_chosen_messages_arrive_when_computed_by_hand(choice, fields, sent, expected):
     net = network(choice, **fields)
     for message in sent:
-        net.send(*message, 0.0)
+        net.send(*(*message, 0.0)[:5], *message[5:])
     assert arrivals(net) == expected
 
 
