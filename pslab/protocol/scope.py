@@ -12,12 +12,13 @@ from pslab.protocol.window import Window
 class Scope:
     """The ranges that one decision of the policy applies to: one, or all."""
 
-    __slots__ = ("complete", "indices", "reading", "state")
+    __slots__ = ("asked", "complete", "indices", "reading", "state")
 
     def __init__(self, indices: tuple[int, ...], complete: Window | None, state: Any) -> None:
         self.indices = indices  # of its ranges
         self.complete = complete  # counts pushes that all its ranges have; None if it is one range, with its own window
         self.state = state  # the policy's
+        self.asked: dict[int, int] = {}  # workers, and how many of several ranges have a pull of theirs
         self.reading: dict[int, int] = {}  # ranges whose weights are being read: by how many; state PULL if not empty
 
 

@@ -104,6 +104,7 @@ class Server:
         # by worker, if the policy assigns: the iteration that it was started with last, its gradients before, and in it
         self._assigned: dict[int, tuple[int, int, int]] = {}
         self._new: set[tuple[int, int]] = set()  # (worker, range): it has just joined, and has no weights to go on with
+        self._find_base()
 
     def handle(self, message: Push | Pull, now: float) -> list[Effect]:
         """A message arrived at the instant `now`.
@@ -133,6 +134,8 @@ class Server:
             del scope.reading[index]
         else:
             scope.reading[index] -= 1
+        if scope.reading:
+            return []
         effects: list[Effect] = []
         for each in scope.indices:
             part = self.ranges[each]
@@ -169,7 +172,9 @@ class Server:
                     effects.append(Discard(index, part.held.pop((worker, complete))))
             if scope.complete is not None:
                 moved = scope.complete.leave(complete)
+                scope.asked.pop(worker, None)
             effects += self._decide(scope, Left(worker, now, moved))
+        self._find_base()
         return effects
 
     def join(self, worker: int) -> int:
@@ -189,6 +194,7 @@ class Server:
         for index, part in enumerate(self.ranges):
             part.clocks[worker] = turn = rotation.turn(index, iteration)
             part.window.join(turn)
+        self._find_base()
         if not self.traits.fetches(iteration):
             self._new |= {(worker, index) for index in range(len(self.ranges))}
         for scope in self.scopes:
@@ -218,11 +224,12 @@ class Server:
         others = sum(counts) - max(counts, default=0)
         return self.gradients + others >= budget and all(part.at_rest for part in self.ranges)
 
-    @property
-    def base(self) -> int:
-        """The least iteration that some range lacks of some worker."""
+    def _find_base(self) -> None:
+        """Count anew: the least iteration that some range lacks of some worker, and the ranges that lack it."""
         iteration = self.traits.rotation.iteration
-        return min([iteration(index, part.window.base) for index, part in enumerate(self.ranges)], default=0)
+        lacking = [iteration(index, part.window.base) for index, part in enumerate(self.ranges)]
+        self.base = min(lacking)
+        self._lacking = lacking.count(self.base)
 
     def _pull(self, scope: Scope, part: Range, pull: Pull, now: float) -> list[Effect]:
         turn = self.traits.rotation.turn(pull.range, pull.iteration)
@@ -234,11 +241,15 @@ class Server:
         if parked is not None and not stale:
             return [Refuse(pull, "duplicate pull")]
         part.asked[pull.worker] = pull
+        if scope.complete is not None and parked is None:
+            scope.asked[pull.worker] = scope.asked.get(pull.worker, 0) + 1
         return self._ask(scope, pull.worker, turn, now)
 
     def _ask(self, scope: Scope, worker: int, iteration: int, now: float) -> list[Effect]:
         """Hand a request to the policy once all ranges of the scope have it."""
         turn = self.traits.rotation.turn
+        if scope.complete is not None and scope.asked.get(worker, 0) < len(scope.indices):
+            return []
         for index in scope.indices:
             part = self.ranges[index]
             asked = part.asked.get(worker)
@@ -259,6 +270,10 @@ class Server:
         if (steps := self._steps(worker, iteration)) != push.steps:
             push = push._replace(steps=steps)
         moved = part.window.push(clock)
+        if moved and iteration == self.base:
+            self._lacking -= 1
+            if not self._lacking:
+                self._find_base()
         part.clocks[worker] = clock + 1
         part.held[worker, clock] = push
         complete = self._count(push)
@@ -306,8 +321,10 @@ class Server:
             if isinstance(decision, Drop):
                 self.accepted -= 1
                 self.gradients -= self._steps(decision.worker, decision.iteration)
-            elif isinstance(decision, Start) and self.traits.assigns:
-                self._assign(decision)
+            elif isinstance(decision, Start):
+                scope.asked.pop(decision.worker, None)
+                if self.traits.assigns:
+                    self._assign(decision)
             for index in scope.indices:
                 effects.append(self._perform(scope, index, event, decision))
         return effects

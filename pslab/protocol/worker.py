@@ -166,7 +166,8 @@ class LayeredWorker(Worker):
         Raises:
             ProtocolError: no gradient of this range is being computed, or it cannot have been: weights are missing.
         """
-        if not all(map(self.holds, range(len(self.versions)))):
+        begins = len(self._unpushed) == len(self.versions)  # those that are here stay
+        if begins and not all(map(self.holds, range(len(self.versions)))):
             raise ProtocolError(f"worker {self.worker} cannot have gone backward through range {index}: weights of "
                                 f"iteration {self.iteration} are missing")  # fmt: skip
         return super().computed(index, payload) + self._compute_if_ready()

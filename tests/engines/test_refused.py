@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,6 +112,8 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({"rate": Squared()}, "has no eps, which needs='squares' reads", "rate"),
         ({"rate": Directed()}, "has no share, which needs='directions' reads", "rate"),
         ({**LAYERED, "order": Credited()}, "has a credit and no admits", "order"),
+        ({**LAYERED, "order": "needed", "ranges": "layers:1", "model": partial(net, 120)},
+         r"7210 ranges; order='needed' compares .* up to 4096 ranges: use larger slices", "ranges"),
         ({"rate": "dynsgd", "push_weight": 1.0}, "use rate: constant, modulated", "push_weight"),
         ({"rate": Split(), "push_weight": 0.5}, "does not read it", "push_weight"),
         ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "keeps momentum at the worker", "optimizer"),

@@ -17,7 +17,7 @@ class Traffic(Network):
     """The links of a cluster with limits or faults, for frames. What arrives is (worker, frame, stamp)."""
 
     def __init__(self, job: Job, chooser: Chooser | None = None, faults: Faults | None = None) -> None:
-        super().__init__(job.cluster, chooser, job.run.servers)
+        super().__init__(job.cluster, None if getattr(job.order, "in_turn", False) else chooser, job.run.servers)
         self._job, self.faults = job, faults or Faults(job.cluster, job.run.seed)
         self._held: list[tuple[float, int, str, tuple[Any, ...]]] = []  # what has crossed its link, and is not there
         self._crossed = 0

@@ -27,6 +27,7 @@ from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 
 #: Why an aggregate steps by gradients, and has no other momentum.
+MOST_CHOSEN = 4096  # ranges: with more, what an order compares would take minutes in each iteration
 MOMENTA = {"coefficients": "keeps its momentum at the workers, and the server steps by signs of gradients",
            "sketches": "has a momentum of its own at the server"}  # fmt: skip
 
@@ -281,8 +282,12 @@ def _check_placement(run: Run) -> None:
             raise ConfigError("placement", run.placement, f"{problem}, or placement='even'")
 
 
-def check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
-    """A message that is larger than the order's credit would never go."""
+def check_order(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
+    """Refuse more ranges than an order can choose among, and messages that are larger than its credit."""
+    if len(parts) > MOST_CHOSEN and not getattr(policies["order"], "in_turn", False):
+        problem = (f"cuts the model into {len(parts)} ranges; order={run.order!r} compares all requests that wait, before "
+                   f"each message, which is bearable with up to {MOST_CHOSEN} ranges")  # fmt: skip
+        raise ConfigError("ranges", run.ranges, f"{problem}: use larger slices, such as layers:40000, or order='fifo'")
     credit = getattr(policies["order"], "credit", None)
     largest = max(frame_bytes(part.size, itemsize) for part in parts)
     if credit is not None and isinstance(policies["prune"], Dense) and not policies["order"].admits(0, largest):

@@ -47,6 +47,7 @@ class WorkerDriver:
         self._ahead = 0  # batches that were skipped
         self._resumed = False  # compute times of the process before are not drawn yet
         self._here: dict[tuple[type, int], int] = {}  # of frames of a kind and a range, the last one's iteration
+        self._seen = (-1, -1), 0  # of this iteration and layer, how many ranges' weights are here, from the first one on
         self.refused = 0  #: frames that were here before, and changed nothing
         self.skips: dict[int, int] = {}  #: of an iteration: gradients that were not finite
 
@@ -65,6 +66,7 @@ class WorkerDriver:
         """The worker is present from this iteration on, new or back."""
         self._sent_s.clear()
         self._here.clear()
+        self._seen = (-1, -1), 0
         if self.range_schedule:
             self.range_schedule.join(iteration)
         return self._perform(self.machine.join(iteration), now)
@@ -151,8 +153,13 @@ class WorkerDriver:
 
     def missing(self, layer: int) -> int | None:
         """The first range of a layer whose weights are not here, which its forward pass needs."""
-        machine = cast(LayeredWorker, self.machine)
-        return next((index for index in self._job.ranges_of[layer] if not machine.holds(index)), None)
+        machine, ranges = cast(LayeredWorker, self.machine), self._job.ranges_of[layer]
+        forward = machine.iteration, layer
+        here = self._seen[1] if self._seen[0] == forward else 0
+        while here < len(ranges) and machine.holds(ranges[here]):
+            here += 1
+        self._seen = forward, here
+        return ranges[here] if here < len(ranges) else None
 
     def stall(self, iteration: int, now: float) -> None:
         """A forward pass waits for weights from now on."""

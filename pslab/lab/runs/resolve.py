@@ -19,7 +19,7 @@ from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.fleet import Fleet
 from pslab.config.run import FIELDS, NAMED, Run, named_object
 from pslab.config.table import find
-from pslab.engines.experiment.compatibility import check_credit, check_factored, check_servers, check_together, lengths
+from pslab.engines.experiment.compatibility import check_factored, check_order, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.server.evaluate import calibration_batches
 from pslab.errors import ConfigError
@@ -127,7 +127,7 @@ def _resolved(run: Run) -> Experiment:
     places = None if owner is None else renumbered(owner)
     parts = _parts(policies["sync"], policies["ranges"], keyspace, run.servers, owner)
     check_servers(run, parts)
-    check_credit(run, policies, parts, keyspace.dtype.itemsize)
+    check_order(run, policies, parts, keyspace.dtype.itemsize)
     if run.pull != "keys":  # what these take follows from the keys of a batch
         cluster = resolve_cluster(run.cluster, keyspace.size)
     experiment = Experiment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.experiment.wire import WHOLE, Gradient, Wanted
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual.timing import RecordedSizes, Sizes, job_without_tensors
+from pslab.engines.virtual.timing import RecordedSizes, Sizes, execute, job_without_tensors
 from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
 from pslab.lab.runs import machine
@@ -28,6 +29,18 @@ from pslab.tensors.codec import spread_bytes
 LAB = {"preset": "lab", "slow": {0: 3.0}}
 THIN = {**LAB, "bandwidth_bit_s": 1e6}
 LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_sigma": 0.2}
+
+
+@pytest.mark.parametrize("fields", [{}, {"sync": "asp"}, {"sync": "backup:1"}, {"servers": 4}], ids=str)
+def test_what_a_run_takes_grows_with_the_number_of_its_ranges_and_not_with_its_square(fields: dict[str, Any]):
+    counts = []
+    for most in (8, 4):
+        run = tiny(engine="timing", cluster=LINK, pushes=12, ranges=f"layers:{most}", **fields)
+        experiment, profile = resolve(run), cProfile.Profile()
+        profile.runcall(execute, experiment, lambda news: None)
+        counts.append((len(experiment.parts), sum(each.callcount for each in profile.getstats())))
+    (few, cheap), (many, dear) = counts
+    assert dear / cheap < 1.15 * many / few
 
 
 @pytest.mark.one_of(2)
