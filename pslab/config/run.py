@@ -269,6 +269,7 @@ class Run:
         newer |= {"changes of who comes back": 1} if self._came_back_otherwise else {}
         newer |= {"differences to weights": 1} if self.engine == "virtual" and self.downlink != "none" else {}
         newer |= {"connections to servers": 1} if self.servers > 1 and self.cluster != FREE else {}
+        newer |= {} if isinstance(self.ranges, str) else {"ranges by the layers that they begin in": 1}
         newer |= {} if (found := self.products_of(library)) == products.MKL else {"products": found}
         newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
         fields = self.plain()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.nn.utils import parametrizations
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.orders import Ready
+from pslab.policies.partition import Cut
 from pslab.policies.rates import Applied, Split
 from pslab.protocol.requests import Request, View
 
@@ -47,6 +49,18 @@ class Credited:
 
     def pick(self, ready: Ready, view: View) -> Request:
         return ready[-1]
+
+
+class Cuts:
+    """Ranges of the user's."""
+
+    layered = True
+
+    def __init__(self, *edges: int) -> None:
+        self.edges = edges
+
+    def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
+        return tuple(Cut(0, *each) for each in pairwise(self.edges))
 
 
 class Spectrum(nn.Module):
@@ -114,6 +128,9 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({**LAYERED, "order": Credited()}, "has a credit and no admits", "order"),
         ({**LAYERED, "order": "needed", "ranges": "layers:1", "model": partial(net, 120)},
          r"7210 ranges; order='needed' compares .* up to 4096 ranges: use larger slices", "ranges"),
+        ({**LAYERED, "ranges": Cuts(0, 1000)}, r"cuts at \[0, 1000\]: ranges must follow .* to 1930", "ranges"),
+        ({**LAYERED, "ranges": Cuts(0, 7, 7, 1930)}, "each must have a weight", "ranges"),
+        ({**LAYERED, "engine": "local", "ranges": Cuts(0, 1930)}, "merges layers 0 to 1.*engine='virtual'", "ranges"),
         ({"rate": "dynsgd", "push_weight": 1.0}, "use rate: constant, modulated", "push_weight"),
         ({"rate": Split(), "push_weight": 0.5}, "does not read it", "push_weight"),
         ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "keeps momentum at the worker", "optimizer"),

@@ -152,8 +152,8 @@ def test_iterations_end_when_computed_by_hand(cluster: dict[str, float], one: fl
 def test_workers_with_as_many_servers_and_equal_links_exchange_as_fast_as_one_worker_with_one(
     servers: int, ranges: str, least: float, most: float
 ):
-    """But for the frames' heads, and for layers that do not fill all servers alike."""
-    cluster = {"compute_s": 2.0, "bandwidth_bit_s": 8 * 7720, "server_bandwidth_bit_s": 8 * 7720}  # a second a direction
+    """But for the frames' heads, and for layers that do not fill all servers alike. The weights take a second."""
+    cluster = {"compute_s": 2.0, "bandwidth_bit_s": 8 * 7720, "server_bandwidth_bit_s": 8 * 7720}
     run = tiny(engine="timing", cluster=cluster, workers=servers, servers=servers, pushes=5 * servers, ranges=ranges)
     assert all(least < period < most for period in np.diff(ends(run)[1:]))
 

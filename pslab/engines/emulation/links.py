@@ -178,7 +178,7 @@ class Lane:
         port.take(flow, parcel.size_bytes + self.overhead_bytes, self.updated_s)
 
     def _ways(self, line: Line) -> list[tuple[int, int]]:
-        """The numbers of a connection's ports, each with the other end; a worker's is one only if it has to be shared."""
+        """The numbers of a connection's ports, each with its other end; with one server that server's alone."""
         worker, server = line
         return [(server, worker), (self.servers + worker, server)] if self.servers > 1 else [(server, worker)]
 

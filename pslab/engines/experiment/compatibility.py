@@ -285,7 +285,7 @@ def _check_placement(run: Run) -> None:
 def check_order(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
     """Refuse more ranges than an order can choose among, and messages that are larger than its credit."""
     if len(parts) > MOST_CHOSEN and not getattr(policies["order"], "in_turn", False):
-        problem = (f"cuts the model into {len(parts)} ranges; order={run.order!r} compares all requests that wait, before "
+        problem = (f"cuts the model into {len(parts)} ranges; order={run.order!r} compares all that wait before "
                    f"each message, which is bearable with up to {MOST_CHOSEN} ranges")  # fmt: skip
         raise ConfigError("ranges", run.ranges, f"{problem}: use larger slices, such as layers:40000, or order='fifo'")
     credit = getattr(policies["order"], "credit", None)

@@ -138,11 +138,14 @@ class Job(Setup):
 
     @cached_property
     def ranges_of(self) -> tuple[tuple[int, ...], ...]:
-        """Of each layer its ranges, in order; one layer for all of them unless requests are layer-wise."""
-        found: dict[int, list[int]] = {}
+        """Of each layer the ranges that begin in it; one layer for all of them unless requests are layer-wise.
+
+        A forward pass waits for them there, and a backward pass makes them ready there: it has passed all others.
+        """
+        found: list[list[int]] = [[] for _ in self.keyspace.layers] if self.layered else [[]]
         for index, part in enumerate(self.parts):
-            found.setdefault(part.layer, []).append(index)
-        return tuple(tuple(found[layer]) for layer in sorted(found))
+            found[part.layer if self.layered else 0].append(index)
+        return tuple(map(tuple, found))
 
     @cached_property
     def server_of(self) -> tuple[int, ...]:

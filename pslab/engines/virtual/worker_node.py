@@ -231,7 +231,8 @@ class WorkerNode:
         if backward:
             if at.done == at.layers + 1:
                 self._body = self._result()
-            if not self._ready(self._body, at.iteration, self._job.ranges_of[layer], ends_s, selected_s, now):
+            ranges = self._job.ranges_of[layer]
+            if ranges and not self._ready(self._body, at.iteration, ranges, ends_s, selected_s, now):
                 return
         if not at.ended:
             self._forward(at, now)

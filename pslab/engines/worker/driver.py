@@ -47,7 +47,7 @@ class WorkerDriver:
         self._ahead = 0  # batches that were skipped
         self._resumed = False  # compute times of the process before are not drawn yet
         self._here: dict[tuple[type, int], int] = {}  # of frames of a kind and a range, the last one's iteration
-        self._seen = (-1, -1), 0  # of this iteration and layer, how many ranges' weights are here, from the first one on
+        self._seen = (-1, -1), 0  # of this iteration and layer, how many ranges are here, from the first one on
         self.refused = 0  #: frames that were here before, and changed nothing
         self.skips: dict[int, int] = {}  #: of an iteration: gradients that were not finite
 

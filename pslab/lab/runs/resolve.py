@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from pslab.config.table import find
 from pslab.engines.experiment.compatibility import check_factored, check_order, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.server.evaluate import calibration_batches
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, shortened
 from pslab.lab.runs.machine import check_memory
 from pslab.lab.runs.objects import check_defaults, check_objects, note_trial
 from pslab.policies.partition import evenly, in_parts
@@ -125,7 +126,7 @@ def _resolved(run: Run) -> Experiment:
     assignment = _assigned(run, dataset)
     owner = _owner(run, dataset, assignment)
     places = None if owner is None else renumbered(owner)
-    parts = _parts(policies["sync"], policies["ranges"], keyspace, run.servers, owner)
+    parts = _parts(run, policies, keyspace, owner)
     check_servers(run, parts)
     check_order(run, policies, parts, keyspace.dtype.itemsize)
     if run.pull != "keys":  # what these take follows from the keys of a batch
@@ -308,14 +309,27 @@ T = TypeVar("T")
 _FOUND: dict[tuple[Any, ...], Any] = {}
 
 
-def _parts(sync: Any, ranges: Any, keyspace: Keyspace, servers: int, owner: Any) -> tuple[Part, ...]:
+def _parts(run: Run, policies: dict[str, Any], keyspace: Keyspace, owner: Any) -> tuple[Part, ...]:
+    sync, ranges = policies["sync"], policies["ranges"]
     if (fragments := traits_of(sync).rotation.fragments) > 1:
         of = sync.fragment_of([(layer.name, layer.stop - layer.start) for layer in keyspace.layers])
         return tuple(Part(joined(layer.flat for layer, number in zip(keyspace.layers, of, strict=True)
                                  if number == fragment)) for fragment in range(fragments))  # fmt: skip
     cuts = ranges.cut([layer.flat for layer in keyspace.layers])
-    cuts = evenly(cuts, servers) if owner is None else in_parts(cuts[0], np.bincount(owner).tolist())
-    return tuple(Part((slice(cut.start, cut.stop),), cut.layer) for cut in cuts)
+    edges = [0, *(cut.stop for cut in cuts)]
+    if [cut.start for cut in cuts] != edges[:-1] or edges[-1] != keyspace.size or sorted({*edges}) != edges:
+        problem = f"cuts at {shortened(edges)}: ranges must follow each other, from 0 to {keyspace.size}"
+        raise ConfigError("ranges", str(run.ranges), f"{problem}, and each must have a weight")
+    cuts = evenly(cuts, run.servers) if owner is None else in_parts(cuts[0], np.bincount(owner).tolist())
+    if not ranges.layered:
+        return tuple(Part((slice(cut.start, cut.stop),)) for cut in cuts)
+    begins = [layer.flat.start for layer in keyspace.layers]
+    first, last = ([bisect_right(begins, at) - 1 for at in each] for each in (edges[:-1], [at - 1 for at in edges[1:]]))
+    if run.engine == "local" and first != last:
+        merged = next(at for at in range(len(first)) if first[at] != last[at])
+        problem = f"merges layers {first[merged]} to {last[merged]}, and real processes push each layer by itself"
+        raise ConfigError("ranges", str(run.ranges), f"{problem}: use engine='virtual', or ranges within layers")
+    return tuple(Part((slice(cut.start, cut.stop),), layer) for cut, layer in zip(cuts, first, strict=True))
 
 
 def _shares(

@@ -150,10 +150,11 @@ def test_with_several_servers_a_message_gets_the_smaller_of_two_equal_shares(ser
     drawn = random.Random(servers)
     sent = [(drawn.uniform(0, 20), drawn.randrange(12), drawn.randrange(servers), drawn.uniform(0, 5), number)
             for number in range(300)]  # fmt: skip
-    net = network(byte_s=3.0, servers=servers, server_bandwidth_bit_s=None if math.isinf(server_byte_s) else server_byte_s)
+    limit = {} if math.isinf(server_byte_s) else {"server_bandwidth_bit_s": server_byte_s}
+    net = network(byte_s=3.0, servers=servers, **limit)
     for at, worker, server, size, number in sorted(sent):
         net.send(DOWN, worker, size, number, at, server)
-    assert dict((m, at) for at, _, m in net.arrived(1e9)) == pytest.approx(shared(sent, 3.0, server_byte_s))
+    assert {message: at for at, _, message in net.arrived(1e9)} == pytest.approx(shared(sent, 3.0, server_byte_s))
 
 
 @pytest.mark.parametrize("count", [2, 4, 16])

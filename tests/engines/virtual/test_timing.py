@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
 from pslab.lab.runs import machine
 from pslab.lab.runs.resolve import resolve
+from pslab.policies.partition import Cut
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.codec import spread_bytes
@@ -29,6 +31,37 @@ from pslab.tensors.codec import spread_bytes
 LAB = {"preset": "lab", "slow": {0: 3.0}}
 THIN = {**LAB, "bandwidth_bit_s": 1e6}
 LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_sigma": 0.2}
+
+
+class Buckets:
+    """Ranges of the user's that merge layers: so many by so many, from the first one on."""
+
+    layered = True
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
+        merged = [layers[at : at + self.size] for at in range(0, len(layers), self.size)]
+        return tuple(Cut(number, each[0].start, each[-1].stop) for number, each in enumerate(merged))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_layers_that_are_merged_into_one_range_compute_as_long(size: int):
+    cluster = {"compute_s": 1.0, "bandwidth_bit_s": 1e12}
+    run = tiny(engine="timing", cluster=cluster, model=deep, ranges=Buckets(size), workers=2, pushes=10)
+    assert finished(run).facts["seconds"] == pytest.approx(5.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}], ids=str)
+def test_merged_layers_end_in_the_weights_of_the_whole_model(fields: dict[str, Any]):
+    run = tiny(engine="virtual", cluster=LINK, model=deep, **fields)
+    expected, found = (finished(run.but(ranges=ranges)) for ranges in ("whole", Buckets(2)))
+    assert found.weights.tobytes() == expected.weights.tobytes()
+
+
+def deep() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(49, 8), *(nn.Linear(8, 8) for _ in range(4)), nn.Linear(8, 10))
 
 
 @pytest.mark.parametrize("fields", [{}, {"sync": "asp"}, {"sync": "backup:1"}, {"servers": 4}], ids=str)
