@@ -24,6 +24,7 @@ Messages name iterations. Of a range that not every iteration exchanges, clocks,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any, NamedTuple
 
 from pslab.errors import ProtocolError
@@ -43,6 +44,8 @@ from pslab.protocol.messages import (
 )
 from pslab.protocol.scope import Range, Scope, scopes_of
 from pslab.protocol.traits import Sync, traits_of
+
+FIRST = 10_000  # iterations among which a first step is sought
 
 
 class Step(NamedTuple):
@@ -396,4 +399,22 @@ def first_step(sync: Sync, workers: int) -> Step | None:
                     return effect
                 if isinstance(effect, Reply):
                     effects += server.answered(effect.pull.range)
+    return None
+
+
+def least_budget(sync: Sync, workers: int) -> int | None:
+    """The gradients of all workers, who are equally fast, after which the first step is applied; None if it is none of
+    the first FIRST iterations."""
+    traits = traits_of(sync)
+    rotation, ranges = traits.rotation, traits.rotation.fragments
+    server = Server(range(workers), ranges, sync)
+    for iteration in range(FIRST):
+        for worker, index in product(range(workers), rotation.ranges(iteration, ranges)):
+            effects = server.handle(Push(worker, index, iteration, 0), 0.0)
+            if traits.pushes(iteration) and any(isinstance(effect, Step) for effect in effects):
+                return server.gradients
+        for worker, index in product(range(workers), rotation.ranges(iteration + 1, ranges)):
+            pending = server.handle(Pull(worker, index, iteration + 1, 0), 0.0)
+            for effect in pending:  # to which more are added meanwhile
+                pending += server.answered(effect.pull.range) if isinstance(effect, Reply) else []
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pslab.config.spec import build
 from pslab.errors import ProtocolError
 from pslab.policies.methods.downpour import Downpour
 from pslab.policies.methods.local_sgd import LocalSGD
@@ -13,7 +14,7 @@ from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.eager import Eager
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import NO_WORKER, Apply, Drop, Pull, Push, Pushed, Start
-from pslab.protocol.server import Refuse, Reply, Server, Step
+from pslab.protocol.server import Refuse, Reply, Server, Step, least_budget
 
 
 def push(worker: int, iteration: int, *, index: int = 0, version: int = 0) -> Push:
@@ -181,3 +182,11 @@ def test_a_policy_for_the_whole_model_hears_once_of_a_request_that_comes_again()
     for index in range(2):
         assert server.handle(pull(0, 1, index=index), 1.0) == []
     assert server.handle(pull(0, 1), 1.0) == [Refuse(pull(0, 1), "duplicate pull")]
+
+
+@pytest.mark.parametrize(("sync", "gradients"), [
+    ("bsp", 3), ("asp", 1), ("backup:1", 2), ("local:5", 15), ("diloco:20", 60), ("adiloco:4", 4), ("admm:2", 6),
+    ("easgd:10", 30), ("decoupled:20,2,quorum=2", 20), ("streaming:6,2", 9),
+])  # fmt: skip
+def test_the_gradients_before_the_first_step_of_three_workers_are_counted(sync: str, gradients: int):
+    assert least_budget(build("sync", sync), 3) == gradients

@@ -4,8 +4,10 @@ nothing."""
 from __future__ import annotations
 
 from pslab.config.run import Run
+from pslab.protocol.server import least_budget
 
 PROBED = 12  # iterations
+STEPS = 3  # of policies whose workers compute many gradients for each: the first and the last are no part of the pace
 FREE_OF_BOUND = 3  # times a policy's bound, in iterations more: it runs freely until some worker is there
 
 
@@ -13,5 +15,7 @@ def probe(run: Run) -> Run:
     """The short run that tells the pace of this one; see `iteration_s` in pslab.lab.records.summary."""
     from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
 
-    pushes = run.workers * (PROBED + FREE_OF_BOUND * (resolve(run).traits.window or 0))
+    experiment = resolve(run)
+    freely = run.workers * (PROBED + FREE_OF_BOUND * (experiment.traits.window or 0))
+    pushes = max(freely, STEPS * (least_budget(experiment.sync, run.workers) or 0))
     return run.but(pushes=pushes, eval_every=pushes, seconds=None, target_accuracy=None, target_held=False)

@@ -24,7 +24,13 @@ def remarks(manifest: Mapping[str, Any]) -> list[str]:
     """The remarks on a result, a sentence each: the words of its marks, and from what it recovered."""
     found = [words for _, words, test in MARKS if test(manifest)]
     found += ["interrupted: what it completed is no result"] * (manifest.get("outcome") == "interrupted")
+    found += ["no step was applied: its weights are the first ones"] * nothing_applied(manifest)
     return found + ([f"recovered: {words}"] if (words := recovered(manifest)) else [])
+
+
+def nothing_applied(manifest: Mapping[str, Any]) -> bool:
+    """Whether a run has ended by its budget before its first step."""
+    return manifest.get("outcome") in ("budget", "seconds") and manifest.get("pushes") == 0
 
 
 def recovered(manifest: Mapping[str, Any]) -> str:

@@ -95,6 +95,8 @@ def best_accuracy(result: Result, within: float = 1.0) -> float:
 def applied(result: Result) -> int:
     """Gradients that became part of the weights: those that the server accepted and did not drop."""
     manifest = result.manifest
+    if not manifest["pushes"]:  # some were accepted for a step that did not come
+        return 0
     return int(manifest.get("accepted", manifest["pushes"])) - int(manifest.get("dropped", 0))
 
 

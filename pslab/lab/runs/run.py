@@ -14,7 +14,7 @@ from pathlib import Path
 from pslab.config.run import Run
 from pslab.config.table import find
 from pslab.errors import RecordError, StartFailed, SweepFailed
-from pslab.lab.records import journal
+from pslab.lab.records import card, journal
 from pslab.lab.records.disk import find_whole
 from pslab.lab.records.drafts import clean
 from pslab.lab.records.prefix import find_or_cut
@@ -22,6 +22,7 @@ from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.interrupts import Ended, Unwanted, import_torch, noted
 from pslab.lab.runs.machine import forget_checkpoints, forget_old_checkpoints
+from pslab.protocol.server import least_budget
 
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
@@ -37,6 +38,10 @@ class NobodyWaited(UserWarning):
 
     WORDS = ("held no worker back, though one was faster than another: it ran as asp does. Iteration 0 starts by "
              "itself, without Asked: does the policy count it (docs/how-to/policy.md)?")  # fmt: skip
+
+
+class NothingApplied(UserWarning):
+    """A run has ended before its first step: its weights are the first ones."""
 
 
 class Forgotten(UserWarning):
@@ -151,6 +156,14 @@ def _warn(results: list[Result]) -> None:
         if result.manifest.get("verdict") == "invalid":
             words = "; ".join(result.manifest.get("violations", ()))
             warnings.warn(f"{result.digest} is judged INVALID, do not trust it: {words}", InvalidRun, stacklevel=3)
+        if card.nothing_applied(result.manifest):
+            from pslab.lab.runs.resolve import resolve  # with torch, which a record that is found does without
+
+            wanted, sync = result.run, resolve(result.run).sync
+            least = "" if wanted.pushes is None or (count := least_budget(sync, wanted.workers)) is None else (
+                f"; pushes={wanted.pushes}, and workers that are equally fast need {count}")  # fmt: skip
+            words = f"no step of {result.digest} (sync={wanted.sync!r}, {wanted.workers} workers) was applied"
+            warnings.warn(f"{words}: its weights are the first ones{least}", NothingApplied, stacklevel=3)
         elif find("sync", result.run.sync) is None and _nobody_waited(result):
             warnings.warn(f"{result.run.sync} {NobodyWaited.WORDS}", NobodyWaited, stacklevel=3)
 

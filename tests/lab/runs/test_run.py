@@ -22,8 +22,9 @@ from pslab.lab.records.disk import Damaged
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import load
+from pslab.lab.records.summary import applied
 from pslab.lab.runs.grid import grid
-from pslab.lab.runs.run import AGAIN, InvalidRun, NobodyWaited, NotFoundAgain, run, sweep
+from pslab.lab.runs.run import AGAIN, InvalidRun, NobodyWaited, NotFoundAgain, NothingApplied, run, sweep
 from pslab.policies.sync.asp import ASP
 
 
@@ -260,3 +261,12 @@ def test_a_script_needs_no_guard_around_its_main(tmp_path):
 def test_a_record_says_how_large_its_weights_are(tmp_path):
     found = run(tiny(engine="virtual", cluster="lab", learning_rate=1e4), results=tmp_path, progress=False)
     assert found.manifest["largest_weight"] == abs(found.weights).max() > 1e3
+
+
+@pytest.mark.parametrize(("sync", "least"), [("bsp", 4), ("diloco:8", 32), ("local:3", 12)])
+def test_a_run_that_ends_before_its_first_step_says_so_with_the_least_budget(tmp_path: Path, sync: str, least: int):
+    wanted = tiny(engine="virtual", sync=sync, cluster={"compute_s": 0.01}, pushes=least // 2, learning_rate=0.01)
+    with pytest.warns(NothingApplied, match=f"equally fast need {least}$"):
+        result = run(wanted, results=tmp_path, progress=False)
+    assert (applied(result), result.remarks) == (0, ["no step was applied: its weights are the first ones"])
+    assert run(wanted.but(pushes=least), results=tmp_path, progress=False).manifest["pushes"] == least
