@@ -63,7 +63,8 @@ class Flags(enum.Flag):
     A, B = 1, 2
 
 
-@pytest.mark.parametrize("value", [Plain, Plain(), Slotted(), Derived(), Flags.A, [Run()]], ids=repr)
+@pytest.mark.parametrize("value", [Plain, Plain(), Slotted(), Derived(), Flags.A, [Run()]],
+                         ids=["class", "plain", "slotted", "derived", "flag", "run"])  # fmt: skip
 def test_what_python_remembers_is_not(value: Any):
     before = content(value)
     used(value)

@@ -232,7 +232,7 @@ def test_a_label_out_of_range_that_was_not_read_before_ends_a_run_with_the_examp
     assert "Traceback" not in str(error.value)
 
 
-@pytest.mark.parametrize("given", GIVEN.keys() - {"chosen"})
+@pytest.mark.parametrize("given", [name for name in GIVEN if name != "chosen"])
 @pytest.mark.parametrize("ignored", [-100, 1, 255])
 def test_accuracy_leaves_out_the_labels_that_the_loss_ignores(given, ignored):
     y = changed(slice(10, 40), ignored)

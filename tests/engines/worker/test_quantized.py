@@ -203,7 +203,7 @@ def test_every_rule_but_one_takes_a_residual():
      {"downlink": "static:5%+fp16", "sync": "asp"}, {"downlink": "uniform8", "sync": "downpour:2,2"},
      {"prune": "demo:topk=4,chunk=16", "learning_rate": 0.003}, {"prune": "ef21:5%", "quantize": "int8"},
      {"prune": "sketch:cols=60", "pull": "changed", "quantize": "int8", "learning_rate": 0.01}],
-    ids=str,
+    ids=lambda fields: " ".join(str(getattr(each, "__name__", each)) for each in fields.values()),
 )  # fmt: skip
 def test_the_record_of_a_quantized_run_is_valid_and_one_with_other_bytes_is_not(fields: dict[str, Any]):
     wanted = tiny(engine="virtual", cluster="lab", pushes=24, **fields)
