@@ -200,9 +200,9 @@ def test_complex_numbers_are_refused_by_name(where: str):
 
 @pytest.mark.parametrize(
     ("model", "words"),
-    [(linear(parametrizations.weight_norm), r"module 1 \(ParametrizedLinear\) cannot be sent to a worker's process"),
-     (linear(parametrizations.spectral_norm), r"module 1 \(ParametrizedLinear\) cannot be sent"),
-     (linear(nn.utils.weight_norm), "because of a torch.nn.utils.weight_norm usage"),
+    [(linear(parametrizations.weight_norm), r"module 1 \(ParametrizedLinear\) is parametrized"),
+     (linear(parametrizations.spectral_norm), r"module 1 \(ParametrizedLinear\) is parametrized"),
+     (linear(nn.utils.weight_norm), r"module 1 \(Linear\) keeps weight, a tensor computed from parameters"),
      (lambda: torch.jit.script(net()), r"module 3 \(RecursiveScriptModule\) cannot be sent"),
      (lambda: torch.jit.trace(net(), torch.zeros(2, 1, 7, 7)), "cannot be sent to a worker's process")],
     ids=["weight_norm", "spectral_norm", "old weight_norm", "script", "trace"],

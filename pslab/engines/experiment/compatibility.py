@@ -17,7 +17,6 @@ from pslab.protocol.traits import Lengths, traits_of
 from pslab.tensors import aggregates
 from pslab.tensors.codec import frame_bytes
 from pslab.tensors.matrices.frames import MatrixFrames
-from pslab.tensors.matrices.lowrank import LowRank
 from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.quantize.push_frames import PushFrames
@@ -172,8 +171,10 @@ def _check_combined(run: Run, policies: Mapping[str, Any]) -> None:
     step = first_step(policies["sync"], run.workers)
     field = "prune" if rule_traits(policies["prune"]).aggregate else "quantize"
     if step is not None and step.aggregate and len(step.pushes) > 1:
+        able = ", ".join(name for name, row in ROWS["rate"].items()
+                         if rate_state.needs(row.load()) not in rate_state.PUSH_BY_PUSH)  # fmt: skip
         problem = f"needs the {needed} of each push, and with {field}={getattr(run, field)!r} the server makes one "
-        raise ConfigError("rate", run.rate, f"{problem}gradient of all pushes of a step: use constant or adagrad")
+        raise ConfigError("rate", run.rate, f"{problem}gradient of all pushes of a step: use {able}")
 
 
 def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:
@@ -287,7 +288,7 @@ def check_order(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], 
     if len(parts) > MOST_CHOSEN and not getattr(policies["order"], "in_turn", False):
         problem = (f"cuts the model into {len(parts)} ranges; order={run.order!r} compares all that wait before "
                    f"each message, which is bearable with up to {MOST_CHOSEN} ranges")  # fmt: skip
-        raise ConfigError("ranges", run.ranges, f"{problem}: use larger slices, such as layers:40000, or order='fifo'")
+        raise ConfigError("ranges", run.ranges, f"{problem}: use larger slices, such as layers:40000")
     credit = getattr(policies["order"], "credit", None)
     largest = max(frame_bytes(part.size, itemsize) for part in parts)
     if credit is not None and isinstance(policies["prune"], Dense) and not policies["order"].admits(0, largest):
@@ -305,7 +306,7 @@ def check_servers(run: Run, parts: tuple[Part, ...]) -> None:
 def check_factored(run: Run, frames: PushFrames) -> None:
     """Refuse a rank at which every matrix is sent unchanged."""
     rule = frames.prune
-    if not isinstance(rule, LowRank) or not isinstance(frames, MatrixFrames):
+    if not isinstance(frames, MatrixFrames) or not hasattr(rule, "factored"):
         return
     shapes = {matrix.shape for own in frames.matrices for matrix in own}
     if not any(map(rule.factored, shapes)):

@@ -58,7 +58,7 @@ def test_virtual_seconds_are_not_taken_for_the_clocks():
 
 
 def test_a_card_shows_markup_as_text(tmp_path: Path):
-    assert "cluster <b>" in card(handmade.curve(tmp_path / "<i>", Run(pushes=8, cluster="<b>"), CURVE))
+    assert "model <b>" in card(handmade.curve(tmp_path / "<i>", Run(pushes=8, model="<b>"), CURVE))
 
 
 def test_a_sparkline_rises_from_left_to_right_and_leaves_out_what_is_not_finite():
