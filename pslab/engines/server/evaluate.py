@@ -30,42 +30,47 @@ KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model t
 
 
 class Evaluator:
-    """The model of a job on weights that are not being trained."""
+    """The model of a job on weights that are not being trained.
+
+    Model, loss and metric are copied anew for each snapshot, so that nothing that they remember of one evaluation, such
+    as weights that were merged in `eval()`, is in the next one, whatever process it is in.
+    """
 
     def __init__(self, job: Job, data: Arena, on: Device) -> None:
         on.prepare()
-        self._job, self._device = job, (device := on.place)
+        self._job, self._device = job, on.place
         self._dtype = job.layout.dtype
         self._dataset = job.shelf.dataset(data)
-        self._module = copied(job.shell)
-        self._loss, self._metric = placed(job.loss, device), placed(job.metric, device)
-        self._weights = torch.empty(job.layout.snapshot, dtype=self._dtype, device=device)
-        self._module.to(device)
-        if job.products != MKL:
-            install(self._module, job.products)
-        (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(self._module, self._weights)
+        self._weights = torch.empty(job.layout.snapshot, dtype=self._dtype, device=on.place)
         size_bytes, count = self._dataset.test_x.numel() * self._dtype.itemsize, len(self._dataset.test_y)
         at_once = BATCH if self._dataset.stored else min(BATCH, KEPT_BYTES * count // size_bytes)
         self._slices = batch_slices(count, at_once)
         self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
-        self._estimate = Estimate(self._module, job.running)
-        self._generators = Generators(self._module, self._loss, self._metric)
+
+    def _begin(self) -> None:
+        job, device = self._job, self._device
+        self._module = copied(job.shell).to(device)
+        self._loss, self._metric = (placed(each, device, training=False) for each in (job.loss, job.metric))
+        if job.products != MKL:
+            install(self._module, job.products)
+        (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(self._module, self._weights)
+        seed_globals(job.run.seed, "evaluate")  # the same draws at each snapshot, in whatever process
+        Generators(self._module, self._loss, self._metric).seed(job.run.seed, "evaluate")
+        Estimate(self._module, job.running).renew(self._calibration)
 
     @torch.no_grad()
     def snapshot(self, index: int, snapshots: Arena) -> tuple[float, ...]:
         """(metric, mean loss, other metrics) of a snapshot of the weights on the whole test set."""
         held = self._job.layout.snapshot_in(snapshots, index)
         self._weights.copy_(self._job.in_order(held))  # a model may change its own
-        # the same draws at each snapshot, in whatever process
-        seed_globals(self._job.run.seed, "evaluate")
-        self._generators.seed(self._job.run.seed, "evaluate")
-        self._estimate.renew(self._calibration)
-        loss, count, (whole_loss, whole_metric) = 0.0, len(self._dataset.test_y), self._job.whole
+        self._begin()
+        loss, count, (whole_loss, whole_metric) = 0.0, 0, self._job.whole
         sums, metric = [0.0] * (1 + len(self._job.metrics)), self._metric
         outputs, wanted = list[Any](), list[torch.Tensor]()  # of the test set, where one of both is computed of all
         batches = self._read() if self._kept is None else self._kept
         for (inputs, target), examples in zip(batches, self._slices, strict=True):
             output = self._module(inputs)
+            count += len(target)  # a collate_fn may leave examples out
             if whole_loss or whole_metric:
                 outputs, wanted = [*outputs, output], [*wanted, target]
             with self._labels(output, target, examples):

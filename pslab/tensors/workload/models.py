@@ -218,7 +218,7 @@ def _check_mode(
 ) -> tuple[str, ...]:
     name, inputs = type(module).__name__, f"inputs {list(x.shape)} of {x.dtype}"
     own, before = copied(module).train(mode == "training"), [parameter.grad for parameter in module.parameters()]
-    loss, metric = (placed(each, x.device) for each in objective)
+    loss, metric = (placed(each, x.device, training=mode == "training") for each in objective)
     problem = f"cannot learn from {inputs}" if mode == "training" else f"cannot be evaluated on {inputs}"
     try:
         output = own(x)

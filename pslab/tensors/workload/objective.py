@@ -153,10 +153,13 @@ def _resolved(kind: str, value: Any, dtype: torch.dtype) -> Any:
     return copy.deepcopy(value).to(dtype)
 
 
-def placed(function: Any, device: torch.device) -> Any:
-    """A loss or metric for one process and device: what it remembers is its own."""
+def placed(function: Any, device: torch.device, *, training: bool = True) -> Any:
+    """A loss or metric for one process and device: what it remembers is its own. A module that is not for training is
+    in evaluation mode."""
     own = copy.deepcopy(function)
-    return own.to(device) if isinstance(own, nn.Module) else own
+    if not isinstance(own, nn.Module):
+        return own
+    return own.to(device) if training else own.to(device).eval()
 
 
 def targets(y: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny import net, tiny
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from pslab.engines.execute import execute
 from pslab.lab.runs import resolve as resolving
@@ -135,3 +136,64 @@ def test_no_single_example_is_left_for_a_last_batch(train, test):
             module(x[batch].double())
         expected = nn.functional.mse_loss(module.eval()(test_x.double()), test_y.double())
     assert outcome.accuracy[-1][3] == pytest.approx(float(expected), rel=1e-12)
+
+
+class Merging(nn.Module):
+    """Adds its factors into a frozen weight in evaluation mode, and takes them out in training mode, as LoRA does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.merged = nn.Parameter(torch.ones(2, 4), requires_grad=False), False
+        self.a, self.b = nn.Parameter(torch.linspace(-1, 1, 4).view(1, 4)), nn.Parameter(torch.zeros(2, 1))
+
+    def train(self, mode: bool = True) -> Merging:
+        if mode == self.merged:
+            self.weight.data += (-1 if mode else 1) * self.b.data @ self.a.data
+        self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.t() + (0 if self.merged else x @ self.a.t() @ self.b.t())
+
+
+class Mean:
+    """The mean error over all outputs so far, as metrics have it that are reset for each evaluation."""
+
+    total = count = 0.0
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> float:
+        self.total, self.count = self.total + float((output - target).abs().mean(1).sum()), self.count + len(target)
+        return self.total / self.count
+
+
+class InTraining(nn.Module):
+    """A loss that is larger in training."""
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(output, target) * (2 if self.training else 1)
+
+
+def complete(batch: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    """Those examples of a batch that could be read."""
+    return default_collate([(x, y) for x, y in batch if not x.isnan().any()])
+
+
+@pytest.mark.parametrize(("fields", "column"), [
+    ({"model": Merging}, 3), ({"metric": Mean()}, 2), ({"loss": InTraining()}, 3), ({"metric": InTraining()}, 2),
+    ({"unread": 12}, 3)], ids=["merged", "summed", "loss module", "metric module", "left out"])  # fmt: skip
+def test_an_evaluation_is_that_of_fresh_objects_on_the_examples_that_there_are(fields, column):
+    x, y = torch.linspace(-2, 2, 192).view(48, 4).sin(), torch.linspace(0, 1, 96).view(48, 2).cos()
+    left = 48 - (unread := fields.pop("unread", 0))
+    if unread:
+        x[-unread:] = torch.nan
+    loader = DataLoader(TensorDataset(x, y), collate_fn=complete)
+    given = {"model": lambda: nn.Linear(4, 2), "loss": "mse", "metric": "loss", "data": lambda: [loader] * 2,
+             "workers": 1, "batch_size": 48, "pushes": 12, "eval_every": 4, "engine": "virtual",
+             "cluster": "lab"}  # fmt: skip
+    outcome = execute(experiment := resolving.resolve(tiny(**given | fields)), lambda news: None)
+    module = (given | fields)["model"]()
+    experiment.keyspace.bind(module, torch.from_numpy(outcome.weights.copy()), None)
+    with torch.no_grad():
+        error = module.eval()(x[:left]) - y[:left]
+    expected = error.abs().mean() if isinstance(fields.get("metric"), Mean) else error.pow(2).mean()
+    assert outcome.accuracy[-1][column] == pytest.approx(float(expected), rel=1e-5)
