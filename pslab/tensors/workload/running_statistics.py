@@ -6,9 +6,10 @@ evaluated, by passes over the same training batches. One rule holds for every mo
     which     a buffer that a pass in training mode changes and a pass in evaluation mode reads: found by trying
     from      its initial value
     how       its module alone is in training mode, all others are in evaluation mode
-    how long  once over the batches for torch's BatchNorm and InstanceNorm, whose statistics are the plain mean over the
-              batches, since their momentum is set to 1 / n at batch n; for every other, with the momentum that it has,
-              again and again until it has settled: until twice as many passes move it by less than TOLERANCE of its way
+    how long  once over the batches for torch's BatchNorm and InstanceNorm, whose statistics are the plain mean over
+              their calls, since their momentum is set to 1 / n at call n; for every other, with the momentum that it
+              has, again and again until it has settled: until twice as many passes move it by less than TOLERANCE of
+              its way
     refused   a buffer that does not settle within CYCLES times the batches, such as a counter or a very slow mean, and
               one that changes only where other modules are in training mode, too
 
@@ -17,7 +18,9 @@ What a module keeps outside its buffers cannot be seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,12 +90,19 @@ class Estimate:
         return unsettled
 
     def _cycle(self, batches: Iterable[Tensor]) -> None:
+        momenta, calls = [norm.momentum for norm in self._norms], Counter[Any]()
+
+        def count(norm: Any, _: Any) -> None:  # a norm may be called several times in a pass
+            calls[norm] += 1
+            norm.momentum = 1 / calls[norm]
+
         for norm in self._norms:
             norm.reset_running_stats()
-        for number, x in enumerate(batches, 1):
-            for norm in self._norms:
-                norm.momentum = 1 / number
-            self._module(x)
+        with _hooked(self._norms, count):
+            for x in batches:
+                self._module(x)
+        for norm, momentum in zip(self._norms, momenta, strict=True):
+            norm.momentum = momentum
 
     def _taken(self) -> dict[str, Tensor]:
         return {name: self._module.get_buffer(name).clone() for name in self._running.changed}
@@ -122,12 +132,32 @@ def _found(trial: nn.Module, sample: Tensor) -> Running:
              if isinstance(each, _NormBase) and each.track_running_stats and each.training}  # fmt: skip
     averaged = {id(buffer) for each in norms.values() for buffer in each.buffers(recurse=False)}
     before = {name: buffer.clone() for name, buffer in trial.named_buffers() if id(buffer) not in averaged}
-    for _ in range(2):
-        trial(sample)
+    at_first, called = {path: _statistics(each) for path, each in norms.items()}, set[Any]()
+    with _hooked(norms.values(), lambda norm, _: called.add(norm)), torch.enable_grad():  # forward may differentiate
+        for _ in range(2):
+            trial(sample)
+    fixed = [path for path, each in norms.items()
+             if each in called and all(map(_same, at_first[path], _statistics(each)))]  # fmt: skip
     changed = tuple(name for name, value in before.items() if not _same(trial.get_buffer(name), value))
     uses = Uses(trial.eval(), [(name, trial.get_buffer(name)) for name in changed])
     uses.watch(lambda: trial(sample))
-    return Running(tuple(norms), changed, tuple(name for name in changed if name in uses.used))
+    averages = tuple(path for path in norms if path not in fixed)
+    return Running(averages, changed, tuple(name for name in changed if name in uses.used))
+
+
+@contextmanager
+def _hooked(modules: Iterable[nn.Module], hook: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call the hook before each call of these modules."""
+    handles = [module.register_forward_pre_hook(hook) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _statistics(norm: Any) -> list[Tensor]:
+    return [norm.running_mean.clone(), norm.running_var.clone()]
 
 
 def _check(module: nn.Module, found: Running, sample: Tensor) -> None:

@@ -116,6 +116,15 @@ def test_batch_norm_gets_the_plain_mean_over_the_batches_to_the_bit() -> None:
         assert torch.equal(module.get_buffer(name), value), name
 
 
+def test_a_norm_that_is_called_twice_gets_the_plain_mean_over_its_calls() -> None:
+    norm, reference = nn.BatchNorm1d(4), nn.BatchNorm1d(4, momentum=None)
+    renewed(nn.Sequential(norm, nn.Tanh(), norm))
+    for x in BATCHES:
+        reference(reference(x).tanh())
+    torch.testing.assert_close((norm.running_mean, norm.running_var), (reference.running_mean, reference.running_var))
+    assert norm.momentum == 0.1
+
+
 def test_instance_norm_gets_the_plain_mean_over_the_batches() -> None:
     module = renewed(nn.InstanceNorm1d(4, track_running_stats=True))
     each = torch.stack([x.mean((0, 2)) for x in BATCHES])
@@ -162,8 +171,46 @@ def test_the_norm_of_a_spectrum_belongs_to_the_weights() -> None:
     assert float(torch.linalg.matrix_norm(module.weight.detach(), 2)) == pytest.approx(1, rel=1e-3)
 
 
-def test_a_norm_that_training_leaves_as_it_is_stays_as_it_is() -> None:
-    module = Frozen(nn.BatchNorm1d(4), nn.BatchNorm1d(4))
+class Fixed(nn.BatchNorm1d):
+    """Uses its first statistics in training, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x, self.running_mean, self.running_var)
+
+
+class Skipped(nn.BatchNorm1d):
+    """Is left out in the first passes of training, as by a stochastic depth: what it would change is not known."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        return x if self.calls < 3 else super().__call__(x)
+
+
+def test_a_norm_that_was_not_called_is_estimated_all_the_same() -> None:
+    assert running_of(nn.Sequential(Skipped(4)), SAMPLE).norms == ("0",)
+
+
+class Adversarial(nn.Sequential):
+    """Differentiates in each pass of training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            x = x.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(super().forward(x).sum(), x)
+            x = x.detach() + 0.1 * gradient.sign()
+        found: Tensor = super().forward(x)
+        return found
+
+
+def test_a_model_that_differentiates_in_training_is_tried_as_it_trains() -> None:
+    assert running_of(Adversarial(nn.BatchNorm1d(4), nn.Linear(6, 2)), SAMPLE).norms == ("0",)
+
+
+@pytest.mark.parametrize(
+    ("model", "norm"), [(Frozen, nn.BatchNorm1d(4)), (nn.Sequential, nn.BatchNorm1d(4, momentum=0.0)),
+                        (nn.Sequential, Fixed(4))], ids=["evaluation mode", "momentum 0", "own forward"])  # fmt: skip
+def test_a_norm_that_training_leaves_as_it_is_stays_as_it_is(model: type[nn.Sequential], norm: nn.Module) -> None:
+    module = model(norm, nn.BatchNorm1d(4))
     module[0].running_mean += 7
     assert running_of(module, SAMPLE).norms == ("1",)
     assert (renewed(module)[0].running_mean == 7).all()
