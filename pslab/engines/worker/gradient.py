@@ -25,7 +25,7 @@ from pslab.tensors.update import methods
 from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch, label_error
 from pslab.tensors.workload.keyspace import Slot
-from pslab.tensors.workload.module_copies import copied
+from pslab.tensors.workload.module_copies import check_trains, copied
 from pslab.tensors.workload.objective import placed, targets
 from pslab.tensors.workload.straight import Place, Straight, install, sums_alike
 
@@ -75,6 +75,7 @@ class Computing:
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
         self._constant = Fixed({"prune": job.prune, "loss": job.loss})
+        self._trains = [(name, each, each.requires_grad) for name, each in module.named_parameters()]
         self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         # by buffer, of each straight layer: its number, where its gradient goes, and to what it may be added instead
@@ -116,6 +117,11 @@ class Computing:
             examples = self._reader.batches.at(step)
             raise label_error(self._dataset, "training", output, y, examples, self._objective) or error from error
         self._loss = loss.detach()
+        check_trains(self._module, self._trains)
+        for parameter, _, gradient in self._views[buffer]:
+            if gradient is not None and parameter.grad is not gradient:  # forward called zero_grad, say
+                gradient.copy_(torch.zeros_like(gradient) if parameter.grad is None else parameter.grad)
+                parameter.grad = gradient
         if layerwise is not None:
             layerwise.forward_ended()
         for layer in self._straight:
@@ -229,9 +235,10 @@ class Computing:
         self._generators = None
 
     def warm_up(self, *, aside: bool = False) -> None:
-        """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module,
-        nor, if that is to be `aside`, in the buffers."""
-        buffers = self._buffers
+        """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module and
+        the loss, nor, if that is to be `aside`, in the buffers."""
+        buffers, objective = self._buffers, self._objective
+        self._objective = copy.deepcopy(objective)
         if aside:
             self._use([torch.empty_like(self._weights)])
         with _unchanged(self._module):
@@ -243,7 +250,7 @@ class Computing:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
                 self.layerwise = layerwise
-        self._generators = None
+        self._generators, self._objective = None, objective
         if aside:
             self._use(buffers)
 

@@ -55,13 +55,14 @@ class Layerwise:
                 each.register_forward_pre_hook(functools.partial(self._enter, layers))
 
     def forward_begins(self) -> None:
-        """A pass starts: no layer is entered, and no gradient complete."""
+        """A pass starts: no layer is entered. A backward pass within it, as of a local loss, completes no gradient."""
         self._entered.clear()
-        self._left = list(self._slots)
+        self._left = [0] * len(self._slots)
 
     def forward_ended(self) -> None:
-        """Layers that this pass did not come to."""
+        """Layers that this pass did not come to; no gradient is complete."""
         self._enter(range(len(self._slots)))
+        self._left = list(self._slots)
         self.forward_done()
 
     def backward_ended(self) -> None:

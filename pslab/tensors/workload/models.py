@@ -20,7 +20,7 @@ from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.device import zeros
 from pslab.tensors.random_streams import restored_globals, seed_globals
-from pslab.tensors.workload.module_copies import check_carried, copied
+from pslab.tensors.workload.module_copies import check_carried, check_trains, copied
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy, placed, try_loss, try_metric
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
@@ -218,6 +218,7 @@ def _check_mode(
 ) -> tuple[str, ...]:
     name, inputs = type(module).__name__, f"inputs {list(x.shape)} of {x.dtype}"
     own, before = copied(module).train(mode == "training"), [parameter.grad for parameter in module.parameters()]
+    trains = [(name, each, each.requires_grad) for name, each in own.named_parameters()]
     loss, metric = (placed(each, x.device, training=mode == "training") for each in objective)
     problem = f"cannot learn from {inputs}" if mode == "training" else f"cannot be evaluated on {inputs}"
     try:
@@ -245,6 +246,7 @@ def _check_mode(
             raise ConfigError("loss", _short(loss), f"has no gradient: {why}") from error
         raise ConfigError("model", name, f"{problem}: {type(error).__name__}: {error}") from error
     _check_own(module, own, before)
+    check_trains(own, trains)
     if all(parameter.grad is None for parameter in own.parameters()):
         raise ConfigError("loss", _short(loss), "has no gradient with respect to any weight of the model")
     return tuple(name for name, each in own.named_parameters() if each.requires_grad and each.grad is None)

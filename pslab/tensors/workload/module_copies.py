@@ -7,6 +7,7 @@ parameter, its class, and a tensor that was computed from parameters before the 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -48,6 +49,20 @@ def check_carried(module: nn.Module) -> None:
         raise ConfigError("model", type(module).__name__, f"{problem} (requires_grad_(False))")
     for problem in problems:
         raise ConfigError("model", type(module).__name__, problem)
+
+
+def check_trains(module: nn.Module, before: Iterable[tuple[str, nn.Parameter, bool]]) -> None:
+    """Refuse a pass that has changed which parameters train; `before`: their names, and whether each of them did.
+
+    Raises:
+        ConfigError: it has; the message names the parameter.
+    """
+    for name, parameter, trained in before:
+        if parameter.requires_grad != trained:
+            problem = (f"a training pass sets requires_grad of parameter {name} to {not trained}, and servers have the "
+                       "parameters that train at the start: leave it, and use parameter.detach() where it is not to "
+                       "train")  # fmt: skip
+            raise ConfigError("model", type(module).__name__, problem)
 
 
 def _problems(path: str, module: nn.Module) -> list[str]:

@@ -47,6 +47,19 @@ class Tied(nn.Module):
         return self.middle(self.embedding(x)).mean(1) @ self.embedding.weight.T
 
 
+class Local(nn.Module):
+    """One layer has a loss of its own, whose backward pass is within the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.block(x)
+        h.pow(2).mean().backward(retain_graph=True)
+        return self.head(h)
+
+
 class Moody(nn.Module):
     """Goes another way in every second pass."""
 
@@ -89,8 +102,9 @@ def passed(needs: str, ready: str) -> list[str]:
      (CNN(), torch.randn(2, 1, 28, 28), passed("conv1 norm1 conv2 norm2 output", "output norm2 conv2 norm1 conv1")),
      # what no pass was seen to use is waited for before all others
      (Backwards(), torch.randn(2, 4), passed("never first second", "second first never")),
-     (Tied(), torch.tensor([[0, 1], [2, 3]]), passed("embedding middle", "middle embedding"))],
-    ids=["chain", "normalizations", "order of calls", "shared weight"],
+     (Tied(), torch.tensor([[0, 1], [2, 3]]), passed("embedding middle", "middle embedding")),
+     (Local(), torch.randn(2, 4), passed("block head", "head block"))],
+    ids=["chain", "normalizations", "order of calls", "shared weight", "local loss"],
 )  # fmt: skip
 def test_layers_are_needed_in_the_order_of_calls_and_ready_in_reverse(module, x, expected):
     assert events(module, x, passes=3) == expected * 3
