@@ -239,3 +239,19 @@ def test_allowed_combinations_are_not_refused(fields: dict[str, Any]):
 @pytest.mark.parametrize("rate", ["constant", "modulated", Doubled()])
 def test_a_rate_that_reads_the_weight_of_a_push_may_have_one(rate: Any):
     assert resolve(tiny(rate=rate, push_weight=1.0)).run.push_weight == 1.0
+
+
+@pytest.mark.parametrize("where", ["parameter", "buffer"])
+def test_digits_that_the_dtype_of_a_run_lacks_are_refused_by_name(where: str):
+    def model(value: float = 2.0**24 + 1) -> nn.Module:
+        module, origin = net(), torch.tensor([value, torch.nan], dtype=torch.float64)
+        if where == "buffer":
+            module.register_buffer("origin", origin)
+        else:
+            module.origin = nn.Parameter(origin, requires_grad=False)
+        return module
+
+    with pytest.raises(ConfigError, match=f"{where} origin is float64, and would be rounded to .* dtype='float64'"):
+        resolve(tiny(model=model))
+    resolve(tiny(model=model, dtype="float64"))
+    resolve(tiny(model=lambda: model(0.5)))

@@ -55,7 +55,7 @@ from pslab.tensors.workload.models import (
     in_dtype,
     temporary_seed,
 )
-from pslab.tensors.workload.module_copies import copied
+from pslab.tensors.workload.module_copies import check_patched, copied
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, resolve_loss, resolve_metric, targets, with_ignored
 from pslab.tensors.workload.reading import Column
 from pslab.tensors.workload.running_statistics import Estimate, Running, running_of
@@ -103,6 +103,7 @@ def _resolved(run: Run) -> Experiment:
     _check_layers(run, policies["ranges"], module)
     shell, running = keyspace.shell(module), Running()
     if run.engine != "timing":
+        check_patched(module, loss, metric)
         _once(run, "sent", lambda: check_sent(shell))
     tried = _on_keys(module, keyspace, sample) if run.pull == "keys" else (module, sample)
     recorded, unreached, objective = None, tuple[str, ...](), Objective()

@@ -168,13 +168,18 @@ def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The module itself, its floating point parameters and buffers converted to `dtype`.
 
     Raises:
-        ConfigError: a complex one, whose imaginary part would be lost.
+        ConfigError: a complex one, whose imaginary part would be lost; one of float64, whose digits would be.
     """
     for kind, named in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
         for name, tensor in named:
             if tensor.dtype.is_complex:
                 problem = f"{kind} {name} is complex ({tensor.dtype}), and a run computes in {dtype}"
                 raise ConfigError("model", type(module).__name__, f"{problem}: keep real and imaginary parts as two")
+            if tensor.dtype != torch.float64 or dtype == torch.float64 or tensor.is_meta:
+                continue
+            if not torch.allclose(tensor, tensor.to(dtype).double(), rtol=0, atol=0, equal_nan=True):
+                problem = f"{kind} {name} is float64, and would be rounded to the run's {dtype}"
+                raise ConfigError("model", type(module).__name__, f"{problem}: set dtype='float64', or give {dtype}")
     return module.to(dtype)
 
 

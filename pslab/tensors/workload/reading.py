@@ -199,6 +199,9 @@ class Source:
             got = ", ".join(kind.__name__ for kind in kinds)
             raise self._error(f"an example must be (input, target), of which a batch makes two tensors, not {got}")
         x, y = found
+        if x.is_complex() or y.is_complex():
+            problem = f"an example must have real numbers, not {x.dtype} and {y.dtype}: give torch.view_as_real of it"
+            raise self._error(problem)
         return x, _labels(y)
 
     def _error(self, problem: str) -> ConfigError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import AveragedModel
 
 from pslab.errors import ConfigError
+from pslab.lab.runs.resolve import resolve
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model, check_model
 from pslab.tensors.workload.module_copies import copied
@@ -58,11 +60,38 @@ class Head(nn.Sequential):
         return self[1].parameters()
 
 
+def sharing(kind: str) -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    if kind == "buffer":
+        module.register_buffer("twin", module[0].weight.detach()[2:])
+    else:
+        module[1].weight.data = module[0].weight.data
+    return module
+
+
+def enclosing(kind: str) -> nn.Module:
+    """A function in a module refers to the object: in evaluation alone, or to say whether it trains."""
+    module: Any = nn.Sequential(nn.Linear(4, 2))
+    forward = module[0].forward
+    if kind == "hook":
+        module[0].register_forward_hook(lambda own, x, output: output if own.training else output * module[0].bias)
+    elif kind == "table":
+        module.table = {"drop": [functools.partial(lambda x, net: x, net=1), lambda x, net=module: x * net.training]}
+    else:
+        module[0].forward = lambda x: 2 * forward(x)
+    return module
+
+
 LOST = {
     "hook": (lambda: hooked("register_hook"), "parameter bias has a hook .halved., which is lost .* hook in forward"),
     "hook after accumulation": (lambda: hooked("register_post_accumulate_grad_hook"), "parameter bias has a hook"),
     "class": (of_class, "parameter weight is of the class Marked"),
     "other parameters": (Head, r"its parameters\(\) gives others than its modules have"),
+    "shared memory": (lambda: sharing("parameter"), "0.weight and 1.weight share memory, .*use one Parameter"),
+    "shared with a buffer": (lambda: sharing("buffer"), "0.weight and twin share memory"),
+    "hook that holds": (lambda: enclosing("hook"), r"module 0 \(Linear\) has in _forward_hooks the function enclosing"),
+    "function that holds": (lambda: enclosing("table"), "it has in table the function .*or be a method"),
+    "forward that holds": (lambda: enclosing("forward"), r"module 0 \(Linear\) has in forward the function enclosing"),
     "averaged": (lambda: AveragedModel(nn.Linear(4, 2)), "update_parameters .*: give the model that it averages"),
     "parametrized": (lambda: parametrizations.weight_norm(nn.Linear(4, 2)), "is parametrized, .*compute the weight in"),
     "pruned": (lambda: prune.l1_unstructured(nn.Linear(4, 2), "weight", 0.5), "it keeps weight, .*call prune.remove"),
@@ -79,6 +108,24 @@ def test_what_a_copy_would_lose_is_refused_by_name(kind: str, given: str):
     with pytest.raises(ConfigError, match=problem) as caught:
         build_model(factory() if given == "object" else factory, 0)
     assert caught.value.field == "model"
+
+
+def test_parts_of_one_tensor_and_shared_parameters_are_taken():
+    both, tied = torch.ones(2, 4, 4), nn.Linear(4, 4)
+    parts = nn.ParameterList([nn.Parameter(both[0]), nn.Parameter(both[1])])
+    build_model(nn.Sequential(parts, tied, tied), 0)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(nn.GELU, "forward"), (nn.functional, "gelu"), (nn.Module, "__call__")])
+def test_what_was_replaced_in_a_library_is_refused(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str):
+    run = tiny(model=lambda: nn.Sequential(nn.Linear(4, 2), nn.GELU()), data=lambda: (X, Y, X, Y), loss="mse",
+               metric="loss", workers=1, batch_size=6, engine="virtual", cluster="lab")  # fmt: skip
+    resolve(run)
+    before = getattr(owner, name)
+    monkeypatch.setattr(owner, name, functools.wraps(before)(lambda *given: before(*given)))
+    words = f"{owner.__name__}.{name} was replaced in this process by code of {__name__}, and workers have"
+    with pytest.raises(ConfigError, match=words):
+        resolve(run)
 
 
 def test_hooks_for_all_modules_of_a_process_are_refused():

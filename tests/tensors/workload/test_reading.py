@@ -143,9 +143,10 @@ class Broken(Items):
      (lambda: loaded(Items(0)), "cannot be read|must be"),
      (lambda: loaded([torch.zeros(2)] * 4), "must be an example|must return"),
      (lambda: resolve_data(lambda: (Alone(), Alone())), r"an example must be \(input, target\)"),
+     (lambda: loaded(TensorDataset(torch.ones(4, 2), torch.ones(4, 2) + 1j)), "real numbers, .*torch.complex64: give"),
      (lambda: resolve_data(lambda: (Items(), 3)), "torch's Datasets or DataLoaders, not tuple of 2"),
      (lambda: loaded(Broken(), 1), "cannot be read: OSError: no example 0$")],
-    ids=["several", "endless", "broken", "empty", "list", "alone", "half", "in a loading process"],
+    ids=["several", "endless", "broken", "empty", "list", "alone", "complex", "half", "in a loading process"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_the_reason(make, problem):
     with pytest.raises(ConfigError, match=problem) as error:
