@@ -47,41 +47,43 @@ class Evaluator:
         self._slices = batch_slices(count, at_once)
         self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
 
-    def _begin(self) -> None:
+    def _copies(self) -> tuple[Any, Any, Any]:
+        """Model, loss and metric, ready for one evaluation."""
         job, device = self._job, self._device
-        self._module = copied(job.shell).to(device)
-        self._loss, self._metric = (placed(each, device, training=False) for each in (job.loss, job.metric))
+        module = copied(job.shell).to(device)
+        loss, metric = (placed(each, device, training=False) for each in (job.loss, job.metric))
         if job.products != MKL:
-            install(self._module, job.products)
-        (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(self._module, self._weights)
+            install(module, job.products)
+        (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(module, self._weights)
         seed_globals(job.run.seed, "evaluate")  # the same draws at each snapshot, in whatever process
-        Generators(self._module, self._loss, self._metric).seed(job.run.seed, "evaluate")
-        Estimate(self._module, job.running).renew(self._calibration)
+        Generators(module, loss, metric).seed(job.run.seed, "evaluate")
+        Estimate(module, job.running).renew(self._calibration)
+        return module, loss, metric
 
     @torch.no_grad()
     def snapshot(self, index: int, snapshots: Arena) -> tuple[float, ...]:
         """(metric, mean loss, other metrics) of a snapshot of the weights on the whole test set."""
         held = self._job.layout.snapshot_in(snapshots, index)
         self._weights.copy_(self._job.in_order(held))  # a model may change its own
-        self._begin()
+        module, objective, metric = self._copies()
         loss, count, (whole_loss, whole_metric) = 0.0, 0, self._job.whole
-        sums, metric = [0.0] * (1 + len(self._job.metrics)), self._metric
+        sums = [0.0] * (1 + len(self._job.metrics))
         outputs, wanted = list[Any](), list[torch.Tensor]()  # of the test set, where one of both is computed of all
         batches = self._read() if self._kept is None else self._kept
         for (inputs, target), examples in zip(batches, self._slices, strict=True):
-            output = self._module(inputs)
+            output = module(inputs)
             count += len(target)  # a collate_fn may leave examples out
             if whole_loss or whole_metric:
                 outputs, wanted = [*outputs, output], [*wanted, target]
             with self._labels(output, target, examples):
                 if metric is not None and not whole_metric:
                     sums = [*map(sum, zip(sums, metric_sums(metric, output, target), strict=True))]
-                loss += 0.0 if whole_loss else loss_sum(self._loss, output, target)
+                loss += 0.0 if whole_loss else loss_sum(objective, output, target)
         if outputs:
             output, target = joined(outputs, [len(each) for each in wanted]), torch.cat(wanted)
             with self._labels(output, target, slice(count)):
                 sums = metric_sums(metric, output, target) if metric is not None and whole_metric else sums
-                loss += loss_sum(self._loss, output, target) if whole_loss else 0.0
+                loss += loss_sum(objective, output, target) if whole_loss else 0.0
         good, *others = (each / count for each in (sums if metric is not None else [loss]))
         return (good, loss / count, *others)
 
@@ -92,7 +94,7 @@ class Evaluator:
             yield
         except (IndexError, ValueError) as error:
             numbers = range(len(self._dataset.test_y))[examples]
-            raise label_error(self._dataset, "test", output, target, numbers, self._loss) or error from error
+            raise label_error(self._dataset, "test", output, target, numbers, self._job.loss) or error from error
 
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and targets of the test set, as the model and the loss take them."""

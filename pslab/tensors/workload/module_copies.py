@@ -86,7 +86,7 @@ def check_patched(module: nn.Module, *functions: object) -> None:
         for name, value in vars(owner).items():
             if not installed(origin := _origin(value)):
                 problem = f"{owner.__name__}.{name} was replaced in this process by code of {origin}, and workers have "
-                how = "the library's: write a class or a function of your own"
+                how = "the library's own: write a class or a function for your model instead"
                 raise ConfigError("model", type(module).__name__, problem + how)
 
 
