@@ -94,8 +94,10 @@ class Generators:
             if isinstance(value, kinds):
                 self._found += [value] * (not isinstance(value, random.SystemRandom))
             else:
-                # of a long list of numbers and texts nothing is looked at again
-                todo += [part for part in _parts(value) if gc.is_tracked(part) or isinstance(part, kinds)]
+                # of a long list of numbers and texts nothing is looked at again; a dict or a tuple of a generator and
+                # numbers is not tracked, either
+                todo += [part for part in _parts(value) if gc.is_tracked(part) or isinstance(part, (*kinds, dict))
+                         or (isinstance(part, tuple) and any(isinstance(each, kinds) for each in part))]  # fmt: skip
 
     def seed(self, root: int, *names: str | int) -> None:
         """Start each of them at a stream of its own."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tiny import global_states
 
-from pslab.tensors.random_streams import generator, numpy_generator, restored_globals, seed_globals, seed_of
+from pslab.tensors.random_streams import (
+    Generators,
+    generator,
+    numpy_generator,
+    restored_globals,
+    seed_globals,
+    seed_of,
+)
 
 
 def test_streams_are_pinned() -> None:
@@ -68,3 +78,22 @@ def test_global_generators_are_pinned() -> None:
         seed_globals(0, "layers", 1, 2)
         assert torch.initial_seed() == seed_of(0, "layers", 1, 2)
         assert (random.randrange(10**6), np.random.randint(10**6)) == (360008, 75674)
+
+
+class Holder:
+    """Holds a generator and a number, nothing that Python's garbage collector tracks."""
+
+    def __init__(self) -> None:
+        self.draw, self.count = torch.Generator(), 3
+
+
+@pytest.mark.parametrize("make", [Holder, lambda: copy.deepcopy(Holder()), lambda: [({"a": (torch.Generator(), 1)},)]],
+                         ids=["object", "copy", "containers"])  # fmt: skip
+def test_generators_are_found_in_what_python_does_not_track(make: Any) -> None:
+    holder = make()
+    gc.collect()  # which ends the tracking of such tuples
+    held = holder.draw if isinstance(holder, Holder) else holder[0][0]["a"][0]
+    Generators(holder).seed(5, "x")
+    first = held.initial_seed()
+    Generators(holder).seed(6, "x")
+    assert held.initial_seed() != first
