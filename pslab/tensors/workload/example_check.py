@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from pslab.errors import ConfigError
+from pslab.tensors.random_streams import Generators
 from pslab.tensors.workload.models import temporary_seed
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import Loss, Metric, called, described, metric_sums, parts_of, placed, try_metric
@@ -26,6 +27,7 @@ EXAMPLES = 256  # targets on which a function is tried
 WHOLE_BYTES = 2**28  # outputs of a test set, up to which a metric is computed of all of them at once
 TOLERANCE = 1e-4  # of what is compared, float32 rounded
 MEAN, SUM, BROADCAST, WEIGHTED, OTHER, UNKNOWN = "mean", "sum", "broadcast", "weighted", "other", "unknown"
+REMEMBERS = "remembers"  # a mean over the examples, which depends on the calls before
 
 
 def joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
@@ -62,6 +64,9 @@ class Objective(NamedTuple):
         if self.kind == OTHER or (self.kind == WEIGHTED and not self.whole[0]):
             return ("the loss is no mean over the examples of a batch: it depends on batch_size, workers average it, "
                     "and an evaluation reports the mean of its batches")  # fmt: skip
+        if self.kind == REMEMBERS:
+            return ("the loss gives another value when it is computed again: each worker counts its own calls, and an "
+                    "evaluation begins with the loss as it was given")  # fmt: skip
         if self.kind == WEIGHTED and workers > 1:
             return ("the loss weighs examples by their targets (classes, ignored labels) and divides by a batch's "
                     "weights: several workers compute another mean than one process, as in torch's DDP")  # fmt: skip
@@ -93,7 +98,10 @@ def check_objective(
         problem = f"broadcasts {shapes}, each example with every other: give both one shape, as by output.squeeze(-1)"
         raise ConfigError("loss", called(loss), problem)
     repeated = [*_varied(output, len(target), 0)][-1]
-    others = () if metric is None else try_metric(placed(metric, x.device), repeated, target, called(metric))
+    if kind == MEAN and loss is not None and _remembers(loss, repeated, target):
+        kind = REMEMBERS
+    others = () if metric is None else try_metric(placed(metric, x.device, training=False), repeated, target,
+                                                  called(metric))  # fmt: skip
     fits = size_bytes <= WHOLE_BYTES
     parts = () if metric is None or fits else [partial(_part, metric, number) for number in range(1 + len(others))]
     if any(relation(part, output, target) != MEAN for part in parts):
@@ -101,6 +109,19 @@ def check_objective(
                    f"MiB, at most {WHOLE_BYTES >> 20}: test on fewer examples, or return one value each")  # fmt: skip
         raise ConfigError("metric", called(metric), problem)
     return Objective(kind, (fits and kind == WEIGHTED, fits and metric is not None), others)
+
+
+def _remembers(loss: Loss, output: Any, target: Tensor) -> bool:
+    """Whether a loss has another value when it is computed again in training, with the same draws."""
+    once, values = placed(loss, target.device), list[float]()
+    try:
+        for _ in range(2):
+            with temporary_seed(), torch.enable_grad():
+                Generators(once).seed(0, "trial")
+                values.append(float(once(output, target)))
+    except Exception:  # of outputs that belong to other targets
+        return False
+    return all(map(math.isfinite, values)) and values[0] != values[1]
 
 
 def _part(metric: Metric, number: int, output: Any, target: Tensor) -> Any:

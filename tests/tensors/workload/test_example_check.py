@@ -164,3 +164,22 @@ def test_a_loss_that_depends_on_the_batch_is_said_to(recwarn: pytest.WarningsRec
     assert not [each for each in recwarn if "the loss" in str(each.message)]
     resolve(tiny(loss=contrastive, **fields))
     assert "the loss is no mean over the examples of a batch" in str(recwarn.pop(UserWarning).message)
+
+
+class Counting:
+    """A loss whose weight grows with its calls in training, or one that draws from a generator of its own."""
+
+    def __init__(self, counts: bool) -> None:
+        self.counts, self.steps, self.draw = counts, 0, torch.Generator()
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.steps += torch.is_grad_enabled()
+        factor = 1 + self.steps if self.counts else torch.rand((), generator=self.draw)
+        return factor * squared(output, target)
+
+
+@pytest.mark.parametrize(("loss", "remark"), [(Counting(True), "another value when it is computed again"),
+                                              (Counting(False), ""), (squared, ""), (nn.MSELoss(), "")])  # fmt: skip
+def test_a_loss_that_remembers_its_calls_is_remarked_on(loss: Any, remark: str):
+    given = check_objective(nn.Linear(5, 1), SCORES, TARGETS, 10, loss, None).remark(1)
+    assert (remark in given, bool(given)) == (True, bool(remark))
