@@ -150,7 +150,7 @@ class _Walk:
             return kind.__name__, sorted(self._all(value))
         if (numbers := _numbers(value)) is not None:
             if getattr(value, "requires_grad", False) and not self.trained:
-                self.trained = f"a {kind.__name__} {list(value.shape)}"
+                self.trained = f"a {kind.__name__}"
             return "numbers", [*numbers, *self._all([getattr(value, "__dict__", {})])]
         if isinstance(value, types.ModuleType):
             if not self._deep:
@@ -291,6 +291,8 @@ def _digest(kind: str, parts: Iterable[bytes]) -> bytes:
 def _numbers(value: Any) -> list[bytes] | None:
     """A tensor's or an array's kind, form and bytes; None of anything else. Imports neither torch nor numpy."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value):
+        return [type(value).__qualname__.encode()]  # its numbers are not drawn yet: the run refuses it with words
     if torch is not None and isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta:
         form = f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
         flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)

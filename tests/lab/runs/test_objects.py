@@ -178,7 +178,7 @@ class Falling:
 @pytest.mark.parametrize("field", ["loss", "metric", "schedule"])
 def test_a_network_in_training_is_no_part_of_a_loss_a_metric_or_a_policy(field: str):
     run = tried(**{field: (Falling if field == "schedule" else Penalty)(small())})
-    with pytest.raises(ConfigError, match=rf"{field}=.* holds a Parameter \[3, 6\] that requires a gradient.*freeze"):
+    with pytest.raises(ConfigError, match=rf"{field}=.* holds a Parameter that requires a gradient.*freeze"):
         resolve(run)
 
 
