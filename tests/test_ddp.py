@@ -91,8 +91,9 @@ def test_a_gradient_that_is_not_finite_ends_training_in_all_processes(ended: dic
 def test_pruned_and_quantized_gradients_take_a_few_bytes(ended: dict[str, tuple[Trained, ...]]):
     sent = {name: found[0].sent_bytes / COMPRESSORS[name].steps for name, found in ended.items() if name in COMPRESSORS}
     n, pieces = 1930, (1568, 32, 320, 10)
-    assert sent["dense"] == 24 + 8 * n
-    assert sent["efsign"] == 24 + sum(4 + -(-size // 8) for size in pieces)
+    assert sent["dense"] == 12 + len(pieces) * (1 + 4) + 8 * n
+    # heads, and parts that begin at multiples of 8 bytes
+    assert 0 <= sent["efsign"] - sum(4 + -(-size // 8) for size in pieces) <= 12 + len(pieces) * (1 + 2 * (4 + 8))
     assert sent["static"] < sent["dense"] / 10
     assert sent["static, then qsgd"] < sent["static"] / 3
 
@@ -163,7 +164,6 @@ def test_a_rule_of_ones_own_is_sent_and_the_rest_is_kept(alone: DistributedDataP
         ("prune", {"prune": "dgc:1%"}, "epoch_iterations=len(loader)"),
         ("quantize", {"prune": "static:1%", "quantize": "sign"}, "use prune='none', or efsign instead"),
         ("quantize", {"prune": "static:1%,residual=off", "quantize": "onebit"}, "residual=on in both"),
-        ("codec", {"codec": "bitmap"}, "without pruning, gradients are dense"),
         ("seed", {"seed": -1}, "from 0 to"),
     ],
 )

@@ -21,7 +21,6 @@ SHARED = {
     "Page": "a page of figures, and a page of a browser",
     "Parcel": "bytes on the way, on real streams and on emulated links",
     "Reach": "where a process can be reached, as a protocol and as it is on this machine",
-    "Runs": "runs of a study, and the codec of runs of entries, which users name",
     "Store": "where a server's weights are: the protocol and the tensors that obey it",
 }
 

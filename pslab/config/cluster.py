@@ -284,12 +284,6 @@ def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> 
         raise ConfigError("cluster", value, str(error)) from None
 
 
-def costs_grow(value: str | Mapping[str, Any]) -> bool:
-    """Whether some of a cluster's costs come from a preset, and so grow with the weights of a run's model."""
-    fields = {"preset": value} if isinstance(value, str) else value
-    return any(name in OF_WEIGHTS and name not in fields for name in PRESETS.get(str(fields.get("preset")), ()))
-
-
 def cluster_fields(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are not those of a cluster without emulation; those of its preset are among them."""
     given = {"preset": value} if isinstance(value, str) else dict(value)

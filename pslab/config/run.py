@@ -17,25 +17,20 @@ from typing import Annotated, Any
 
 from pslab.config import fleet as hosts
 from pslab.config import gpus, products, sources
-from pslab.config.cluster import costs_grow, resolve_cluster
+from pslab.config.cluster import resolve_cluster
 from pslab.config.content import Survey, survey
 from pslab.config.fleet import Fleet
 from pslab.config.metric import LOWER, medians, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
 from pslab.config.spec import split
-from pslab.config.table import ROWS, find
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 
-SEMANTICS = 5  # raise it when the same Run gives other results than before: old records are then not reused
+SEMANTICS = 6  # raise it when the same Run gives other results than before: old records are then not reused
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip
-# younger than some records: at their defaults nothing names them
-LATER = ("downlink", "inner", "outer_learning_rate", "quantize", "loss", "metric", "on_nonfinite", "partition",
-         "servers", "placement", "fleet", "target_held")  # fmt: skip
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
-# of the policies whose steps are rounds those with records in which rounds ended torn; an object says so by `rounds`
-ROUNDS = ("bsp", "local", "average", "admm")
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 FREE, LAB = "free", "lab"  # the clusters of a run that names none: of this machine's time, of virtual time
@@ -92,7 +87,6 @@ class Run:
         str, "what is sent of weights, as a difference to those that the worker holds: a pruning or quantization rule, "
         "or both, as in static:1%+int8; none: all weights"
     ] = "none"
-    codec: Annotated[str, OneOf(*ROWS["codec"]), "how sparse payloads are written"] = "auto"
     optimizer: Annotated[Named, "at the server: an elementwise torch.optim class, as sgd:momentum=0.9"] = "sgd"
     inner: Annotated[
         str, "at each worker that trains by itself, as diloco's: as the optimizer, and perhaps clip=1; '': its paper's"
@@ -225,9 +219,7 @@ class Run:
 
     def plain(self) -> dict[str, Any]:
         """The fields as JSON can hold them: an object becomes its name and a digest of its content."""
-        each = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
-        fields = ((name, value) for name, value, default in each
-                  if name not in ASIDE and (name not in LATER or value != default))  # fmt: skip
+        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ASIDE)
         return {name: self._objects[name] if name in self._objects else _plain(value) for name, value in fields}
 
     @property
@@ -259,76 +251,16 @@ class Run:
         """The digest that this run has on GPUs of this kind, or on a CPU where this library multiplies matrices."""
         named = {name: _sources(name, getattr(self, name)) for name in USERS}
         read = {name: files for name, files in named.items() if files}
-        # only these changed under the same semantics
-        newer: dict[str, Any] = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}
-        newer |= {"whole rounds": 1} if self._ended_torn else {}
-        newer |= {"costs of its weights": 1} if self._costs_grow else {}
-        newer |= {"stalest of all": 1} if self._missed_stalest else {}
-        newer |= {"votes": 1} if self._voted_by_mean else {}
-        newer |= {"costs of its rule": 1} if self._rule_costs_more else {}
-        newer |= {"changes of who comes back": 1} if self._came_back_otherwise else {}
-        newer |= {"differences to weights": 1} if self.engine == "virtual" and self.downlink != "none" else {}
-        newer |= {"connections to servers": 1} if self.servers > 1 and self.cluster != FREE else {}
-        newer |= {} if isinstance(self.ranges, str) else {"ranges by the layers that they begin in": 1}
-        newer |= {} if (found := self.products_of(library)) == products.MKL else {"products": found}
-        newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
+        here = {"products": self.products_of(library), "gpu": gpu if self.device != "cpu" else ""}
         fields = self.plain()
-        if "fleet" in fields:  # on which addresses, and within which shares, changes no result
-            fields |= {"fleet": Fleet.of(self.fleet).place}
-        return digest_of({"semantics": SEMANTICS, **newer, **fields, **({"sources": read} if read else {})})
+        fields |= {"fleet": Fleet.of(self.fleet).place}  # addresses and shares change no result
+        return digest_of({"semantics": SEMANTICS, **here, **fields, **({"sources": read} if read else {})})
 
     def products_of(self, library: str) -> str:
         """The library that multiplies this run's matrices where this one is the machine's: MKL, unless linear layers
         have all their weights, as float32 on the CPU."""
         whole = self.pull != "keys" and self.engine != "timing"
         return library if whole and self.device == "cpu" and self.dtype == "float32" else products.MKL
-
-    @property
-    def _ended_torn(self) -> bool:
-        """Whether some of several ranges, or servers, could end a round ahead of others, before rounds ended whole."""
-        name = split(self.sync)[0] if isinstance(self.sync, str) else ""
-        several = self.ranges != "whole" or self.servers > 1
-        even = name == "bsp" and not self._moves and self.pushes is not None and self.pushes % self.workers == 0
-        return several and self.pushes is not None and not even and (
-            name in ROUNDS or bool(getattr(self.sync, "rounds", False)))  # fmt: skip
-
-    @property
-    def _missed_stalest(self) -> bool:
-        """Whether its rate did not see workers that went on with weights that they had, before it looked at all."""
-        sync, rate = (each if isinstance(each, str) else "" for each in (self.sync, self.rate))
-        return split(sync)[0] == "downpour" and "stalest" in rate
-
-    @property
-    def _voted_by_mean(self) -> bool:
-        """Whether signs that are pushed together were averaged, before the majority decided."""
-        quantize, sync = (find(name, getattr(self, name)) for name in ("quantize", "sync"))
-        return quantize is not None and quantize.name in ("sign", "signum") and (sync is None or sync.averages)
-
-    @property
-    def _rule_costs_more(self) -> bool:
-        """Whether it was charged a guess for its rule's selection, before that was measured."""
-        row = find("prune", self.prune)
-        guessed = ("randomk", "adaq", "lowrank", "powersgd", "demo", "sketch")
-        return self.engine != "local" and row is not None and row.name in guessed
-
-    @property
-    def _came_back_otherwise(self) -> bool:
-        """Whether workers that train by themselves leave or come back, before their first change was their own."""
-        row = find("sync", self.sync)
-        own = ("diloco", "streaming", "adiloco", "decoupled", "easgd")
-        return row is not None and row.name in own and bool(self._moves)
-
-    @property
-    def _moves(self) -> set[str]:
-        """What lets workers leave and come back."""
-        given = {} if isinstance(self.cluster, str) else self.cluster
-        return {name for name in ("leave", "join", "faults") if given.get(name)}
-
-    @property
-    def _costs_grow(self) -> bool:
-        """Whether a preset's costs were those of another model before they grew with the weights."""
-        measured = (self.model, self.data) == ("mlp", "mnist")
-        return self.engine != "local" and self.pull != "keys" and not measured and costs_grow(self.cluster)
 
     @cached_property
     def surveys(self) -> dict[str, Survey]:

@@ -1,1 +1,1 @@
-"""Torch without time: workloads, pruning, codecs and updates of tensors."""
+"""Torch without time: workloads, compression and updates of tensors."""

@@ -7,11 +7,9 @@ import pytest
 from pslab.config.cluster import (
     COSTS,
     MEASURED,
-    OF_WEIGHTS,
     PRESETS,
     Cluster,
     cluster_fields,
-    costs_grow,
     resolve_cluster,
 )
 from pslab.config.run import Run
@@ -79,11 +77,6 @@ def test_costs_of_a_preset_grow_with_the_weights_and_given_ones_do_not():
     for name in COSTS:
         share = {"apply_s": 1.0 / lab.apply_s, "message_s": 1.0, "search_s": 1.0}.get(name, 0.5)
         assert getattr(half, name) == pytest.approx(share * getattr(lab, name))
-    assert costs_grow("lab")
-    assert costs_grow({"preset": "lab", "apply_s": 1.0})
-    assert not costs_grow({"preset": "lab", **dict.fromkeys(OF_WEIGHTS, 0.0)})
-    assert not costs_grow({"select_s": 1.0})
-    assert not costs_grow("free")
 
 
 def test_faults_are_plain_and_a_wrong_name_is_answered_with_the_nearest():

@@ -36,14 +36,6 @@ def test_a_metric_has_the_same_name_and_direction_in_a_run_and_in_its_record(giv
     assert recorded.digest == run.digest
 
 
-def test_the_default_loss_and_metric_are_not_in_a_digest(monkeypatch):
-    monkeypatch.setattr("pslab.config.run.SEMANTICS", 4)
-    assert Run().digest == "bca09615b9ec3425"  # as it was before there were others
-    assert {"loss", "metric"}.isdisjoint(Run().plain())
-    others = {Run(loss="mse").digest, Run(metric="loss").digest, Run(metric=hits).digest, Run(loss=hits).digest}
-    assert len({Run().digest, *others}) == 5
-
-
 def test_what_a_metric_computes_is_part_of_the_digest():
     def of(power):
         return lambda output, target: ((output - target).abs() ** power).mean()

@@ -13,7 +13,7 @@ import pytest
 
 from pslab.config import gpus
 from pslab.config.products import CHOICE, MKL
-from pslab.config.run import FIELDS, SEMANTICS, Run, digest_of
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError
 
 
@@ -40,15 +40,6 @@ def test_a_fleet_that_is_only_a_place_is_that_place_however_it_is_written():
         assert Run(fleet={"place": place}) == Run(fleet=place)
         assert Run(fleet={"place": place}).digest == Run(fleet=place).digest
     assert Run(fleet={"place": "local", "worker_cpus": 2}).digest == Run().digest  # of which nothing local is made
-
-
-def test_signs_that_are_pushed_together_are_not_those_that_were_averaged():
-    """The majority decides since; what each of them was before has another digest."""
-    for quantize, sync, moved in (("sign", "bsp", True), ("signum:0.8", "local:2", True), ("sign", "asp", False),
-                                  ("efsign", "bsp", False)):  # fmt: skip
-        run = Run(quantize=quantize, sync=sync)
-        before = digest_of({"semantics": SEMANTICS, **run.plain()})
-        assert (run.digest_on("") != before) == moved
 
 
 def test_the_digest_is_the_same_in_another_process():
@@ -105,16 +96,6 @@ def test_virtual_time_without_a_cluster_takes_lab_and_says_so(engine):
     assert Run(engine="local").cluster == "free"
     with pytest.raises(ConfigError, match="virtual time needs a modelled cluster, such as 'lab'"):
         run.but(cluster="free")  # as an axis of a grid, whose names it would make wrong
-
-
-def test_runs_whose_costs_grow_with_their_weights_are_not_those_of_before():
-    """The model that was measured keeps its digests, as does what takes no time of a preset."""
-    lab = {"engine": "virtual", "cluster": "lab"}
-    assert Run(**lab).digest == "8446b33aa3826024"
-    assert Run(**{**lab, "engine": "timing"}).digest == "f8780071c1eddaaa"
-    assert Run(**lab, model="mlp:256").digest != "b4833a44e8c3b065"  # of before
-    assert Run(model="mlp:256", cluster="lab").digest == "c91e10ef372b6b3b"
-    assert Run(**{**lab, "cluster": {"compute_s": 0.1}}, model="mlp:256").digest == "55fad5acadd64cff"
 
 
 def test_runs_on_gpus_of_different_kinds_are_different_ones(tmp_path, monkeypatch):

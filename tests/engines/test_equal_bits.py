@@ -14,7 +14,6 @@ from tiny import finished, net, tiny
 from whole import conduct
 
 from pslab.config.products import CHOICE, ONEDNN
-from pslab.config.run import SEMANTICS, Run, digest_of
 from pslab.engines.experiment.experiment import Outcome
 from pslab.lab.judge.tables import tables_of
 
@@ -122,26 +121,3 @@ def test_where_a_worker_leaves_and_joins_the_end_is_a_whole_round():
         wanted = tiny(engine="virtual", workers=3, ranges="layers", pushes=pushes, cluster=cluster, on_death="continue")
         facts = tables_of(wanted, conduct(wanted)[0])[2]
         assert (facts["verdict"], facts["outcome"], facts["accepted"]) == ("valid", "budget", facts["pushes"])
-
-
-@pytest.mark.parametrize(("fields", "named_anew"), [
-    ({"ranges": "layers", "pushes": 41}, True), ({"servers": 2, "pushes": 41}, True), ({"pushes": 41}, False),
-    ({"ranges": "layers"}, False), ({"ranges": "layers", "sync": "asp", "pushes": 41}, False),
-    ({"ranges": "layers", "sync": "local:2"}, True), ({"ranges": "layers", "cluster": {"leave": {1: 1.0}}}, True),
-    ({"ranges": "layers", "pushes": None, "seconds": 1.0}, False),
-], ids=str)  # fmt: skip
-def test_only_runs_that_could_end_in_a_torn_round_have_new_names(fields: dict[str, Any], named_anew: bool):
-    run = Run.of({"pushes": 40, **fields})
-    assert (run.digest != digest_of({"semantics": SEMANTICS, **run.plain()})) is named_anew
-
-
-@pytest.mark.parametrize(("fields", "named_anew"), [
-    ({"prune": "demo"}, True), ({"prune": "lowrank:2", "engine": "local"}, False), ({"prune": "static:1%"}, False),
-    ({"sync": "diloco:4", "cluster": {"leave": {1: 1.0}}}, True), ({"sync": "diloco:4"}, False),
-    ({"sync": "bsp", "cluster": {"leave": {1: 1.0}}}, False), ({"downlink": "int8"}, True),
-    ({"downlink": "int8", "engine": "local"}, False), ({"servers": 2}, True), ({"servers": 1}, False),
-    ({"servers": 2, "engine": "local", "cluster": "free"}, False),
-], ids=str)  # fmt: skip
-def test_only_runs_whose_results_were_others_before_have_new_names(fields: dict[str, Any], named_anew: bool):
-    run = Run.of({"engine": "virtual", "cluster": "lab", "pushes": 40, **fields})
-    assert (run.digest_on("") != digest_of({"semantics": SEMANTICS, **run.plain()})) is named_anew

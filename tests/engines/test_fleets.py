@@ -91,8 +91,7 @@ def test_without_shared_memory_every_history_is_valid(fields: dict[str, Any], be
     assert judged(run, beside(run)) == {"verdict": "valid"}
 
 
-def test_a_run_of_the_local_fleet_is_named_as_before_there_were_others():
-    assert "fleet" not in tiny().plain()
+def test_a_run_of_another_fleet_has_a_name_of_its_own():
     assert tiny(fleet="local").digest == tiny().digest != tiny(fleet="loopback").digest
 
 

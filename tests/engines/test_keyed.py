@@ -13,7 +13,7 @@ from memory import peak_bytes
 from tiny import finished
 from whole import conduct, in_process, killed, same
 
-from pslab.config.run import SEMANTICS, Run, digest_of
+from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
@@ -285,16 +285,7 @@ def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches(monkeypat
     assert seconds[ranges == 1] - seconds[ranges == 0] == pytest.approx([1 / 6] * 8, rel=0.05)
 
 
-def test_runs_that_several_servers_do_otherwise_than_before_have_other_names():
-    before = {"semantics": SEMANTICS, **keyed(servers=2).plain()}
-    assert keyed(servers=2).digest != digest_of(before)
-    assert keyed(servers=2, pull="whole").digest == digest_of({**before, "pull": "whole"})
-    assert keyed().digest == digest_of({name: value for name, value in before.items() if name != "servers"})
-
-
 def test_where_keys_lie_is_a_part_of_what_names_a_run():
-    assert keyed(placement="even").digest == keyed().digest
-    assert "placement" not in keyed().plain()
     assert placed("users", 2, beside=False).digest != placed("lpt", 2, beside=False).digest
 
 

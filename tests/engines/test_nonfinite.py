@@ -78,4 +78,3 @@ def test_a_run_that_stops_at_them_says_nothing_of_skips():
     facts = in_process(stops).facts
     assert facts["outcome"] == "diverged"
     assert "skipped" not in facts
-    assert "on_nonfinite" not in stops.plain()  # older records are still found

@@ -18,7 +18,7 @@ from whole import in_process
 from pslab.config.run import Run
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.pruning.rules import DGC
+from pslab.tensors.compression.sparse import DGC
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.workload.data import Batches, Dataset, batch
 
@@ -141,7 +141,7 @@ def test_dgc_is_the_sequential_reference(options: str, iterations: int, fields: 
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize("prune", LASTING)
 def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
-    wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")
+    wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, pull="changed")
     whole, layered = (in_process(wanted.but(ranges=ranges)) for ranges in ("whole", "layers"))
     np.testing.assert_array_equal(whole.weights, layered.weights)
 

@@ -18,7 +18,7 @@ from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.engines.worker.range_schedule import SWEEP_COLUMNS
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
-from pslab.tensors.codec import START
+from pslab.tensors.compression.frame import START
 
 KEYS = 42  # of the tiny net
 SLOW = {"preset": "lab", "slow": {0: 2.0}}
@@ -48,7 +48,7 @@ def test_all_keys_are_plain_training_to_the_bit(sync, cluster):
     one, two = (in_process(tiny(engine="virtual", sync=sync, cluster=cluster, schedule="linear", **fields))
                 for fields in ({}, {"prune": f"range:{KEYS}", "pull": "range"}))  # fmt: skip
     assert np.array_equal(one.weights, two.weights)
-    assert np.array_equal(one.pushes, two.pushes)
+    assert np.array_equal(one.pushes[:, :7], two.pushes[:, :7])  # a frame of a range has its indices, too
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])

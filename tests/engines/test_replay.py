@@ -26,7 +26,7 @@ LAB = {"preset": "lab", "slow": {0: 3.0}}
 MOVES = {"preset": "lab", "leave": {1: 0.1, 2: 0.155}, "join": {1: 0.2, 3: 0.05}}
 REAL = {"compute_s": 0.002, "slow": {0: 3.0}}
 # coordinates, so that a frame that is dense by chance is added up like the others
-KEPT = {"pull": "changed", "pushes": 80, "codec": "coordinates"}
+KEPT = {"pull": "changed", "pushes": 80}
 
 VIRTUAL: list[dict[str, Any]] = [
     *({"sync": sync, "cluster": LAB, **fields} for sync in SYNCS for fields in ({}, PRUNED, ADAM)),

@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from pslab.config.products import MKL, ONEDNN
 from pslab.errors import ConfigError
 from pslab.tensors.device import one_thread
-from pslab.tensors.products import check_products, linear, product
+from pslab.tensors.products import check_products, use_onednn
 
 
 def drawn(*shape: int, offset: int = 0) -> torch.Tensor:
@@ -23,16 +24,25 @@ def drawn(*shape: int, offset: int = 0) -> torch.Tensor:
 
 @settings(max_examples=60, deadline=None)
 @given(batch=st.integers(1, 200), inputs=st.integers(1, 300), outputs=st.integers(1, 300), offset=st.integers(0, 17),
-       bias=st.booleans())  # fmt: skip
-def test_products_differ_by_their_last_bits_alone(batch: int, inputs: int, outputs: int, offset: int, bias: bool):
+       twice=st.booleans())  # fmt: skip
+def test_products_differ_by_their_last_bits_alone(batch: int, inputs: int, outputs: int, offset: int, twice: bool):
+    """Output and gradients of a linear layer; of a gradient that is differentiated again, too."""
     with one_thread():
         found = []
         for begin in (0, offset):
-            x, weight = drawn(batch, inputs, offset=begin), drawn(outputs, inputs, offset=begin)
-            gradient, added = drawn(batch, outputs, offset=begin), drawn(outputs) if bias else None
             for library in (MKL, ONEDNN):
-                found.append((linear(x, weight, added, library), product(gradient.t(), x, library),
-                              product(gradient, weight, library)))  # fmt: skip
+                layer, x = nn.Linear(inputs, outputs), drawn(batch, inputs, offset=begin).requires_grad_()
+                layer.weight.data = drawn(outputs, inputs, offset=begin)
+                layer.bias.data = drawn(outputs)
+                if library == ONEDNN:
+                    use_onednn(layer)
+                output = layer(x)
+                loss = (output * drawn(batch, outputs, offset=begin)).sum()
+                if twice:
+                    (inner,) = torch.autograd.grad(loss, x, create_graph=True)
+                    loss = loss + inner.pow(2).sum()
+                loss.backward()
+                found.append((output.detach(), layer.weight.grad, layer.bias.grad, x.grad))
         mkl, onednn, _, moved = found
         for usual, other, again in zip(mkl, onednn, moved, strict=True):
             torch.testing.assert_close(other, usual, rtol=1e-4, atol=1e-4)

@@ -21,7 +21,7 @@ from pslab.policies.planning.zipline import ZIPLINES, zipline_sweep
 from pslab.protocol.messages import Weights
 from pslab.protocol.server import Reply, Step
 from pslab.protocol.store import Order
-from pslab.tensors.pruning.rules import Deviation, Dynamic, Static
+from pslab.tensors.compression.sparse import Deviation, Dynamic, Static
 from tools.bench import command, hooks, peers, processes, ray_example, scale, selection, virtual, zipline
 from tools.bench.measure import Row, alternated, interleaved
 
@@ -226,7 +226,7 @@ def test_each_rule_has_a_row(kind: str):
 def test_shares_are_ratios_to_an_iteration(monkeypatch):
     monkeypatch.setattr(selection, "THRESHOLDS", ("static:1%", "std:1"))
     rows = list(selection.shares(0.0, batch_size=2))
-    assert len(rows) == 2 * 2
+    assert len(rows) == 2
     assert all("an iteration of" in row.against and 0 < row.ratio < math.inf for row in rows)
     assert {row.bar for row in rows} == {selection.SHARE_BAR, None}
 
@@ -242,7 +242,7 @@ def test_the_code_of_every_rule_is_measured_both_ways():
     rules = [row.name.partition(":")[0] for row in rows[1:]]
     assert rules == [name for name in ROWS["quantize"] if name != "none" for _ in range(2)]
     assert all(0 < row.ours < math.inf for row in rows)
-    assert rows[1].note == "16 bits a value"
+    assert rows[1].note.startswith("16.")
 
 
 def test_operators_of_torch_select_the_same():

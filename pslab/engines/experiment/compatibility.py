@@ -14,21 +14,16 @@ from pslab.errors import ConfigError, nearest
 from pslab.protocol.noting import NotingPolicy
 from pslab.protocol.server import first_step
 from pslab.protocol.traits import Lengths, traits_of
-from pslab.tensors import aggregates
-from pslab.tensors.codec import frame_bytes
-from pslab.tensors.matrices.frames import MatrixFrames
-from pslab.tensors.pruning.range_push import Ranges
-from pslab.tensors.pruning.rules import Dense, rule_traits
-from pslab.tensors.quantize.push_frames import PushFrames
-from pslab.tensors.quantize.rules import Unquantized, quantization_traits
+from pslab.tensors.compression import Compression, rule_of
+from pslab.tensors.compression.codes import Plain
+from pslab.tensors.compression.frame import dense_bytes
+from pslab.tensors.compression.matrices import CountSketch, DeMo, Factors, PowerSGD
+from pslab.tensors.compression.sparse import EF21, Everything, Ranges
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 
-#: Why an aggregate steps by gradients, and has no other momentum.
 MOST_CHOSEN = 4096  # ranges: with more, what an order compares would take minutes in each iteration
-MOMENTA = {"coefficients": "keeps its momentum at the workers, and the server steps by signs of gradients",
-           "sketches": "has a momentum of its own at the server"}  # fmt: skip
 
 
 def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
@@ -40,9 +35,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     if policies["schedule"].needs_budget and run.pushes is None:
         raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
     _check_rate(run, policies["rate"])
-    _check_codec(run, policies["prune"], policies["quantize"])
     _check_quantize(run, policies["prune"], policies["quantize"])
-    _check_matrices(run, policies["prune"], policies["quantize"])
     _check_aggregate(run, policies, cluster)
     _check_downlink(run, policies)
     _check_virtual(run, policies, cluster)
@@ -82,94 +75,67 @@ def _check_rate(run: Run, rate: Any) -> None:
         raise ConfigError("push_weight", run.push_weight, problem)
 
 
-def _check_codec(run: Run, rule: Any, quantize: Any) -> None:
-    if run.pull == "keys" and run.codec != "auto":
-        raise ConfigError("codec", run.codec, "with pull='keys' a push has the entries of some keys: use codec='auto'")
-    if quantization_traits(quantize).leaves_zeros and run.codec != "auto":
-        problem = f"quantize={run.quantize!r} leaves out the entries that are 0: use codec='auto'"
-        raise ConfigError("codec", run.codec, problem)
-    if rule_traits(rule).shared and run.codec != "auto":
-        raise ConfigError("codec", run.codec, f"prune={run.prune!r} sends no positions: use codec='auto'")
-    if isinstance(rule, Dense) and run.codec not in ("auto", "dense"):
-        raise ConfigError("codec", run.codec, "without pruning, gradients are dense: use codec='auto' or 'dense'")
-    if not isinstance(rule, Dense) and run.codec == "dense":
-        sparse = ", ".join(name for name in ROWS["codec"] if name != "dense")
-        raise ConfigError("codec", run.codec, f"pruned gradients are sparse: use {sparse}")
-
-
 def _check_quantize(run: Run, prune: Any, quantize: Any) -> None:
     """One residual holds what is not sent and what codes lose."""
-    if isinstance(prune, Dense):
+    if isinstance(prune, Everything):
         return
-    if quantization_traits(quantize).every:
+    if quantize.every:
         problem = "moves each entry that is sent by the same, however small: use prune='none', or efsign instead"
         raise ConfigError("quantize", run.quantize, problem)
-    if quantize.residual and not prune.residual:
+    if quantize.residual and not rule_of(prune).residual:
         problem = f"keeps what its code loses, and prune={run.prune!r} drops what it does not send"
         raise ConfigError("quantize", run.quantize, f"{problem}: use residual=off in both, or residual=on in both")
 
 
-def _check_matrices(run: Run, prune: Any, quantize: Any) -> None:
-    """A rule of whole matrices sends no places that a codec could write, and moves all weights."""
-    if not rule_traits(prune).matrices:
-        return
-    if run.codec not in ("auto", "dense"):
-        raise ConfigError("codec", run.codec, f"prune={run.prune!r} sends no entries with positions: use codec='auto'")
-    changes_few = rule_traits(prune).aggregate == "sketches" and run.pull == "changed"
-    if run.pull != "whole" and not changes_few:
-        raise ConfigError("pull", run.pull, f"prune={run.prune!r} changes all weights in each step: use pull='whole'")
-    if changes_few and run.engine == "timing":
-        raise ConfigError("pull", run.pull, "without tensors nobody knows which weights a step changes: use whole")
-    if quantization_traits(quantize).draws:
-        problem = f"draws its roundings, whose errors prune={run.prune!r} would add up in its residual"
-        raise ConfigError("quantize", run.quantize, f"{problem}: use none, or a rule such as fp16 or int8")
-
-
 def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
     """What the server keeps of its workers' pushes needs a push of each of them in each step."""
-    rule, traits = policies["prune"], traits_of(policies["sync"])
-    for field, own in (("prune", rule_traits(rule).aggregate), ("sync", traits.aggregate),
-                       ("quantize", quantization_traits(policies["quantize"]).aggregate)):  # fmt: skip
-        if own not in ("", *aggregates.AGGREGATES):
-            problem = f"has the aggregate {own!r}, which nothing computes; {nearest(own, aggregates.AGGREGATES)}"
-            raise ConfigError(field, getattr(run, field), problem)
-    name = aggregates.named(rule, policies["quantize"], policies["sync"])
-    if name and getattr(policies["sync"], "by", "workers") == "steps":
+    rule, quantize, traits = rule_of(policies["prune"]), policies["quantize"], traits_of(policies["sync"])
+    if isinstance(rule, (Factors, DeMo)) and quantize.draws:
+        problem = f"draws its roundings, whose errors prune={run.prune!r} would add up in its residual"
+        raise ConfigError("quantize", run.quantize, f"{problem}: use none, or a rule such as fp16 or int8")
+    if isinstance(rule, CountSketch) and run.pull == "changed" and run.engine == "timing":
+        raise ConfigError("pull", run.pull, "without tensors nobody knows which weights a step changes: use whole")
+    if isinstance(rule, (Factors, DeMo)) and run.pull != "whole":
+        raise ConfigError("pull", run.pull, f"prune={run.prune!r} changes all weights in each step: use pull='whole'")
+    if (rule.rounds or quantize.combine) and getattr(policies["sync"], "by", "workers") == "steps":
         problem = "counts pushes by their steps, and here the server makes more of them than a mean: use by=workers"
         raise ConfigError("sync", run.sync, problem)
-    if name == "vote" and traits.changes:
+    if quantize.combine and traits.changes:
         problem = "moves every weight by the whole outer_learning_rate, however little it has changed: use efsign"
         raise ConfigError("quantize", run.quantize, problem)
-    if name in ("", "vote", "changes"):
+    if not rule.rounds:
         return
-    if name == "factors" and traits.rotation.fragments > 1:
+    if isinstance(rule, PowerSGD) and traits.rotation.fragments > 1:
         problem = "sends its two factors in turn, as fragments are sent in turn"
         raise ConfigError("prune", run.prune, f"{problem}: use a rule that sends both at once, or one fragment")
     if not traits.rounds:
         able = ", ".join(name for name, row in ROWS["sync"].items() if getattr(row.load(), "rounds", False))
         problem = "needs a push of every worker in each step, and this policy's steps are no rounds"
         raise ConfigError("prune", run.prune, f"{problem}: use sync: {able}, or another rule, such as static")
-    if name in MOMENTA and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
-        problem = f"{MOMENTA[name]}: use optimizer='sgd', and no policy that pushes changes of the weights"
+    own = isinstance(rule, (DeMo, CountSketch))
+    if own and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
+        problem = "has a momentum of its own: use optimizer='sgd', and no policy that pushes changes of the weights"
         raise ConfigError("prune", run.prune, problem)
     here = run.on_death == "restart" and run.engine == run.fleet == "local" and run.device == "cpu"
-    if name == "estimates" and run.on_death != "stop" and not here:
+    if isinstance(rule, EF21) and run.on_death != "stop" and not here:
         problem = f"prune={run.prune!r} keeps at the server what a dead worker has sent, and its successor forgets it"
         raise ConfigError("on_death", run.on_death, f"{problem}: use stop")
     for field in ("leave", "join"):
-        if name == "estimates" and (given := getattr(cluster, field)):
+        if isinstance(rule, EF21) and (given := getattr(cluster, field)):
             problem = f"prune={run.prune!r} keeps at the server what each worker has sent: let all of them stay"
             raise ConfigError(f"cluster.{field}", dict(given), problem)
 
 
 def _check_combined(run: Run, policies: Mapping[str, Any]) -> None:
     """Refuse rates that read whose push a gradient is, where the server makes one gradient of a step's pushes."""
-    if not aggregates.named(policies["prune"], policies["quantize"], policies["sync"]):
+    by_rule = rule_of(policies["prune"]).combine is not None
+    changes = traits_of(policies["sync"]).aggregate == "changes"
+    if not (by_rule or policies["quantize"].combine or changes):
         return
     if (needed := rate_state.needs(policies["rate"])) not in rate_state.PUSH_BY_PUSH:
         return
     step = first_step(policies["sync"], run.workers)
-    field = "prune" if rule_traits(policies["prune"]).aggregate else "quantize"
+    field = "prune" if by_rule else "quantize"
     if step is not None and step.aggregate and len(step.pushes) > 1:
         able = ", ".join(name for name, row in ROWS["rate"].items()
                          if rate_state.needs(row.load()) not in rate_state.PUSH_BY_PUSH)  # fmt: skip
@@ -183,8 +149,7 @@ def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:
         return
     problems = {
         "pull": "a pull is of all weights: use whole" * (run.pull != "whole"),
-        "prune": "its answers have more than weights: use another rule" * hasattr(
-            policies["prune"], "stated"),
+        "prune": "its answers have more than weights: use another rule" * rule_of(policies["prune"]).tells,
         "sync": "what its server says beside the weights is about these as they are: use another policy"
                 * methods.has_rho(policies["sync"]),
         "engine": "without tensors nobody knows how far weights have moved: use virtual or local" * (
@@ -201,12 +166,12 @@ def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
         raise ConfigError("cluster", run.cluster, f"virtual time needs {MODELLED}; calibrate(run) measures it here")
     if run.engine != "timing":
         return
-    if not isinstance(rule, Ranges) and (rule_traits(rule).sends is None or run.pull not in ("whole", "changed")):
+    known = rule_of(rule).sends is not None and run.pull in ("whole", "changed")
+    if not isinstance(rule, (Ranges, Everything)) and not known:
         able = ", ".join(name for name, row in ROWS["prune"].items() if getattr(row.load(), "sends", None))
-        problem = (f"without tensors it must be known how much is sent: use {able}, with pull='whole' or 'changed', "
-                   "or a range; what other rules send depends on the gradient")  # fmt: skip
+        problem = f"without tensors it must be known how much is sent: use none, {able}, with pull='whole' or 'changed'"
         raise ConfigError("prune", run.prune, problem)
-    if not isinstance(quantize, Unquantized) and len({*quantize.bounds(1)}) > 1:
+    if type(quantize).__name__ == "Inceptionn":
         problem = "without tensors it must be known how much is sent, and how long this code is depends on the gradient"
         raise ConfigError("quantize", run.quantize, f"{problem}: use engine='virtual', or another rule such as int8")
     sync = NotingPolicy(policies["sync"])
@@ -248,9 +213,9 @@ def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
     traits = traits_of(policies["sync"])
     problems = {
         "prune": "the entries of the batch's keys are pushed, all of them: use none" * (
-            not isinstance(policies["prune"], Dense)),
+            not isinstance(policies["prune"], Everything)),
         "quantize": "the values of the batch's keys are pushed as they are: use none" * (
-            not isinstance(policies["quantize"], Unquantized)),
+            not isinstance(policies["quantize"], Plain)),
         "ranges": "a model with a weight for each key has one layer: use whole" * policies["ranges"].layered,
         "sync": "a worker reads its own pushes, of which it has kept none: use rmw=off" * traits.reads_own
                 or "a worker goes on with weights of other keys: push after each fetch, and fetch after each push"
@@ -290,8 +255,8 @@ def check_order(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], 
                    f"each message, which is bearable with up to {MOST_CHOSEN} ranges")  # fmt: skip
         raise ConfigError("ranges", run.ranges, f"{problem}: use larger slices, such as layers:40000")
     credit = getattr(policies["order"], "credit", None)
-    largest = max(frame_bytes(part.size, itemsize) for part in parts)
-    if credit is not None and isinstance(policies["prune"], Dense) and not policies["order"].admits(0, largest):
+    largest = max(dense_bytes(part.size, itemsize) for part in parts)
+    if credit is not None and isinstance(policies["prune"], Everything) and not policies["order"].admits(0, largest):
         problem = f"a message of {largest} bytes would never go on a credit of {credit}: use a larger credit"
         raise ConfigError("order", run.order, f"{problem}, or smaller slices, such as ranges='layers:40000'")
 
@@ -303,17 +268,15 @@ def check_servers(run: Run, parts: tuple[Part, ...]) -> None:
         raise ConfigError("servers", run.servers, problem)
 
 
-def check_factored(run: Run, frames: PushFrames) -> None:
+def check_factored(run: Run, rules: Compression | None) -> None:
     """Refuse a rank at which every matrix is sent unchanged."""
-    rule = frames.prune
-    if not isinstance(frames, MatrixFrames) or not hasattr(rule, "factored"):
+    if rules is None or not isinstance(rule := rules.rule, Factors) or any(map(rule.factored, rules.pieces)):
         return
-    shapes = {matrix.shape for own in frames.matrices for matrix in own}
-    if not any(map(rule.factored, shapes)):
-        most = max((rows * columns - 1) // (2 * (rows + columns)) for rows, columns in shapes)
-        instead = f"use a rank of at most {most}, or prune='none'" if most else "use prune='none'"
-        problem = f"factors of rank {rule.rank} would save less than half of any matrix, so that nothing is compressed"
-        raise ConfigError("prune", run.prune, f"{problem}: {instead}")
+    shapes = [shape for at in rules.pieces if len(shape := rule.shape(at)) == 2]
+    most = max(((rows * columns - 1) // (2 * (rows + columns)) for rows, columns in shapes), default=0)
+    instead = f"use a rank of at most {most}, or prune='none'" if most else "use prune='none'"
+    problem = f"factors of rank {rule.rank} would save less than half of any matrix, so that nothing is compressed"
+    raise ConfigError("prune", run.prune, f"{problem}: {instead}")
 
 
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:
@@ -328,7 +291,7 @@ def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead
 
 def _check_momentum(run: Run, rule: Any) -> None:
     """Momentum at the worker and at the server would be momentum of momentum."""
-    if rule_traits(rule).momentum and not resolve_optimizer(run.optimizer).without_momentum:
+    if rule_of(rule).momentum and not resolve_optimizer(run.optimizer).without_momentum:
         problem = f"prune={run.prune!r} keeps momentum at the worker, and the server takes plain steps by the mean"
         advice = "use optimizer='sgd' or 'sgd:weight_decay=0.0001', or momentum=0 in the rule"
         raise ConfigError("optimizer", run.optimizer, f"{problem}: {advice}")
@@ -344,9 +307,9 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
         _check_inner(run, policies)
     elif traits.changes:
         what = "pushes changes of the weights, not gradients"
-        if not isinstance(policies["prune"], Dense):
+        if not isinstance(policies["prune"], Everything):
             raise ConfigError("prune", run.prune, f"the policy {what}, none of which is to be left out: use none")
-        if not isinstance(policies["quantize"], Unquantized):
+        if not isinstance(policies["quantize"], Plain):
             raise ConfigError("quantize", run.quantize, f"the policy {what}, which are to be exact: use none")
         if not resolve_optimizer(run.optimizer).plain_sgd:
             raise ConfigError("optimizer", run.optimizer, f"the policy {what}: use sgd")
@@ -368,7 +331,7 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
 def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
     """Changes of workers that train by themselves are steps for the outer optimizer, whatever is pruned of them."""
     rule, what = policies["prune"], "the policy pushes changes of the weights, not gradients"
-    if isinstance(rule, Ranges) or rule_traits(rule).momentum:
+    if isinstance(rule, Ranges) or rule_of(rule).momentum:
         raise ConfigError("prune", run.prune, f"{what}, whose momentum is the server's: use none, static, std, dynamic")
     if find("rate", policies["rate"]) is not ROWS["rate"]["constant"]:
         raise ConfigError("rate", run.rate, f"{what}, which outer_learning_rate scales: use constant")
@@ -415,7 +378,7 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.accumulates:
         problem = "pushes after several gradients, and no layer is ready earlier: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)
-    if rule_traits(policies["prune"]).clip is not None:
+    if getattr(policies["prune"], "clip", None) is not None:
         problem = "clip needs the norm of the whole gradient, which is unknown while layers travel one by one"
         raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
 

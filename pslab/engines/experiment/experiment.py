@@ -20,12 +20,12 @@ from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits, traits_of
+from pslab.tensors.compression import compression
+from pslab.tensors.compression.downlink import DownlinkRules
+from pslab.tensors.compression.rule import Compression
+from pslab.tensors.compression.sparse import Chosen
 from pslab.tensors.device import Device
-from pslab.tensors.downlink import DownlinkRules
-from pslab.tensors.matrices.frames import frames_of
-from pslab.tensors.pruning.pruner import KeptVector, memories
-from pslab.tensors.pruning.rules import Dense, rule_traits
-from pslab.tensors.quantize.push_frames import PushFrames
+from pslab.tensors.entries import KeptVector
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.inner import InnerOptimizer
@@ -37,7 +37,6 @@ from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entro
 from pslab.tensors.workload.running_statistics import Running, calibration
 
 SQUARES = "squares"  # the memory of a rate that needs its worker's own
-QUANTIZATION = "quantization"  # the memory of a rule by which frames are written, if it keeps something
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,8 @@ class Setup:
     ranges: Any  #: how the model is cut into ranges
     order: Order
     schedule: Schedule
-    prune: Any  #: a rule of pslab.tensors.pruning.pruner, or one of the user's
-    quantize: Any  #: a rule of pslab.tensors.quantize.rules, or one of the user's
+    prune: Any  #: a rule of pslab.tensors.compression, or one of the user's
+    quantize: Any  #: likewise
     optimizer: OptimizerSpec
     cluster: Cluster
     shell: nn.Module  #: the model without its weights
@@ -85,7 +84,8 @@ class Setup:
         In wall-clock time only where no link is emulated: the weights cross such a link as copies.
         """
         alone = self.cluster.free or self.run.engine != "local"
-        whole = self.run.pull == "whole" and self.downlink is None and not self.push_frames.states
+        tells = self.compression is not None and self.compression.rule.tells
+        whole = self.run.pull == "whole" and self.downlink is None and not tells
         return whole and alone and self.traits.barrier
 
     @property
@@ -106,29 +106,17 @@ class Setup:
     @cached_property
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
-        return self._chosen or not self.push_frames.exact
+        return self.keyed or self.compression is not None
 
     @property
     def _chosen(self) -> bool:
         """Whether a push holds some entries of a gradient, and not all."""
-        return self.keyed or not (isinstance(self.prune, Dense) or rule_traits(self.prune).matrices)
+        return self.keyed or (self.compression is not None and isinstance(self.compression.rule, Chosen))
 
     @cached_property
-    def push_frames(self) -> PushFrames:
-        """How pushes become frames."""
-        return frames_of(self.quantize, self.prune, self.parts, self.keyspace, self.run.codec, self.run.seed)
-
-    @cached_property
-    def downlink_frames(self) -> PushFrames | None:
-        """How answers become frames, if they are differences."""
-        if (rules := self.downlink) is None:
-            return None
-        return PushFrames(rules.quantize, rules.prune, self.parts, self.keyspace, seed=self.run.seed)
-
-    @property
-    def lists_positions(self) -> bool:
-        """Whether frames travel that say which entries they hold."""
-        return self.sparse or self.run.pull != "whole" or self.downlink is not None
+    def compression(self) -> Compression | None:
+        """What becomes of pushes; None if they hold all values as they are."""
+        return None if self.keyed else compression(self.prune, self.quantize, self.parts, self.keyspace, self.run.seed)
 
     @cached_property
     def keyed(self) -> bool:
@@ -162,11 +150,7 @@ class Setup:
     def memories(self) -> dict[str, KeptVector]:
         """What each worker keeps from one gradient to the next."""
         size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
-        pruned = dict[str, KeptVector]()
-        if self.sparse:
-            pruned = memories(self.prune, len(self.keyspace.layers), size, dtype, self.quantize.residual)
-        if kept := self.push_frames.kept:  # NumPy reads it, so it does not lie on a GPU
-            pruned[QUANTIZATION] = KeptVector(kept, dtype, scalars=True)
+        pruned = {} if self.compression is None else self.compression.memories
         squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
         own = {SQUARES: KeptVector(size, dtype)} if squares else {}
         return {**pruned, **own, **methods.memories(self.sync, size, dtype, self.inner)}

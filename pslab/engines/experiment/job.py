@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from pslab.engines.experiment.shared_memory import Arena, aligned
 from pslab.engines.experiment.wire import WHOLE
 from pslab.policies.partition import servers_of
 from pslab.protocol.server import Step
-from pslab.tensors.codec import frame_bytes
+from pslab.tensors.compression.frame import dense_bytes
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.update.store import joined
 from pslab.tensors.workload.data import Dataset
@@ -184,7 +184,7 @@ class Job(Setup):
 
     @cached_property
     def _whole_bytes(self) -> tuple[int, ...]:
-        return tuple(frame_bytes(part.size, self.layout.dtype.itemsize) for part in self.parts)
+        return tuple(dense_bytes(part.size, self.layout.dtype.itemsize) for part in self.parts)
 
     def payload_bytes(self, index: int, size_bytes: int) -> int:
         """What a payload of a range takes on a link: its size, or that of a frame of all entries if it is WHOLE."""
@@ -193,19 +193,6 @@ class Job(Setup):
     def exchanged(self, iteration: int) -> range:
         """The ranges that an iteration exchanges."""
         return self.traits.rotation.ranges(iteration, len(self.parts))
-
-    def layers(self, iteration: int) -> Collection[int] | None:
-        """The layers of these ranges; None if they are all."""
-        fragments = self.traits.rotation.fragments
-        return None if fragments == 1 else self._layers[iteration % fragments]
-
-    @cached_property
-    def _layers(self) -> tuple[frozenset[int], ...]:
-        """Of each fragment its layers."""
-        each = [[s for index in self.exchanged(fragment) for s in self.parts[index].slices]
-                for fragment in range(self.traits.rotation.fragments)]  # fmt: skip
-        return tuple(frozenset(number for number, layer in enumerate(self.keyspace.layers)
-                               if any(s.start <= layer.start < s.stop for s in own)) for own in each)  # fmt: skip
 
     def averages(self, step: Step) -> bool:
         """Whether a step is the plain mean of its changes."""

@@ -11,7 +11,7 @@ import torch
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena, aligned
 from pslab.protocol.worker import buffers_of
-from pslab.tensors.pruning.pruner import KeptVector
+from pslab.tensors.entries import KeptVector
 from pslab.tensors.update import methods
 
 T = TypeVar("T")
@@ -92,9 +92,11 @@ class Layout:
         workers, size, parts = experiment.run.workers, experiment.keyspace.size, experiment.parts
         dtype, in_place, eager = getattr(torch, experiment.run.dtype), experiment.in_place, experiment.traits.eager
         frames, room = [], 0
+        downlink = None if experiment.downlink is None else experiment.downlink.compression(experiment)
+        rules = [rule for rule in (experiment.compression, downlink) if rule is not None]
         for index in range(len(parts)):
-            each = filter(None, (experiment.push_frames, experiment.downlink_frames))
-            largest = aligned(max(own.largest(index) for own in each))
+            sized = [rule.largest(index) for rule in rules]
+            largest = aligned(max([96 + 9 * max(256, parts[index].size), *sized]))
             frames.append((room, largest))
             room += largest
         at = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import time
 from collections.abc import Callable, Collection
@@ -11,7 +10,6 @@ from collections.abc import Callable, Collection
 import numpy as np
 import torch
 
-from pslab.engines.experiment.experiment import QUANTIZATION
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.stream import Spin, ready
@@ -22,8 +20,8 @@ from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.tensors import Producer
+from pslab.tensors.compression import frame
 from pslab.tensors.finite import NonFinite
-from pslab.tensors.pruning.range_push import pruner_of
 
 GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long
 WAKES, WAKE_S, WAKING_S = 60, 1e-3, 0.2  # of the server: how often it sleeps, how long each time and in all
@@ -96,16 +94,15 @@ def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     weights = device.to(arena.tensor(layout.server, layout.size, layout.dtype).clone())
     buffer = torch.zeros_like(weights)
     computing = Computing(job, worker, job.shelf.dataset(data), weights, [buffer], module_of(job, device))
-    rule = copy.deepcopy(job.prune)
-    pruner = pruner_of(rule, job.keyspace, layout.dtype, device.place) if job.sparse else None
     room = memoryview(bytearray(max(size for _, size in job.layout.frames)))
-    kept = np.zeros(job.push_frames.kept, np.dtype(job.run.dtype)) if QUANTIZATION in layout.memories else None
+    kept = {name: memory.zeros(device.place) for name, memory in layout.memories.items()}
 
     def choose(step: int) -> None:
-        if pruner is not None:
-            indices, values = (found.numpy() for found in device.fetch(*pruner.prune(buffer, step)))
-            for index, part in enumerate(job.parts):
-                job.push_frames.write(room, index, part.inside(indices, values), worker, step, kept)
+        if (rules := job.compression) is None:
+            return
+        for index in range(len(job.parts)):
+            pieces, _ = rules.push(index, buffer, kept, worker=worker, step=step, slices=[slice(0, 64)])
+            frame.write(room, pieces)
 
     return lambda step: computing.gradient(step, 0), choose
 

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 import traceback
-from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
@@ -133,11 +132,9 @@ def main(context: ProcessContext) -> None:
     threading.Thread(target=die_with_parent, args=(context.parent,), daemon=True).start()
     import torch
 
-    from pslab.engines.processes.channel import ALIVE, read_order, report
-    from pslab.tensors import compiling
+    from pslab.engines.processes.channel import read_order, report
 
     torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
-    compiling.waits = partial(report, context.parent, ALIVE)
     report(context.parent, "ready")
     gc.freeze()
     role: Any = None

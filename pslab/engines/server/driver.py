@@ -158,8 +158,7 @@ class ServerDriver:
         passed = rounds(job.examples, job.run.workers, job.run.batch_size)
         crossed = {} if self._listed else {"network_bytes": self._network_bytes}
         steps = {"steps": [[*name, count] for name, count in sorted(self._steps.items())]} if job.traits.assigns else {}
-        return {"pass_iterations": passed, "ranges": len(job.parts), **crossed, **job.push_frames.facts(), **steps,
-                **self._shard.facts()}  # fmt: skip
+        return {"pass_iterations": passed, "ranges": len(job.parts), **crossed, **steps, **self._shard.facts()}
 
     def diverge(self, message: Diverged, now: float) -> None:
         """A gradient is not finite: the run ends."""

@@ -14,6 +14,7 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import ProcessContext
 from pslab.tensors.device import DEVICES, Device
+from pslab.tensors.products import use_onednn
 from pslab.tensors.random_streams import Generators, seed_globals
 from pslab.tensors.sparse import on_keys
 from pslab.tensors.workload.data import Dataset, batch, label_error
@@ -22,7 +23,6 @@ from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import loss_sum, metric_sums, placed, targets
 from pslab.tensors.workload.reading import batch_slices, read_batches
 from pslab.tensors.workload.running_statistics import Estimate, calibration
-from pslab.tensors.workload.straight import install
 
 BATCH = 1000
 CALIBRATION_BATCH = 256
@@ -53,7 +53,7 @@ class Evaluator:
         module = copied(job.shell).to(device)
         loss, metric = (placed(each, device, training=False) for each in (job.loss, job.metric))
         if job.products != MKL:
-            install(module, job.products)
+            use_onednn(module)
         (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(module, self._weights)
         seed_globals(job.run.seed, "evaluate")  # the same draws at each snapshot, in whatever process
         Generators(module, loss, metric).seed(job.run.seed, "evaluate")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from pslab.engines.experiment.wire import WHOLE
 from pslab.errors import FrameError, WorkerFailed
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
-from pslab.tensors import aggregates
-from pslab.tensors.codec import Entries, decode, encode_into, requested
-from pslab.tensors.downlink import HeldWeights
-from pslab.tensors.update import methods, rate_state
+from pslab.tensors.compression import frame, prepare
+from pslab.tensors.compression.bits import indices_of
+from pslab.tensors.compression.downlink import HeldWeights
+from pslab.tensors.entries import Entries
+from pslab.tensors.update import changes, methods, rate_state
 from pslab.tensors.update.store import Gradient, Part, WeightStore
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -37,20 +38,19 @@ class TensorShard:
         stated = [arena.tensor(own[methods.STATED], *job.layout.memories[methods.STATED][:2])
                   for own in job.layout.kept if methods.STATED in own]  # fmt: skip
         self._consensus = methods.at_server(job.sync, job.parts, weights, stated, job.layout.number(arena))
-        self._aggregates = aggregates.at_server(job.prune, job.quantize, job.sync, job.parts, job.keyspace, job.shell,
-                                                job.push_frames, job.run.seed)  # fmt: skip
+        self._changes = changes.at_server(job.sync, job.parts, job.keyspace, job.shell)
+        self._served = [] if job.compression is None else [
+            torch.zeros(job.compression.served(index), dtype=job.layout.dtype) for index in range(len(job.parts))]
         self._held: HeldWeights | None = None
         if job.downlink is not None:
             workers = 0 if job.traits.rounds else job.run.workers
-            self._held = HeldWeights(job.downlink, job.parts, layers, weights, workers, job.traits.rotation)
+            self._held = HeldWeights(job.downlink.compression(job), job.parts, weights, workers, job.traits.rotation)
         if not job.optimizer.plain_sgd:
             self._warm_up()
-        if job.lists_positions:
-            for frames in filter(None, (job.push_frames, job.downlink_frames)):
-                frames.prepare()  # here, and not while a run is timed
+        if job.sparse or job.run.pull != "whole":
+            prepare(job.layout.dtype)
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
-        self._encoded: tuple[Entries, bytes] | None = None
-        self._found: tuple[Any, ...] | None = None  # of a range the last Entries that were laid ready, behind their key
+        self._encoded: tuple[Any, bytes] | None = None  # the last answer, behind its key
 
     @property
     def weights(self) -> torch.Tensor:
@@ -80,15 +80,22 @@ class TensorShard:
             WorkerFailed: a bad frame.
         """
         held = self._job.traits.pushes
-        gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes if held(push.iteration)]
+        gradients: Sequence[Gradient]
+        pushes = [push for push in step.pushes if held(push.iteration)]
+        rules = self._job.compression
+        if pushes and rules is not None and rules.rule.combine is not None:
+            pieces = [self._pieces(push) for push in pushes]
+            gradients = [rules.combined(step.range, pieces, self._served[step.range], **self._whose(pushes[0]))]
+        else:
+            gradients = [self._gradient(push) for push in pushes]
         if self._consensus is not None:
             gradients = self._consensus.adjust(step, gradients)
         elif self._job.keyed:
             gradients = methods.over_users(self._job.sync, self._job.parts[step.range], gradients)
         if getattr(self._job.sync, "by", "workers") == "steps":
             gradients = methods.by_steps(self._job.parts[step.range], gradients, [push.steps for push in step.pushes])
-        if self._aggregates and gradients:
-            gradients = self._aggregates[step.range].adjust(step, gradients)
+        if self._changes and gradients:
+            gradients = self._changes[step.range].adjust(step, gradients)
         if self._rate_states and gradients:
             gradients = self._rate_states[step.range].adjust(step, gradients, computing)
         self._store.step(step.range, gradients, rate, plain=self._job.averages(step))
@@ -99,10 +106,10 @@ class TensorShard:
         An empty reply has none: 0.
         """
         pull, job, weights = reply.pull, self._job, self._store.weights
-        if self._aggregates:
-            self._aggregates[pull.range].answered(pull)
-        if self._held is not None and job.downlink_frames is not None:
-            if size := self._held.lay(reply, weights, job.downlink_frames, self._room(pull)):
+        if self._changes:
+            self._changes[pull.range].answered(pull)
+        if self._held is not None:
+            if size := self._held.lay(reply, weights, self._room(pull)):
                 return size
             weights = self._held.of(pull.worker)
         if reply.empty:
@@ -116,27 +123,19 @@ class TensorShard:
             return self._lay_keys(pull)
         if job.run.pull == "range":
             keys = KeyRange(pull.payload.start, pull.payload.stop)
-            return self._write(pull, self._of_keys(pull.range, keys, reply.version))
-        if job.push_frames.states:
-            return self._write(pull, self._with_stated(pull))
+            return self._write(pull, (pull.range, keys, reply.version), lambda: self._of_keys(pull.range, keys))
+        if job.compression is not None and job.compression.rule.tells:
+            told = self._served[pull.range]
+            return self._write(pull, (pull.range, reply.version), lambda: [torch.cat(part.views(weights)), told])
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
-            return self._write(pull, entries)
+            return self._write(pull, entries, lambda: frame.parts_of(entries))
         if job.straight and not self._arena.shared:
             return WHOLE
         target = self._flat(in_turn(job.layout.arrivals[pull.worker], pull.iteration))
         for there, here in zip(part.views(target), part.views(weights), strict=True):
             there.copy_(here)
         return WHOLE
-
-    def _with_stated(self, pull: Pull) -> Entries:
-        """The weights of a range, and what is stated with them; the same object for the workers of a round."""
-        if self._found is None or self._found[:2] != (pull.range, pull.iteration):
-            values = torch.cat(self._job.parts[pull.range].views(self._store.weights)).numpy()
-            found = np.concatenate([values, self._aggregates[pull.range].stated(pull.iteration)])
-            self._found = pull.range, pull.iteration, Entries(len(found), None, found)
-        answer: Entries = self._found[-1]
-        return answer
 
     def _lay_keys(self, pull: Pull) -> int:
         """The weights that a request names, in its order; nothing if it names none."""
@@ -146,34 +145,32 @@ class TensorShard:
         (offset, room), part = layout.frames[pull.range], self._job.parts[pull.range]
         asked = self._arena.bytes(in_turn(layout.asked[pull.worker], pull.iteration) + offset, size_bytes)
         try:
-            places = requested(asked, part.size)
+            places = indices_of(frame.read(asked)[0][0], part.size).numpy()
         except FrameError as error:
             raise WorkerFailed(f"worker {pull.worker}", pull.iteration, f"its request was refused: {error}") from error
         where = part.flat_indices(Entries(part.size, places, places)).numpy()
         values = self._store.weights.numpy()[where]
-        frame = self._arena.bytes(in_turn(layout.down[pull.worker], pull.iteration) + offset, room)
-        return encode_into(frame, Entries(len(values), None, values))
+        place = self._arena.bytes(in_turn(layout.down[pull.worker], pull.iteration) + offset, room)
+        return frame.write(place, [[torch.from_numpy(values)]])
 
-    def _of_keys(self, index: int, keys: KeyRange, version: int) -> Entries:
-        """What a range has of some keys; the same object while it is asked for again, and the weights do not change."""
-        if self._found is None or self._found[:3] != (index, keys, version):
-            slices = self._job.keyspace.slices(keys)
-            indices = np.concatenate([np.arange(s.start, s.stop) for s in slices])
-            values = torch.cat([self._store.weights[s] for s in slices]).numpy()
-            self._found = index, keys, version, self._job.parts[index].inside(indices, values)
-        found: Entries = self._found[3]
-        return found
+    def _of_keys(self, index: int, keys: KeyRange) -> frame.Parts:
+        """What a range has of some keys."""
+        slices = self._job.keyspace.slices(keys)
+        indices = np.concatenate([np.arange(s.start, s.stop) for s in slices])
+        values = torch.cat([self._store.weights[s] for s in slices]).numpy()
+        return frame.parts_of(self._job.parts[index].inside(indices, values))
 
-    def _write(self, pull: Pull, entries: Entries) -> int:
+    def _write(self, pull: Pull, key: Any, parts: Callable[[], frame.Parts]) -> int:
         """What is pulled, as a frame; several workers of one round get the same, which is encoded once."""
         place = self._room(pull)
-        if self._encoded is None or self._encoded[0] is not entries:
-            size = encode_into(place, entries, "auto")
-            self._encoded = entries, bytes(place[:size])
+        if self._encoded is None or (self._encoded[0] is not key and (
+                isinstance(key, Entries) or self._encoded[0] != key)):  # fmt: skip
+            size = frame.write(place, [parts()])
+            self._encoded = key, bytes(place[:size])
             return size
-        frame = self._encoded[1]
-        place[: len(frame)] = frame
-        return len(frame)
+        found = self._encoded[1]
+        place[: len(found)] = found
+        return len(found)
 
     def _room(self, pull: Pull) -> memoryview:
         """Where the frame of an answer lies."""
@@ -186,15 +183,26 @@ class TensorShard:
             return in_turn(self._gradients[push.worker], push.iteration)
         if not size_bytes:  # none of the batch's keys
             return Entries(self._job.parts[push.range].size, _NOTHING, self._store.weights.numpy()[:0])
-        offset, _ = layout.frames[push.range]
-        frame = self._arena.bytes(in_turn(layout.up[push.worker], push.iteration) + offset, size_bytes)
         try:
+            pieces = self._pieces(push)
             if self._job.keyed:
-                return decode(frame, n=self._job.parts[push.range].size)
-            step = self._job.traits.gradients_before(push.iteration)
-            return self._job.push_frames.read(frame, push.range, step, push.iteration)
+                return frame.entries_of(pieces[0], self._job.parts[push.range].size, layout.dtype)
+            assert self._job.compression is not None
+            return self._job.compression.read(push.range, pieces, self._served[push.range], **self._whose(push))
         except FrameError as error:
             raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
+
+    def _pieces(self, push: Push) -> list[frame.Parts]:
+        """The parts of a push."""
+        place = in_turn(self._job.layout.up[push.worker], push.iteration) + self._job.layout.frames[push.range][0]
+        try:
+            return frame.read(self._arena.bytes(place, push.payload.size_bytes))
+        except FrameError as error:
+            raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
+
+    def _whose(self, push: Push) -> dict[str, int]:
+        step = self._job.traits.gradients_before(push.iteration)
+        return {"worker": push.worker, "step": step, "turn": push.iteration}
 
     def _flat(self, offset: int) -> torch.Tensor:
         return self._arena.tensor(offset, self._job.layout.size, self._job.layout.dtype)

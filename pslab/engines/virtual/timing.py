@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.experiment.job import Job, SharedDataset
@@ -33,10 +34,9 @@ from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import ConfigError
 from pslab.protocol.server import Reply, Step
-from pslab.tensors.codec import frame_bytes, sliced_bytes, spread_bytes
-from pslab.tensors.pruning.pruner import sent
-from pslab.tensors.pruning.range_push import Ranges
-from pslab.tensors.pruning.rules import rule_traits
+from pslab.tensors.compression.bits import positions
+from pslab.tensors.compression.frame import dense_bytes, length
+from pslab.tensors.compression.sparse import Ranges
 from pslab.tensors.workload.data import rounds
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -109,17 +109,22 @@ class Sizes:
             index, part = reply.pull.range, self._job.parts[reply.pull.range]
             logs = self._unchanged[index]
             changed = round(-math.expm1(logs[reply.version] - logs[reply.pull.version]) * part.size)
-            return spread_bytes(part.size, changed, self._job.layout.dtype.itemsize)
-        if (frames := self._job.push_frames).states:
-            stated = sum(frames.stated(reply.pull.range, reply.pull.iteration))
-            return frame_bytes(self._job.parts[reply.pull.range].size + stated, self._job.layout.dtype.itemsize)
+            if changed == part.size:
+                return dense_bytes(changed, self._job.layout.dtype.itemsize)
+            return self._entries_bytes(torch.arange(changed) * part.size // max(changed, 1), part.size)
+        made, part = self._job.compression, self._job.parts[reply.pull.range]
+        if made is not None and made.rule.tells:
+            return dense_bytes(part.size + made.served(reply.pull.range), self._job.layout.dtype.itemsize)
         if self._job.run.pull != "range":
             return WHOLE
-        pull, part = reply.pull, self._job.parts[reply.pull.range]
+        pull, begin = reply.pull, part.slices[0].start
         held = ranged(self._job, pull.range, KeyRange(pull.payload.start, pull.payload.stop))
-        begin = part.slices[0].start
-        inside = [slice(s.start - begin, s.stop - begin) for s in held]
-        return sliced_bytes(part.size, inside, self._job.layout.dtype.itemsize)
+        indices = torch.cat([torch.arange(0), *(torch.arange(s.start, s.stop) - begin for s in held)])
+        return self._entries_bytes(indices, part.size)
+
+    def _entries_bytes(self, indices: torch.Tensor, n: int) -> int:
+        """The length of a frame of these entries."""
+        return length([[positions(indices, n), torch.empty(len(indices), dtype=self._job.layout.dtype)]])
 
     def leave(self, worker: int) -> None:
         """Nothing is kept of a worker."""
@@ -140,7 +145,6 @@ class NoGradients:
         self._ranges: dict[int, RangeOfIteration] = {}
         self._iterations: dict[int, int] = {}
         self._pruned = job.sparse and not isinstance(job.prune, Ranges)
-        self._sent: dict[tuple[tuple[int, int, int], ...], list[list[int]]] = {}  # by what is sent of each piece
 
     def start(
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
@@ -159,21 +163,19 @@ class NoGradients:
             return {"payloads": self._chosen(iteration), "loss": math.nan}
         if worker not in self._ranges:
             return self._bodies[iteration % len(self._bodies)]
-        job, keys = self._job, self._ranges[worker].keys
-        payloads = [list(job.push_frames.sliced_bytes(index, ranged(job, index, keys)))
-                    for index in range(len(job.parts))]  # fmt: skip
+        made = self._job.compression
+        assert made is not None
+        slices = self._job.keyspace.slices(self._ranges[worker].keys)
+        payloads = [made.sizes(index, slices=tuple(slices)) for index in range(len(self._job.parts))]
         return {"payloads": payloads, "loss": math.nan}
 
     def _chosen(self, iteration: int) -> list[list[int]]:
-        """Of each range what a rule that fixes that chooses: the length of the frame, and the number of entries."""
-        job, run = self._job, self._job.run
-        each = max(1, rounds(job.examples, run.workers, run.batch_size))
-        pieces = tuple(sent(job.prune, job.keyspace, job.traits.gradients_before(iteration) / each))
-        if rule_traits(job.prune).matrices:
-            return [list(job.push_frames.spread_bytes(index, pieces, iteration)) for index in job.exchanged(iteration)]
-        if pieces not in self._sent:
-            self._sent[pieces] = [list(job.push_frames.spread_bytes(index, pieces)) for index in range(len(job.parts))]
-        return [self._sent[pieces][index] for index in job.exchanged(iteration)]
+        """Of each range the length of a frame, and the number of its values."""
+        job, made = self._job, self._job.compression
+        assert made is not None
+        step = job.traits.gradients_before(iteration)
+        epoch = step / max(1, rounds(job.examples, job.run.workers, job.run.batch_size))
+        return [made.sizes(index, turn=iteration, epoch=epoch) for index in job.exchanged(iteration)]
 
 
 # --- a recorded exchange on another cluster ------------------------------------------------------------------------

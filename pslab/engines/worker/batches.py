@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import in_turn
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.tensors.codec import Positions, positions_of, write_into
+from pslab.tensors.compression import frame
+from pslab.tensors.compression.bits import positions
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.workload.data import Batches, Dataset
 from pslab.tensors.workload.reading import Column, Pair
@@ -93,12 +94,11 @@ class KeyedRows:
                 for part in self._job.parts]  # fmt: skip
 
     @cached_property
-    def positions(self) -> list[Positions | None]:
+    def positions(self) -> list[torch.Tensor | None]:
         """For each range its places as frames write them, in requests and in pushes; None if it has none."""
-        job = self._job
-        return [positions_of(self.places[piece] - part.slices[0].start, part.size, job.run.codec)
+        return [positions(torch.from_numpy(self.places[piece] - part.slices[0].start), part.size)
                 if piece.start < piece.stop else None
-                for part, piece in zip(job.parts, self.pieces, strict=True)]  # fmt: skip
+                for part, piece in zip(self._job.parts, self.pieces, strict=True)]  # fmt: skip
 
     def batch(self, step: int) -> tuple[torch.Tensor, Keys]:
         """The inputs of a step over the keys of all of them, and the numbers of its examples."""
@@ -143,8 +143,8 @@ class Requests:
         before, sizes = self._written.get(worker, (-1, ()))
         if before != iteration:
             place, layout = in_turn(self._job.layout.asked[worker], iteration), self._job.layout
-            sizes = [0 if positions is None else write_into(self._arena.bytes(place + offset, room), positions)
-                     for positions, (offset, room) in zip(self.keys[worker].of(iteration).positions, layout.frames,
+            sizes = [0 if written is None else frame.write(self._arena.bytes(place + offset, room), [[written]])
+                     for written, (offset, room) in zip(self.keys[worker].of(iteration).positions, layout.frames,
                                                           strict=True)]  # fmt: skip
             self._written[worker] = iteration, sizes
         return sizes

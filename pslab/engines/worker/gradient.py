@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pslab.config.products import ONEDNN
 from pslab.engines.experiment.checkpoint.flatten import Fixed
 from pslab.engines.experiment.job import Job
 from pslab.engines.worker.batches import KeyedRows, Reader
@@ -19,7 +20,8 @@ from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.errors import ConfigError
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
-from pslab.tensors.finite import checked_finite, is_finite
+from pslab.tensors.finite import checked_finite
+from pslab.tensors.products import use_onednn
 from pslab.tensors.random_streams import Generators, seed_globals
 from pslab.tensors.update import methods
 from pslab.tensors.update.steps import Course
@@ -27,7 +29,6 @@ from pslab.tensors.workload.data import Dataset, batch, label_error
 from pslab.tensors.workload.keyspace import Slot
 from pslab.tensors.workload.module_copies import check_trains, copied
 from pslab.tensors.workload.objective import placed, targets
-from pslab.tensors.workload.straight import Place, Straight, install, sums_alike
 
 
 def module_of(job: Job, device: Device) -> nn.Module:
@@ -52,8 +53,7 @@ class Computing:
 
     The module lives in them while it computes: several workers of a process may share one that remembers nothing.
     With `layerwise` a layered worker waits for weights and takes gradients layer by layer. Of the policy's
-    method it has the worker's half, with what is `kept` for that, and the server's `rho`. An iteration of one gradient
-    may add it to a pruner's `sums` instead: of which layers of the keyspace, `summed` says.
+    method it has the worker's half, with what is `kept` for that, and the server's `rho`.
     """
 
     layerwise: Layerwise | None = None
@@ -62,7 +62,6 @@ class Computing:
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
         module: nn.Module, kept: Mapping[str, torch.Tensor] | None = None, rho: torch.Tensor | None = None,
-        sums: tuple[torch.Tensor, float] | None = None,
     ) -> None:  # fmt: skip
         run = job.run
         self._job = job
@@ -78,13 +77,8 @@ class Computing:
         self._trains = [(name, each, each.requires_grad) for name, each in module.named_parameters()]
         self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
-        # by buffer, of each straight layer: its number, where its gradient goes, and to what it may be added instead
-        self._written: list[list[tuple[Straight, int, Place, Place | None]]] = []
-        self._sums, self.summed = sums, set[int]()
-        self._dense = not (job.sparse or self._device.separate)  # nothing else reads the gradient here
-        self._views: list[list[tuple[nn.Parameter, torch.Tensor, torch.Tensor | None]]] = []
-        self._linear = [] if job.keyed else install(module, job.products, handed=self._layered)
-        self._straight = [] if self._layered else self._linear
+        if not job.keyed and job.products == ONEDNN:
+            use_onednn(module)
         self._use(buffers)
 
     @property
@@ -92,13 +86,11 @@ class Computing:
         """The mean loss of the last batch. Reading it waits for the device."""
         return float(self._loss)
 
-    def gradient(self, step: int, buffer: int, *, alone: bool = False) -> float:
-        """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss. If an
-        iteration has no other one, it may go into the sums instead."""
+    def gradient(self, step: int, buffer: int) -> float:
+        """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss."""
+        self._buffers[buffer].zero_()
         for parameter, weights, gradient in self._views[buffer]:
             parameter.data, parameter.grad = weights, gradient
-        for added_to in self._added_to[buffer]:
-            added_to.zero_()
         layerwise = self.layerwise
         if layerwise is not None:
             layerwise.forward_begins()
@@ -119,41 +111,25 @@ class Computing:
         self._loss = loss.detach()
         check_trains(self._module, self._trains)
         for parameter, _, gradient in self._views[buffer]:
-            if gradient is not None and parameter.grad is not gradient:  # forward called zero_grad, say
+            if parameter.grad is not gradient:  # forward called zero_grad, say
                 gradient.copy_(torch.zeros_like(gradient) if parameter.grad is None else parameter.grad)
                 parameter.grad = gradient
         if layerwise is not None:
             layerwise.forward_ended()
-        for layer in self._straight:
-            layer.begin()
         loss.backward()
         if layerwise is not None:
             layerwise.backward_ended()
         share = self._reader.batches.share(step)
-        kept = alone and share == 1.0  # it stays as it is
-        self.summed.clear()
-        for layer, number, own, sums in self._written[buffer]:
-            if layer.end(own, sums if kept else None, asked=kept and self._dense):
-                self.summed.add(number)
         if share != 1.0:
             self._buffers[buffer].mul_(share)
         self._device.synchronize()
         return self.loss
-
-    def finite(self, buffer: int) -> bool:
-        """Whether the gradient in a buffer, which was computed last, is finite: what its layers know is not read."""
-        if not any(layer.finite for layer in self._straight):
-            return is_finite(self._buffers[buffer])
-        unknown = [place for layer, _, own, _ in self._written[buffer] if not layer.finite
-                   for place in (own.weight, own.bias) if place is not None]  # fmt: skip
-        return all(map(is_finite, (*self._added_to[buffer], *unknown)))
 
     def on_keys(self, needed: KeyedRows, weights: torch.Tensor) -> torch.Tensor:
         """The next gradients are taken on these weights ([k]) of an iteration's keys; where they will be ([k])."""
         parameter = self._keyspace.bind_keys(self._module, weights)
         gradient, self._weights, self._reader.needed = torch.zeros_like(weights), weights, needed
         self._buffers, self._views = [gradient], [[(parameter, parameter.data, gradient.view_as(parameter))]]
-        self._added_to, self._written = [[gradient]], [[]]
         return gradient
 
     def iteration(
@@ -168,7 +144,7 @@ class Computing:
         """
         steps = assigned or self._steps(iteration)
         if len(steps) == 1 and not self._local.keeps:
-            return self.gradient(self._batches(steps, ahead)[0], buffer, alone=True)
+            return self.gradient(self._batches(steps, ahead)[0], buffer)
         self._course = self._course_of(iteration, steps, buffer, ahead, fetched, counted)
         return self._local.run(self._course)
 
@@ -242,10 +218,7 @@ class Computing:
         if aside:
             self._use([torch.empty_like(self._weights)])
         with _unchanged(self._module):
-            self._first_gradient()
-            for *_, sums in self._written[0]:
-                if sums is not None:
-                    sums_alike(self._job.run.batch_size, sums)
+            self.gradient(0, 0)
             if self._layered:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
@@ -254,47 +227,16 @@ class Computing:
         if aside:
             self._use(buffers)
 
-    def _first_gradient(self) -> None:
-        try:
-            self.gradient(0, 0)
-        except RuntimeError:  # such as that of a loss that differentiates gradients
-            if not self._linear:
-                raise
-            for layer in self._linear:
-                layer.ordinary = True
-            self._linear, self._straight = [], []
-            self._use(self._buffers)
-            self.gradient(0, 0)
-
     def _use(self, buffers: list[torch.Tensor]) -> None:
         """Gradients go into these buffers."""
-        parameters = dict(self._module.named_parameters())
 
         def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
             return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
 
-        self._buffers = buffers
-        slots = {id(parameters[slot.name]): slot for slot in self._keyspace.parameters}
-        written = [tuple(slots[id(parameter)] for parameter in layer.layer.parameters()) for layer in self._straight]
-        numbers = {layer.slots: number for number, layer in enumerate(self._keyspace.layers)}
-
-        def place(flat: torch.Tensor, own: tuple[Slot, ...], factor: float = 0.0) -> Place:
-            return Place(view(flat, own[0]), view(flat, own[1]) if len(own) > 1 else None, factor)
-
-        sums = [place(self._sums[0], own, self._sums[1]) if self._sums else None for own in written]
-        self._written = [[(layer, numbers[own], place(buffer, own), sum_of)
-                          for layer, own, sum_of in zip(self._straight, written, sums, strict=True)]
-                         for buffer in buffers]  # fmt: skip
-        straight = {slot.name for own in written for slot in own}  # which find no place to which autograd could add
-        self._views = [[(parameters[slot.name], view(self._weights, slot),
-                         None if slot.name in straight else view(buffer, slot))
-                        for slot in self._keyspace.parameters] for buffer in buffers]
-        between, at = list[slice](), 0  # to which autograd adds
-        for slot in sorted((slot for own in written for slot in own), key=lambda slot: slot.offset):
-            between += [slice(at, slot.offset)] if slot.offset > at else []
-            at = slot.offset + slot.size
-        between += [slice(at, None)] if at < len(self._weights) else []
-        self._added_to = [[buffer[piece] for piece in between] for buffer in buffers]
+        slots = self._keyspace.parameters if self._weights.numel() == self._keyspace.size else ()
+        self._buffers, self._views = buffers, [
+            [(self._module.get_parameter(slot.name), view(self._weights, slot), view(buffer, slot)) for slot in slots]
+            for buffer in buffers]  # fmt: skip
 
 
 def _own(module: nn.Module) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pslab.policies.rates import Applied
 from pslab.protocol.messages import Ack, Weights
 from pslab.protocol.server import first_step
 from pslab.protocol.worker import Worker
-from pslab.tensors.pruning.range_push import Ranges, keys_of, ranges_in
+from pslab.tensors.compression.sparse import Ranges, keys_of, ranges_in
 from pslab.tensors.workload.keyspace import KeyRange
 
 SWEEP_COLUMNS = ("worker", "iteration", "keys", "alpha_s", "beta_s", "compute_s")

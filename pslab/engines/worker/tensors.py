@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pslab.engines.experiment.experiment import QUANTIZATION, SQUARES
+from pslab.engines.experiment.experiment import SQUARES
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import in_turn
 from pslab.engines.experiment.shared_memory import Arena
@@ -21,10 +21,11 @@ from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
-from pslab.tensors.codec import Entries, decode, encode_into, frame_length, write_into
+from pslab.tensors.compression import frame as frames
+from pslab.tensors.compression import prepare
+from pslab.tensors.compression.sparse import Ranges
+from pslab.tensors.entries import Entries
 from pslab.tensors.finite import NonFinite, checked_finite, is_finite
-from pslab.tensors.pruning.pruner import Pruner, Setting, zeros
-from pslab.tensors.pruning.range_push import RangePruner, pruner_of
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import rounds
@@ -88,9 +89,6 @@ class Producer:
         self._job, self._worker, self._arena, self._successor = job, worker, arena, successor
         self._device = device = job.device.of(worker)
         alone, first = module is None, module is None and not successor
-        if job.lists_positions:
-            for frames in filter(None, (job.push_frames, job.downlink_frames)):
-                frames.prepare()  # here, and not while a run is timed
         self._keys: BatchKeys | None = None
         if job.keyed:
             self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]
@@ -104,30 +102,25 @@ class Producer:
         if self._kept is not None and first:
             self._kept.clear()
         self._memories = {
-            name: zeros(memory, device.place) if device.separate and not memory.scalars
+            name: memory.zeros(device.place) if device.separate and not memory.scalars
             else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
             for name, memory in layout.memories.items()}  # fmt: skip
         for memory in self._memories.values() if first else ():
             memory.zero_()
-        kept = self._memories.get(QUANTIZATION)
-        self._quantization = None if kept is None else kept.numpy()
         self._squares = rate_state.at_worker(job.rate, lambda: self._memories[SQUARES])
-        self._pruner, sums = None, None
-        if job.sparse and not job.keyed:
-            epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
-            setting = Setting(run.seed, worker, run.workers, epoch_iterations, skips=run.on_nonfinite == "skip")
-            self._pruner = pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, self._memories)
-            if isinstance(self._pruner, Pruner) and self._squares is None:  # squares divide the bare gradient
-                sums = self._pruner.sums
+        self._ranged = isinstance(job.prune, Ranges)
+        self._epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
         self._computing = None
         if job.trains:
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients,
                                         module_of(job, device) if module is None else module, self._memories,
-                                        layout.number(arena), sums)  # fmt: skip
+                                        layout.number(arena))  # fmt: skip
         self._fetched = True  # the weights are new
         self._counted = 0  # gradients of all workers that the server had when it read them
         self._assigned: range | None = None  # the worker's own that its iteration is made of, if the policy says so
         self._range: RangeOfIteration | None = None
+        self._slices: Sequence[slice] = ()  # of the flat vector, that this iteration exchanges, if it has a range
+        self._downlink = None if job.downlink is None else job.downlink.compression(job)
         self._rated = 0  # ranges of this iteration
         self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
 
@@ -154,6 +147,8 @@ class Producer:
 
     def warm_up(self) -> None:
         """Once per module, before the run starts: it leaves no trace."""
+        if self._job.sparse or self._job.run.pull != "whole":
+            prepare(self._job.layout.dtype)
         for gradient in () if self._successor else self._shared_gradients:
             gradient.zero_()  # the system makes its pages now, and not while a run is timed
         if self._computing is None:
@@ -213,8 +208,8 @@ class Producer:
             if self._computing is not None:
                 # in the order of the keys: sums have the same bits, wherever these lie
                 self._gradients = [self._computing.on_keys(needed, weights if order is None else weights[order])]
-        elif isinstance(self._pruner, RangePruner) and self._range is not None:
-            self._own_ranges(self._pruner, writes, self._range)
+        elif self._range is not None:
+            self._own_ranges(writes, self._range)
         elif self._job.traits.eager or self._job.traits.overlap:
             self._shared_weights.copy_(self._held)
             for write in writes:
@@ -252,47 +247,38 @@ class Producer:
         if self._squares is not None:
             checked_finite(gradient)  # they are for ever
             self._squares.divide(gradient, gradient, span.start)
-        if self._pruner is None:
-            if layer is None and self._squares is None:  # it is as it was computed, if it was
-                finite = self._computing is None or self._computing.finite(buffer)
-            else:
-                finite = is_finite(gradient)
-            self._refuse_nonfinite(finite, iteration)
+        if (made := job.compression) is None:
+            self._refuse_nonfinite(is_finite(gradient), iteration)
             if self._device.separate:
                 (here,) = self._device.fetch(gradient)
                 self._shared_gradients[buffer][span].copy_(here)
             self._whole(iteration, len(ranges))
             return [Gradient(WHOLE, job.parts[i].size, loss) for i in ranges], time.monotonic()
-        pruner, step = self._pruner, job.traits.gradients_before(iteration)
-        if isinstance(pruner, RangePruner):
-            chosen = pruner.prune(gradient, step)
-        elif layer is not None:
-            chosen = pruner.prune_layer(layer, gradient, step)
-        else:
-            summed = self._computing.summed if self._computing else ()
-            chosen = pruner.prune(gradient, step, summed, job.layers(iteration))
-        indices, values = (found.numpy() for found in self._device.fetch(*chosen))
+        whole = made.rule.before(self._gradients[buffer], job.run.workers)
+        whose = {**self._whose(iteration), "slices": self._slices}
+        each = [(index, *made.push(index, whole, self._memories, **whose)) for index in ranges]
+        self._device.synchronize()
         selected_s, found = time.monotonic(), []
-        frames = job.push_frames
-        indices, values = frames.sendable(indices, values, self._quantization)
-        lost = torch.zeros(job.layout.size, dtype=job.layout.dtype) if frames.feeds_back else None
-        for index in ranges:
-            part, (offset, room) = job.parts[index], job.layout.frames[index]
-            entries, frame = part.inside(indices, values), self._up[buffer][offset : offset + room]
-            size = frames.write(frame, index, entries, self._worker, step, self._quantization, iteration)
-            found.append(Gradient(size, frames.count(index, entries, iteration), loss))
-            if lost is not None:
-                entries = frames.add_lost(lost, frame[:size], index, entries, step, iteration, self._quantization)
-            elif self._reads_own and not frames.exact:
-                entries = frames.sent(frame[:size], index, step, iteration, self._quantization)
+        for index, pieces, count in each:
+            offset, room = job.layout.frames[index]
+            size = frames.write(self._up[buffer][offset : offset + room], pieces)
+            found.append(Gradient(size, count, loss))
             if self._range is not None and self._reads_own:
                 # until weights of these keys come that have it
-                part.add(self._held, entries, -self._range.rate)
-        if lost is not None:
-            assert pruner.residual is not None
-            pruner.residual.add_(self._device.to(lost))
+                job.parts[index].add(self._held, self._sent(index, iteration, size), -self._range.rate)
         self._whole(iteration, len(ranges))
         return found, selected_s
+
+    def _whose(self, iteration: int) -> dict[str, Any]:
+        step = self._job.traits.gradients_before(iteration)
+        return {"worker": self._worker, "step": step, "turn": iteration, "epoch": step / self._epoch_iterations}
+
+    def _sent(self, index: int, iteration: int, size_bytes: int) -> Entries:
+        """An own push, still in its buffer, as the server reads it."""
+        made, (offset, _) = self._job.compression, self._job.layout.frames[index]
+        assert made is not None
+        frame = self._up[self._buffer(iteration)][offset : offset + size_bytes]
+        return made.read(index, frames.read(frame), made.told(index, self._memories), **self._whose(iteration))
 
     def follow(self, iteration: int, ahead: int) -> None:
         """Take the steps that follow the push of an iteration, on batches that come `ahead` batches later. Its weights
@@ -312,13 +298,16 @@ class Producer:
             return
         part, (offset, _) = self._job.parts[index], self._job.layout.frames[index]
         if size_bytes != WHOLE:
-            frame, frames = in_turn(self._down, iteration)[offset : offset + size_bytes], self._job.push_frames
-            if (differences := self._job.downlink_frames) is not None:
-                part.add(self._held, differences.read(frame, index, iteration), 1.0)
-                entries = None
+            frame, made = in_turn(self._down, iteration)[offset : offset + size_bytes], self._job.compression
+            parts, entries = frames.read(frame), None
+            if self._downlink is not None:
+                part.add(self._held, self._downlink.read(index, parts, torch.empty(0), step=iteration), 1.0)
+            elif made is not None and made.rule.tells:
+                weights, told = (each.view(self._job.layout.dtype) for each in parts[0])
+                made.told(index, self._memories).copy_(self._device.to(told))
+                entries = Entries(part.size, None, weights.numpy())
             else:
-                stated = sum(frames.stated(index, iteration))
-                entries = frames.install(index, iteration, decode(frame, n=part.size + stated), self._quantization)
+                entries = frames.entries_of(parts[0], part.size, self._job.layout.dtype)
             if entries is not None:
                 part.put(self._held, entries)
             self._came += [(index, entries)] if self._reads_own and entries is not None else []
@@ -335,9 +324,9 @@ class Producer:
         for piece, (offset, room) in zip(needed.pieces, self._job.layout.frames, strict=True):
             if count := piece.stop - piece.start:
                 frame = self._arena.bytes(place + offset, room)
-                found.append(decode(frame[: min(room, frame_length(frame))], n=count).values)
-        values = np.concatenate(found) if found else np.empty(0, np.float32)
-        return torch.from_numpy(values).to(self._job.layout.dtype)
+                (values,) = frames.read(frame)[0]
+                found.append(values.view(self._job.layout.dtype)[:count])
+        return torch.cat(found) if found else torch.empty(0, dtype=self._job.layout.dtype)
 
     def _key_payloads(self, iteration: int, needed: KeyedRows, loss: float) -> tuple[list[Gradient], float]:
         """`payloads` of the batch's keys: of no bytes where a range has none of them."""
@@ -347,11 +336,11 @@ class Producer:
         self._refuse_nonfinite(is_finite(gradient), iteration)
         if self._computing is not None:
             self._computing.commit()
-        place, begun_s, values = in_turn(layout.up[self._worker], iteration), time.monotonic(), gradient.numpy()
+        place, begun_s, values = in_turn(layout.up[self._worker], iteration), time.monotonic(), gradient
         for positions, piece, (offset, room) in zip(needed.positions, needed.pieces, layout.frames, strict=True):
             size = 0
             if positions is not None:
-                size = write_into(self._arena.bytes(place + offset, room), positions, values[piece])
+                size = frames.write(self._arena.bytes(place + offset, room), [[positions, values[piece]]])
             found.append(Gradient(size, piece.stop - piece.start, loss))
         return found, begun_s
 
@@ -359,9 +348,9 @@ class Producer:
         if not finite:
             raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
 
-    def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], exchanged: RangeOfIteration) -> None:
+    def _own_ranges(self, writes: Iterable[Write], exchanged: RangeOfIteration) -> None:
         """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
-        pruner.keys = exchanged.keys
+        self._slices = self._job.keyspace.slices(exchanged.keys)
         if self._reads_own:
             for write in writes:
                 self._add_again(write)
@@ -369,15 +358,12 @@ class Producer:
         if self._job.traits.eager or self._job.own:
             self._shared_weights.copy_(self._held)
             self._to_device()
-        if self._job.own and pruner.residual is not None:
-            self._weights.add_(pruner.residual, alpha=-exchanged.rate)
+        if self._job.own and "residual" in self._memories:
+            self._weights.add_(self._memories["residual"], alpha=-exchanged.rate)
 
     def _add_again(self, write: Write) -> None:
         """An own push, as far as weights have come since that overwrote it."""
-        part, offset = self._job.parts[write.range], self._job.layout.frames[write.range][0]
-        frame = self._up[self._buffer(write.iteration)][offset : offset + write.size_bytes]
-        step = self._job.traits.gradients_before(write.iteration)
-        pushed = self._job.push_frames.read(frame, write.range, step, write.iteration)
+        part, pushed = self._job.parts[write.range], self._sent(write.range, write.iteration, write.size_bytes)
         for index, came in self._came:
             if index == write.range:
                 part.add(self._held, common(pushed, came), -write.rate)
@@ -385,7 +371,7 @@ class Producer:
     @property
     def _reads_own(self) -> bool:
         """Whether own pushes of ranges may be missing in weights that come, and are to be in them."""
-        return self._job.traits.reads_own and isinstance(self._pruner, RangePruner)
+        return self._job.traits.reads_own and self._ranged
 
     def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
         """An own push, still in its buffer, as the server is going to apply it."""
@@ -395,10 +381,7 @@ class Producer:
                                          strict=True):  # fmt: skip
                 weights.add_(gradient, alpha=-rate)
             return
-        offset, _ = self._job.layout.frames[index]
-        step = self._job.traits.gradients_before(iteration)
-        entries = self._job.push_frames.read(self._up[buffer][offset : offset + size_bytes], index, step, iteration)
-        part.add(self._shared_weights, entries, -rate)
+        part.add(self._shared_weights, self._sent(index, iteration, size_bytes), -rate)
 
     def _to_device(self, part: Part | None = None) -> None:
         if self._device.separate:
@@ -435,5 +418,5 @@ def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
     for piece, (offset, room) in zip(needed.pieces, job.layout.frames, strict=True):
         if piece.start < piece.stop:
             own = needed.places[piece]
-            frame = arena.bytes(place + offset, room)
-            arena.show(place + offset, encode_into(frame, Entries(len(own), None, weights[own])), to=worker)
+            size = frames.write(arena.bytes(place + offset, room), [[torch.from_numpy(weights[own])]])
+            arena.show(place + offset, size, to=worker)

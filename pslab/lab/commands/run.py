@@ -18,7 +18,7 @@ from pslab.errors import ConfigError
 GROUPS: dict[str, tuple[str, ...]] = {
     "what is trained": ("model", "data", "loss", "metric", "batch_size", "optimizer", "learning_rate", "schedule",
                         "inner", "outer_learning_rate", "dtype", "seed"),
-    "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "downlink", "codec",
+    "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "downlink",
                  "partition", "placement"),
     "where it runs": ("workers", "servers", "cluster", "engine", "fleet", "device", "dilation"),
     "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "evaluate",

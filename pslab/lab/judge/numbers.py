@@ -13,10 +13,7 @@ from pslab.engines.emulation.faults import LISTED, Faults
 from pslab.engines.local.pace import KEPT_SHARE
 from pslab.lab.judge.reading import REPORTED, SLACK_S, Reading, columns, report, report_cells
 from pslab.policies.partition import servers_of
-from pslab.tensors.codec import START, largest_frame_bytes, position_bounds
-from pslab.tensors.downlink import difference_bytes, downlink_rules
-from pslab.tensors.pruning.rules import rule_traits
-from pslab.tensors.quantize.rules import Unquantized
+from pslab.tensors.compression.frame import START
 
 EXACT = 1e-9  # relative: what a sum of two instants loses
 LEAST = 8  # computations, from which on it is no chance that all are exact
@@ -102,13 +99,7 @@ def bytes_up(r: Reading) -> list[str]:
     if not r.sparse:
         least = most = np.where(k == size, START + size * r.itemsize, np.nan)  # all of them, always
     else:
-        if (values := _value_bounds(r, k, size)) is None:
-            return ["its tensors do not make up its ranges: how long quantized pushes may be is unknown"]
-        traits = rule_traits(r.prune)
-        shared = not r.keyed and (traits.shared or traits.matrices)
-        low, high = (0 * k, 0 * k) if shared else position_bounds(k, size, r.run.codec)
-        start = np.where((k == 0) & r.keyed, 0, START)
-        least, most = start + values[0] + low, start + values[1] + high
+        least, most = np.where((k == 0) & r.keyed, 0, START - 16), _largest(k, r.itemsize)
     nothing = np.where(k == 0, 0, np.nan)  # what is pushed now and then
     least, most = np.where(held, least, nothing), np.where(held, most, nothing)
     wrong = ~((p["bytes_up"] >= least) & (p["bytes_up"] <= most))
@@ -117,58 +108,10 @@ def bytes_up(r: Reading) -> list[str]:
         f"{least[i]:g} to {most[i]:g}"))  # fmt: skip
 
 
-def _value_bounds(r: Reading, k: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """The least and the most bytes that the values of each push take, of k of the entries of its range; None if the
-    record does not say of which tensors these are, and needs to."""
-    if rule_traits(r.prune).matrices and not r.keyed:
-        return _matrix_bounds(r, k, size)
-    if isinstance(rule := r.quantize, Unquantized):
-        return k * r.itemsize, k * r.itemsize
-    tensors = r.facts.get("tensors", [])
-    pairs, which = np.unique(np.stack([r.pushes.range, size, k]).astype(np.int64), axis=1, return_inverse=True)
-    found = list[tuple[int, int]]()
-    for index, whole, count in pairs.T.tolist():
-        own = [n for n in tensors[index] if n] if index < len(tensors) else []
-        if sum(own) != whole:
-            return None
-        each = [rule.bounds(n) for n in (own if count == whole else [count] if count else [])]
-        # each further tensor with some of the entries adds no more than one entry of its own takes
-        more = (min(len(own), count) - 1) * rule.bounds(1)[1] if 0 < count < whole else 0
-        found.append((sum(low for low, _ in each), sum(high for _, high in each) + more))
-    low, high = np.array(found, float).reshape(-1, 2)[which.ravel()].T
-    return low, high
-
-
-def _matrix_bounds(r: Reading, k: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """The least and the most bytes of pushes of whole matrices; none that hold another number of values."""
-    matrices, pushed = _matrices(r), np.stack([r.pushes.range, r.pushes.iteration, size])
-    pairs, which = np.unique(pushed.astype(np.int64), axis=1, return_inverse=True)
-    found = list[tuple[int, float, float]]()
-    for index, turn, whole in pairs.T.tolist():
-        own = matrices[index] if index < len(matrices) else []
-        if sum(entries for *_, entries in own) != whole:
-            return None
-        counts = [min(r.prune.count((rows, columns), turn), entries) for rows, columns, entries in own]
-        each = [(n * r.itemsize,) * 2 if isinstance(r.quantize, Unquantized) else r.quantize.bounds(n) for n in counts]
-        places = r.prune.place_bytes * sum(counts)
-        found.append((sum(counts), sum(low for low, _ in each) + places, sum(high for _, high in each) + places))
-    count, low, high = np.array(found, float).reshape(-1, 3)[which.ravel()].T
-    return np.where(k == count, low, np.nan), np.where(k == count, high, np.nan)
-
-
-def _matrices(r: Reading) -> list[list[tuple[int, int, int]]]:
-    """Rows, columns and entries of each matrix of each range, as the manifest says."""
-    return [[(int(rows), int(columns), int(entries)) for rows, columns, entries in own]
-            for own in r.facts.get("matrices", [])]  # fmt: skip
-
-
-def _stated(r: Reading) -> np.ndarray:
-    """The values that come with the weights after each push for its rule."""
-    if not (matrices := _matrices(r)) or not hasattr(r.prune, "stated"):
-        return np.zeros(r.pushes.size)
-    rows = zip(r.pushes.range.tolist(), r.pushes.iteration.tolist(), strict=True)
-    return np.array([sum(r.prune.stated(each[:2], turn + 1) for own in matrices[index : index + 1] for each in own)
-                     for index, turn in rows])  # fmt: skip
+def _largest(k: np.ndarray, itemsize: int) -> np.ndarray:
+    """The most bytes of a frame of k values, with their positions and the head of each piece."""
+    found: np.ndarray = 4096 + (k + 2048) * (itemsize + 5)
+    return found
 
 
 def bytes_down(r: Reading) -> list[str]:
@@ -178,15 +121,14 @@ def bytes_down(r: Reading) -> list[str]:
     last = np.ones(h.size, bool)
     last[h.predecessors()[1]] = False
     answered = (raw == size * r.itemsize) & ((down >= START) | r.keyed)
-    if (rules := downlink_rules(r.run.downlink)) is not None:
-        answered &= down <= START + difference_bytes(size, rules, r.itemsize)
-    elif r.run.pull == "whole":
-        answered &= down == START + (size + _stated(r)) * r.itemsize
+    told = r.known and getattr(r.prune, "tells", False)
+    if r.run.downlink == "none" and r.run.pull == "whole" and not told:
+        answered &= down == START + size * r.itemsize
     elif r.keyed:  # values in the request's order, without positions
         k = (down - START) / r.itemsize
         answered &= (down == 0) | ((k == np.round(k)) & (k > 0) & (k <= size))
     else:
-        answered &= down <= [largest_frame_bytes(int(each), r.itemsize) for each in size]
+        answered &= down <= _largest(size, r.itemsize)
     fetched = h.each(r.traits.fetches, 1)
     answered = (answered & (fetched | h.moved)) | (~fetched & (raw == size * r.itemsize) & (down == 0))
     wrong = ~(answered | ((raw == 0) & (down == 0) & (last | h.moved)))
@@ -210,7 +152,7 @@ def network(r: Reading) -> list[str]:
     far = (np.array(list(server_of))[h.range] != h.worker) | (not r.cluster.colocated)
     least = float((p["bytes_up"] + p["bytes_down"])[far].sum())
     unlisted = np.isin(r.arrivals.kind, ["push", "pull"]).sum() - h.size - np.count_nonzero(p["bytes_down_raw"])
-    most = least + r.facts.get("requested_bytes", 0) + unlisted * largest_frame_bytes(int(sizes.max()), r.itemsize)
+    most = least + r.facts.get("requested_bytes", 0) + unlisted * _largest(sizes.max(), r.itemsize)
     if least <= stated <= most:
         return []
     return [f"{stated} bytes crossed the network; by the pushes and their answers it was {least:.0f} to {most:.0f}"]

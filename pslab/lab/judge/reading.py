@@ -19,8 +19,8 @@ from pslab.engines.experiment.compatibility import lengths
 from pslab.errors import ConfigError
 from pslab.protocol.traits import Traits, sized, traits_of
 from pslab.protocol.worker import EAGER_BUFFERS
-from pslab.tensors.pruning.rules import Dense
-from pslab.tensors.quantize.rules import Unquantized
+from pslab.tensors.compression.codes import Plain
+from pslab.tensors.compression.sparse import Everything
 
 REPORTED = 3  # violations of one kind that are written out
 SLACK_S = 1e-6  # instants that are derived from others are not equal to the last bit
@@ -402,7 +402,7 @@ class Reading:
         """Whether gradients travel as frames of chosen entries; None if the record does not determine it."""
         try:
             pruned, quantized = self.prune, self.quantize
-            return self.keyed or not isinstance(pruned, Dense) or not isinstance(quantized, Unquantized)
+            return self.keyed or not isinstance(pruned, Everything) or not isinstance(quantized, Plain)
         except ConfigError:
             return None
 

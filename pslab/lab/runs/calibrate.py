@@ -132,7 +132,7 @@ def _factors(run: Run, cluster: Cluster, sync: Any) -> tuple[float, float, float
     from pslab.engines.experiment.experiment import apply_factor, select_factor
     from pslab.lab.runs.resolve import optimizers_of
     from pslab.protocol.traits import traits_of
-    from pslab.tensors.pruning.rules import Dense
+    from pslab.tensors.compression.sparse import Everything
     from pslab.tensors.update.methods import TRAINING
     from pslab.tensors.update.optimizers import resolve_optimizer
 
@@ -149,7 +149,7 @@ def _factors(run: Run, cluster: Cluster, sync: Any) -> tuple[float, float, float
         assert own is not None
         inner = apply_factor(cluster, own.spec, None, False)
     select = select_factor(cluster, prune, rate) or 1.0  # of a dense gradient nothing is selected
-    return select, apply_factor(cluster, plain, rate, not isinstance(prune, Dense)) or 1.0, inner
+    return select, apply_factor(cluster, plain, rate, not isinstance(prune, Everything)) or 1.0, inner
 
 
 def _nothing(value: Any) -> bool:

@@ -35,7 +35,7 @@ def grid(base: Run, *, refused: str = "raise", **axes: Any) -> Runs:
         grid(base, family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
 
     Args:
-        refused: what becomes of a combination that no run can have, such as dense gradients in a codec of sparse ones:
+        refused: what becomes of a combination that no run can have, such as a rule that needs rounds under ASP:
             raise, here or when the sweep begins; drop it, with a warning that lists each with its reason.
 
     Raises:

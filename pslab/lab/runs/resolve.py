@@ -29,8 +29,8 @@ from pslab.lab.runs.objects import check_defaults, check_objects, note_trial
 from pslab.policies.partition import evenly, in_parts
 from pslab.protocol.server import first_step
 from pslab.protocol.traits import sized, traits_of
+from pslab.tensors.compression.downlink import downlink_rules
 from pslab.tensors.device import DEVICES, no_cuda
-from pslab.tensors.downlink import downlink_rules
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
@@ -140,7 +140,7 @@ def _resolved(run: Run) -> Experiment:
         running=running, unreached=unreached, recorded=recorded, device=DEVICES[run.device], products=library,
         assignment=assignment, trains=run.engine != "timing", **policies,
     )  # fmt: skip
-    check_factored(run, experiment.push_frames)
+    check_factored(run, experiment.compression)
     return experiment
 
 

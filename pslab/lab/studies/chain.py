@@ -18,7 +18,7 @@ from itertools import accumulate, permutations, product
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.codec import frame_bytes
+from pslab.tensors.compression.frame import dense_bytes
 
 SEARCHED = 4  # messages each way: all their orders are 576 with full duplex and 2,520 with half duplex
 
@@ -57,7 +57,7 @@ def chain_of(run: Run) -> Chain:
     byte_s, itemsize = cluster.bandwidth_bit_s / 8, experiment.weights.element_size()
     messages_s: list[list[float]] = [[] for _ in experiment.layer_shares]
     for part in experiment.parts:
-        messages_s[part.layer].append(frame_bytes(part.size, itemsize) / byte_s + cluster.overhead_s)
+        messages_s[part.layer].append(dense_bytes(part.size, itemsize) / byte_s + cluster.overhead_s)
     return Chain(
         forward_s=tuple(cluster.compute_s * forward for forward, _ in experiment.layer_shares),
         backward_s=tuple(cluster.compute_s * backward for _, backward in experiment.layer_shares),

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from pslab.tensors.codec import START, position_bytes
+from pslab.tensors.compression.bits import positions
+from pslab.tensors.compression.frame import length
 from pslab.tensors.sparse import SparseRows
 
 Array = NDArray[Any]
-VALUE_BYTES = 4  # float32
 
 
 def used(rows: SparseRows, parts: Array, workers: int) -> tuple[Array, Array]:
@@ -66,14 +67,18 @@ def push_bytes(keys: Array, count: int) -> int:
 
     The keys are numbered from 0 in that server, and increase.
     """
-    return START + len(keys) * VALUE_BYTES + position_bytes(keys, count) if len(keys) else 0
+    return length([[_written(keys, count), torch.empty(len(keys))]]) if len(keys) else 0
 
 
 def request_bytes(keys: Array, count: int) -> int:
     """The bytes of a request for these keys, which holds their positions alone."""
-    return START + position_bytes(keys, count) if len(keys) else 0
+    return length([[_written(keys, count)]]) if len(keys) else 0
 
 
 def reply_bytes(keys: Array) -> int:
     """The bytes of the answer, which holds values in the request's order, without positions."""
-    return START + len(keys) * VALUE_BYTES if len(keys) else 0
+    return length([[torch.empty(len(keys))]]) if len(keys) else 0
+
+
+def _written(keys: Array, count: int) -> torch.Tensor:
+    return positions(torch.from_numpy(np.asarray(keys, np.int64)), count)

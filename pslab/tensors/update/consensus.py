@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pslab.protocol.server import Step
-from pslab.tensors.codec import Entries
+from pslab.tensors.entries import Entries
 from pslab.tensors.update.minimize import minimized
 from pslab.tensors.update.steps import Course, Local
 from pslab.tensors.update.store import Gradient, Part

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from pslab.protocol.server import Step
-from pslab.tensors.codec import Entries
 from pslab.tensors.device import zeros
+from pslab.tensors.entries import Entries
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, copied, cuts, inside, outside, positions
 

@@ -10,7 +10,7 @@ import torch
 
 from pslab.config.spec import split
 from pslab.errors import ConfigError
-from pslab.tensors.pruning.pruner import KeptVector, clipped
+from pslab.tensors.entries import KeptVector
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.steps import Course, Local
 
@@ -116,3 +116,9 @@ class InnerSteps(Local):
         numbers = iter(self._numbers[1:].tolist())
         return {name: self._kept[f"inner {name}"].clone() if example.numel() > 1
                 else torch.full_like(example, next(numbers)) for name, example in self._names.items()}  # fmt: skip
+
+
+def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:
+    """Return the gradient, scaled down to this norm if its own is larger, as torch.nn.utils.clip_grad_norm_ does."""
+    own = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) + 1e-6
+    return gradient * (norm / own) if own > norm else gradient

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from pslab.protocol.traits import traits_of
-from pslab.tensors.pruning.pruner import KeptVector
+from pslab.tensors.entries import KeptVector
 from pslab.tensors.update.consensus import Consensus, Solving
 from pslab.tensors.update.elastic import ElasticSteps
 from pslab.tensors.update.fragments import FragmentSteps

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pslab.tensors.pruning.pruner import KeptVector
+from pslab.tensors.entries import KeptVector
 from pslab.tensors.update.inner import InnerSteps
 from pslab.tensors.update.steps import Course
 

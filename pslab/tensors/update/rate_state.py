@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 
 from pslab.protocol.server import Step
-from pslab.tensors.codec import Entries
 from pslab.tensors.device import zeros
+from pslab.tensors.entries import Entries
 from pslab.tensors.update.directions import Directions
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean, outside, positions

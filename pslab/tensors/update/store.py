@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pslab.tensors.codec import Entries
+from pslab.tensors.entries import Entries
 from pslab.tensors.update.optimizers import OptimizerSpec
 
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}

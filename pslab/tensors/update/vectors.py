@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pslab.tensors.codec import Entries
+from pslab.tensors.entries import Entries
 from pslab.tensors.update.store import Gradient, Part
 
 Vector = torch.Tensor | Entries  # [size of the range], or sparse entries: their indices are not None

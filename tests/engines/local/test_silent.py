@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from conducted import Acts, conduct, died, quiet, stopped
 from ownpolicies import AlwaysHold
-from sabotage import Sabotaged
 
 from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.processes import pool, watch
@@ -170,25 +168,3 @@ def test_an_evaluation_that_never_ends_can_be_interrupted():
 def test_long_gradients_are_no_silence(fields: dict[str, Any]):
     facts = conduct(**{**SHORT, "sync": "bsp", **fields}).facts
     assert (facts["deaths"], facts["pushes"]) == ([], fields["pushes"])
-
-
-def compile_in_turn(folder):
-    from pslab.tensors.compiling import in_turn
-
-    with in_turn(folder, "a loop"):
-        pass
-
-
-def test_a_worker_that_waits_for_a_process_that_compiles_is_not_silent(tmp_path):
-    looks, marker = [], tmp_path / "marker"
-
-    def look(news: dict[str, Any]) -> None:
-        looks.extend([news] * marker.exists())
-        if len(looks) == 6:  # each is a tenth of a second: that is longer than a lease
-            fcntl.flock(lock, fcntl.LOCK_UN)
-
-    with (tmp_path / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        model = partial(Sabotaged, marker, partial(compile_in_turn, tmp_path))
-        assert conduct(look, **SHORT, model=model).facts["outcome"] == "budget"
-    assert (tmp_path / "lock").read_text() == "a loop\n"

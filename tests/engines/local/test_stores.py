@@ -164,7 +164,7 @@ def test_a_successor_waits_for_weights_that_are_laid_for_its_predecessor():
 
 
 def test_snapshots_and_weights_of_several_servers_are_those_of_one():
-    fields = {"cluster": LINKS, "prune": "static:5%", "pull": "changed"}
+    fields = {"cluster": LINKS, "prune": "threshold:0.01", "pull": "changed"}
     expected, outcome = conduct(engine="virtual", **fields), conduct(servers=4, **fields)
     assert outcome.weights.tobytes() == expected.weights.tobytes()
     assert np.array_equal(outcome.accuracy[:, [0, 2, 3]], expected.accuracy[:, [0, 2, 3]])

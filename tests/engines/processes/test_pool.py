@@ -204,19 +204,6 @@ def roles():
     found.close(kill=True)
 
 
-def test_a_process_that_waits_on_purpose_is_alive_and_has_reported_nothing(roles, monkeypatch):
-    def waits(context):
-        from pslab.tensors import compiling
-
-        compiling.waits()
-
-    heard = []
-    monkeypatch.setattr(roles.watch, "heard", heard.extend)
-    roles.start(0, waits)
-    assert [report.kind for report in reports(roles, 0)] == ["prepared"]
-    assert heard == [0, 0]
-
-
 class OfAnotherHost:
     """An object of a module that a child does not find."""
 

@@ -90,7 +90,8 @@ def test_layered_bsp_leaves_the_bits_of_whole_bsp(make: Callable[..., list[Resul
     for result in results:
         assert result.manifest["verdict"] == "valid", result.manifest
     assert (results[0].weights == results[1].weights).all()
-    assert (results[0].weights == results[2].weights).all()
+    if name != "pruned":  # whose rule selects from each slice of a layer
+        assert (results[0].weights == results[2].weights).all()
     assert results[0].weights.std() > 0
 
 

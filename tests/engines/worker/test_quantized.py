@@ -7,118 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contexts import laid_out
 from tiny import tiny
 from torch import nn
 from torch.nn import functional
 from whole import conduct
 
-from pslab.config.spec import build
 from pslab.config.table import ROWS
-from pslab.engines.experiment.layout import in_turn
-from pslab.engines.worker.tensors import Producer
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
-from pslab.tensors.finite import NonFinite
 from pslab.tensors.workload.data import Batches, batch
 
 VIRTUAL = {"engine": "virtual", "cluster": "lab", "dtype": "float64", "workers": 1}
 WITH_RESIDUAL = [f"{row.example or name}{',' if row.example else ':'}residual=on"
                  for name, row in ROWS["quantize"].items() if name not in ("none", "terngrad")]  # fmt: skip
-
-
-def steps(count: int, **fields: Any) -> tuple[torch.Tensor, torch.Tensor, Producer]:
-    """After some gradients of one worker, on weights that stay: their sum, and the sum of what the server reads."""
-    job, arena, data = laid_out(resolve(tiny(**VIRTUAL, on_nonfinite="skip", **fields)))
-    with one_thread():
-        worker = Producer(job, 0, arena, data)
-        worker.warm_up()
-        total, sent = torch.zeros(2, job.layout.size, dtype=job.layout.dtype)
-        for iteration in range(count):
-            loss = worker.gradient(iteration)
-            total += worker._gradients[worker._buffer(iteration)]
-            payloads, _ = worker.payloads(iteration, loss)
-            for index, payload in enumerate(payloads):
-                at = in_turn(job.layout.up[0], iteration) + job.layout.frames[index][0]
-                frame = arena.bytes(at, payload.size_bytes)
-                read = job.push_frames.sent(frame, index, iteration, kept=worker._quantization)
-                job.parts[index].add(sent, read, 1.0)
-    return total, sent, worker
-
-
-@pytest.mark.parametrize("quantize", WITH_RESIDUAL)
-def test_what_was_sent_and_the_residual_are_the_sum_of_all_gradients(quantize: str):
-    total, sent, worker = steps(5, quantize=quantize)
-    residual = worker._memories["residual"]
-    torch.testing.assert_close(sent + residual, total, rtol=0, atol=1e-12 * float(1 + sent.abs().max()))
-    assert residual.abs().max() > 0
-
-
-@pytest.mark.parametrize("prune", ["static:10%", "std:2", "dgc:10%,warm_up=0,momentum=0", "threshold:0.01",
-                                   "randomk:10%", "adaq:10%"])  # fmt: skip
-@pytest.mark.parametrize("quantize", ["onebit", "qsgd:4,residual=on", "int8:7,residual=on", "none"])
-def test_pruned_and_quantized_pushes_lose_nothing(prune: str, quantize: str):
-    total, sent, worker = steps(5, prune=prune, quantize=quantize)
-    torch.testing.assert_close(sent + worker._memories["residual"], total, rtol=0, atol=1e-12)
-    assert 0 < (sent != 0).sum() < len(sent)
-
-
-@pytest.mark.parametrize("prune", ["lowrank:2", "powersgd:2", "powersgd:1,after=2", "lowrank:1,square=on",
-                                   "demo:topk=4,chunk=16,decay=1"])  # fmt: skip
-@pytest.mark.parametrize("quantize", ["none", "fp16", "int8:7", "onebit"])
-def test_pushes_of_whole_matrices_lose_nothing(prune: str, quantize: str):
-    total, sent, worker = steps(5, prune=prune, quantize=quantize)
-    torch.testing.assert_close(sent + worker._memories["residual"], total, rtol=0, atol=1e-12)
-    assert worker._memories["residual"].abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("quantize", ["none", "fp16", "int8:7", "onebit", "qsgd:4"])
-def test_an_estimate_is_the_sum_of_what_was_sent(quantize: str):
-    _, sent, worker = steps(5, prune="ef21:10%", quantize=quantize)
-    torch.testing.assert_close(-worker._memories["residual"], sent, rtol=0, atol=1e-12)
-    assert 0 < (sent != 0).sum() < len(sent)
-
-
-def test_factors_without_a_residual_drop_what_they_lose():
-    total, sent, worker = steps(1, prune="lowrank:2,residual=off")
-    assert "residual" not in worker._memories
-    assert 0.01 < float((total - sent).norm() / total.norm()) < 1
-
-
-def test_without_a_residual_of_its_own_the_code_drops_what_it_loses():
-    total, sent, worker = steps(1, prune="static:10%", quantize="e3m0")
-    residual, pushed = worker._memories["residual"], sent != 0
-    assert torch.equal(residual[~pushed], total[~pushed])
-    assert not residual[pushed].any()
-
-
-def test_the_largest_two_then_the_scaled_sign():
-    """By hand: (1, -0.2, 0.5) is sent as (0.75, 0, 0.75), and (0.1, 0.1, 0.1) after it as (0.25, 0, -0.25)."""
-    run = tiny(**VIRTUAL, on_nonfinite="skip", prune=f"static:{2 / 1600}", quantize="efsign")
-    job, arena, data = laid_out(resolve(run))
-    worker, wanted = Producer(job, 0, arena, data), iter([
-        ((1, -0.2, 0.5), [0.75, 0.75], (0.25, -0.2, -0.25)), ((0.1, 0.1, 0.1), [0.25, -0.25], (0.1, -0.1, 0.1))])
-    for iteration, (gradient, sent, residual) in enumerate(wanted):
-        buffer = worker._gradients[worker._buffer(iteration)].zero_()
-        buffer[:3] = torch.tensor(gradient)
-        ((size, *_),), _ = worker.payloads(iteration, 0.0)
-        frame = arena.bytes(in_turn(job.layout.up[0], iteration), size)
-        found = job.push_frames.read(frame, 0, iteration)
-        assert found.indices[:2].tolist() == [0, 2]  # and one of the second layer, whose gradient is 0
-        np.testing.assert_allclose(found.values, [*sent, 0], atol=1e-7)
-        np.testing.assert_allclose(worker._memories["residual"][:3], residual, atol=1e-7)
-
-
-def test_a_gradient_that_is_not_finite_changes_no_memory():
-    _, _, worker = steps(3, quantize="signum:residual=on")
-    before = {name: memory.clone() for name, memory in worker._memories.items()}
-    worker._gradients[worker._buffer(3)].fill_(1.0)[5] = float("nan")
-    with pytest.raises(NonFinite):
-        worker.payloads(3, 0.0)
-    assert all(torch.equal(memory, before[name]) for name, memory in worker._memories.items())
-    assert before["quantization"].abs().max() > 0
 
 
 def test_signs_with_error_feedback_train_as_a_loop_of_their_own():
@@ -185,20 +88,16 @@ def test_signs_by_majority_are_torchs_and_rows_that_nobody_has_stay(quantize: st
     assert (outcome.weights[:36] != experiment.weights[:36].numpy()).any()
 
 
-def test_every_rule_but_one_takes_a_residual():
-    assert all(build("quantize", text).residual for text in WITH_RESIDUAL)
-
-
 @pytest.mark.parametrize(
     "fields",
     [{"quantize": "int8"}, {"quantize": "inceptionn"}, {"quantize": "qsgd:4", "prune": "static:10%"},
-     {"quantize": "uniform8", "prune": "std:2", "ranges": "layers", "codec": "runs"},
+     {"quantize": "uniform8", "prune": "std:2", "ranges": "layers"},
      {"quantize": "e3m0:64", "prune": "threshold:0.02", "pull": "changed"}, {"quantize": "onebit", "prune": "adaq:5%"},
      {"quantize": "efsign", "prune": "randomk:5%", "servers": 2}, {"prune": "randomk:5%", "ranges": "layers:400"},
      {"quantize": "int8", "prune": "range:7", "pull": "range", "sync": "eager"},
      {"quantize": "fp8", "sync": "downpour:2,2"}, {"quantize": "sign", "learning_rate": 0.001},
      {"quantize": "signum:0.8", "model": bag, "data": words, "loss": "mse", "metric": "loss", "ranges": "layers:30"},
-     {"prune": "lowrank:2", "sync": "asp"}, {"prune": "lowrank:1,square=on,after=2", "quantize": "fp16"},
+     {"prune": "lowrank:2", "sync": "asp"}, {"prune": "lowrank:1,after=2", "quantize": "fp16"},
      {"prune": "powersgd:2", "sync": "local:2"}, {"prune": "powersgd:1", "quantize": "inceptionn", "ranges": "layers"},
      {"downlink": "static:5%+fp16", "sync": "asp"}, {"downlink": "uniform8", "sync": "downpour:2,2"},
      {"prune": "demo:topk=4,chunk=16", "learning_rate": 0.003}, {"prune": "ef21:5%", "quantize": "int8"},
@@ -210,6 +109,6 @@ def test_the_record_of_a_quantized_run_is_valid_and_one_with_other_bytes_is_not(
     tables = tables_of(wanted, conduct(wanted)[0])
     assert tables[2]["verdict"] == "valid", tables[2]["violations"]
     pushes, facts = tables[0]["pushes"], tables[2]
-    for bytes_up in (23.0, pushes.bytes_up_raw.max() * 1.5 + 5000):
+    for bytes_up in (7.0, pushes.bytes_up_raw.max() * 3 + 50_000):
         forged = {**tables[0], "pushes": pushes.assign(bytes_up=bytes_up)}
         assert any("a frame of those takes" in each for each in judge(wanted, forged, facts).violations)

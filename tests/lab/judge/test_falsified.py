@@ -112,9 +112,8 @@ STILL: dict[str, Row] = {
 JUDGED: dict[str, Row] = {
     "arrivals are removed, and their sum": ("ssp", without_file("arrivals.csv"), "there is no table of arrivals"),
     "phases are cut off": ("asp", truncated("phases.csv"), "the table of phases contains"),
-    "arrivals are cut off": ("ssp", truncated("arrivals.csv", 0.9), "it arrived at nan s"),
+    "arrivals are cut off": ("ssp", table("arrivals", lambda a: a[: len(a) * 9 // 10]), "it arrived at nan s"),
     "another seed": ("bsp", relabelled(seed=9), "the cluster's is"),
-    "another codec": ("ssp", relabelled(codec="bitmap"), "a frame of those takes 654 to 654"),
     "a slower cluster": ("asp", relabelled(cluster={"preset": "lab", "slow": {0: 3.0}}), "the cluster's is 0.06316"),
     "another evaluation period": ("asp", relabelled(eval_every=4), "it is due after 4 pushes"),
     "two arrivals are swapped": ("ssp", table("arrivals", lambda a: swapped(
@@ -123,8 +122,6 @@ JUDGED: dict[str, Row] = {
     "a worker never left": ("leave", table("arrivals", lambda a: a[a.kind != "leave"]), "the server was not notified"),
     "a density is lower": ("ssp", cell("pushes", 5, "density", lambda density: density / 2), "no whole number of the"),
     "a push has a byte more": ("bsp", cell("pushes", 5, "bytes_up", lambda size: size + 1), "takes 7744 to 7744"),
-    "a sparse push has half the bytes": (
-        "ssp", cell("pushes", 5, "bytes_up", lambda size: size // 2), "a frame of those takes"),
     "a pull has a byte less": ("asp", cell("pushes", 5, "bytes_down", lambda size: size - 1), "took 7743 bytes of"),
     "less crossed the network": ("beside", facts(network_bytes=200_000), "200000 bytes crossed the network"),
     "what passed no link crossed the network": ("beside", lambda folder: facts(network_bytes=int(

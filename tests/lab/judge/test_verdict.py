@@ -75,7 +75,7 @@ def test_a_policy_that_reads_losses_is_replayed_with_those_of_the_record(ranges,
 @pytest.mark.parametrize(
     ("sync", "fields"), [("bsp", {}), ("bsp", PRUNED), ("ssp:1", PRUNED), ("asp", {}), ("eager", PRUNED),
                          ("eager:1", {}), ("local:3", {}), ("backup:1", {}),
-                         ("ssp:1", {"ranges": "layers", "prune": "static:5%", "codec": "varint", "pull": "changed"}),
+                         ("ssp:1", {"ranges": "layers", "prune": "static:5%", "pull": "changed"}),
                          ("backup:1", {"ranges": "layers"}), ("asp", {"pushes": None, "seconds": 0.05}),
                          ("bsp", {"pushes": None, "target_accuracy": 0.2, "eval_every": 12})])  # fmt: skip
 def test_runs_with_tensors_are_valid(tmp_path, recwarn, engine, sync, fields):

@@ -47,14 +47,14 @@ def test_equal_runs_are_one_run_with_several_points():
 
 def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
     base, axes = Run(engine="virtual", cluster="lab", pushes=8), {"prune": ["none", "static:1%"],
-                                                                  "codec": ["auto", "bitmap"]}  # fmt: skip
+                                                                  "quantize": ["none", "sign"]}  # fmt: skip
     with pytest.warns(RefusedCombinations, match="1 of 4 combinations are refused") as told:
         runs = grid(base, **axes, refused="drop")
-    assert [(run.prune, run.codec) for run in runs] == [
-        ("none", "auto"), ("static:1%", "auto"), ("static:1%", "bitmap")]  # fmt: skip
+    assert [(run.prune, run.quantize) for run in runs] == [
+        ("none", "none"), ("none", "sign"), ("static:1%", "none")]  # fmt: skip
     why, which = str(told[0].message).splitlines()[1:]
-    assert "codec='bitmap'" in why
-    assert which == "  prune none, codec bitmap"
+    assert "quantize='sign'" in why
+    assert which == "  prune static:1%, quantize sign"
     assert len(grid(base, **axes)) == 4  # a sweep refuses it
     with pytest.warns(RefusedCombinations, match="batch_size 0"):
         assert len(grid(base, batch_size=[0, 64], refused="drop")) == 1  # what Run itself refuses

@@ -19,8 +19,8 @@ from pslab.lab.records.disk import Damaged
 from pslab.lab.studies import observe as looking
 from pslab.lab.studies.observation import Observation, Observed
 from pslab.lab.studies.observe import concentration, histogram, observe, selection, statistics
+from pslab.tensors.compression.sparse import Deviation, Static
 from pslab.tensors.device import one_thread
-from pslab.tensors.pruning.rules import Deviation, Static
 from pslab.tensors.random_streams import restored_globals
 
 FILES = ("manifest.json", *(f"{name}.csv" for name in Observed.tables))

@@ -25,7 +25,6 @@ from pslab.errors import ConfigError
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.methods.streaming import Streaming
-from pslab.tensors.pruning.pruner import zeros
 from pslab.tensors.update.fragments import FragmentSteps
 from pslab.tensors.update.inner import resolve_inner
 from pslab.tensors.update.own_weights import own_weights
@@ -52,7 +51,7 @@ class Hand:
         size, dtype = len(target), torch.float64
         self.sync, self.target = sync, torch.tensor(target, dtype=dtype)
         self.weights, self.gradient = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
-        kept = {name: zeros(memory, "cpu") for name, memory in own_weights(sync, size, dtype).items()}
+        kept = {name: memory.zeros("cpu") for name, memory in own_weights(sync, size, dtype).items()}
         parts = [Part((slice(index, index + 1),)) for index in range(size)]
         self.steps = FragmentSteps(sync, parts, resolve_inner("sgd", False), kept, dtype)
         self.seen: list[torch.Tensor] = []

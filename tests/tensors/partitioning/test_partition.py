@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslab.errors import ConfigError
-from pslab.tensors.codec import Entries, encode
+from pslab.tensors.compression import frame
 from pslab.tensors.datasets.planted import Planted
+from pslab.tensors.entries import Entries
 from pslab.tensors.partitioning import multilevel, placement, traffic
 from pslab.tensors.partitioning.partition import RULES, Problem, capacity, moved, partition, relieve
 from pslab.tensors.sparse import rows_of
@@ -52,14 +53,15 @@ def test_keys_that_a_worker_owns_do_not_travel():
 
 
 def test_bytes_are_those_of_frames():
-    assert traffic.push_bytes(np.array([0, 1, 2, 130, 999]), 1000) == 50
-    assert traffic.push_bytes(np.array([0, 1, 2, 130]), 500) + traffic.push_bytes(np.array([499]), 500) == 44 + 30
-    assert traffic.push_bytes(np.arange(4), 64) == 44
-    assert traffic.push_bytes(np.arange(0, 64, 2), 64) == 160
+    assert traffic.push_bytes(np.array([0, 1, 2, 130, 999]), 1000) == 24 + (8 + 6 + 2) + 20
+    assert traffic.push_bytes(np.array([0, 1, 2, 130]), 500) == 24 + (8 + 4 + 4) + 16
+    assert traffic.push_bytes(np.array([499]), 500) == 24 + (8 + 2 + 6) + 4
+    assert traffic.push_bytes(np.arange(0, 64, 2), 64) == 24 + (8 + 8) + 128  # a bit for each key
     assert traffic.push_bytes(np.empty(0, np.int64), 64) == traffic.request_bytes(np.empty(0, np.int64), 64) == 0
     for keys, count in ((np.array([3, 77, 78]), 300), (np.arange(50), 50)):
-        assert traffic.push_bytes(keys, count) == len(encode(Entries(count, keys, np.ones(len(keys), np.float32))))
-        assert traffic.request_bytes(keys, count) == traffic.push_bytes(keys, count) - 4 * len(keys)
+        entries = Entries(count, keys, np.ones(len(keys), np.float32))
+        assert traffic.push_bytes(keys, count) == frame.length([frame.parts_of(entries)])
+        assert -(-traffic.request_bytes(keys, count) // 8) * 8 == traffic.push_bytes(keys, count) - 4 * len(keys)
         assert traffic.reply_bytes(keys) == 24 + 4 * len(keys)
 
 
@@ -243,8 +245,7 @@ def test_the_largest_load_goes_to_the_least_loaded_server():
 def test_what_each_server_exchanges_follows_from_the_keys_that_it_has():
     """Keys 1 and 2 of the first server's four, all of the second's two, none of the third's."""
     found = traffic.exchanged(np.array([1, 2, 4, 5]), np.array([0, 4, 6, 9]))
-    places = traffic.request_bytes(np.array([1, 2]), 4) - 24
-    assert found.tolist() == [[24 + 8 + places, 24 + places, 24 + 8], [24 + 8, 24, 24 + 8], [0, 0, 0]]
+    assert found.tolist() == [[24 + 16 + 8, 24 + 9, 24 + 8], [24 + 16 + 8, 24 + 9, 24 + 8], [0, 0, 0]]
 
 
 def test_a_servers_keys_follow_each_other_in_their_old_order():

@@ -12,7 +12,7 @@ import torch
 from pslab.policies.methods.admm import ADMM
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
-from pslab.tensors.codec import Entries
+from pslab.tensors.entries import Entries
 from pslab.tensors.update.consensus import Consensus, Solving
 from pslab.tensors.update.steps import Course
 from pslab.tensors.update.store import Part

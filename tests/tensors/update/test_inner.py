@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from pslab.tensors.pruning.pruner import zeros
 from pslab.tensors.update.inner import InnerSteps, resolve_inner
 from pslab.tensors.update.steps import Course
 
 
 def steps() -> InnerSteps:
     inner = resolve_inner("adamw:betas=(0.9;0.95)", fresh=False)
-    kept = {name: zeros(memory, "cpu") for name, memory in inner.memories(3, torch.float64).items()}
+    kept = {name: memory.zeros("cpu") for name, memory in inner.memories(3, torch.float64).items()}
     return InnerSteps(inner, kept, torch.float64)
 
 

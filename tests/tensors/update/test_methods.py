@@ -8,7 +8,7 @@ import torch
 
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.sync.asp import ASP
-from pslab.tensors.codec import Entries
+from pslab.tensors.entries import Entries
 from pslab.tensors.update.methods import over_users
 from pslab.tensors.update.minimize import minimized
 from pslab.tensors.update.steps import Course, LocalSteps

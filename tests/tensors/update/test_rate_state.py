@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
-from pslab.tensors.codec import Entries
+from pslab.tensors.entries import Entries
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.directions import REFRESH
 from pslab.tensors.update.optimizers import resolve_optimizer

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslab.tensors.codec import Entries
+from pslab.tensors.entries import Entries
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
 from pslab.tensors.update.store import Part, WeightStore
 

@@ -44,7 +44,7 @@ def test_a_fresh_process_unpickles_a_model_of_torchvision_which_it_imports_late_
     assert len(sent) < keyspace.size // 100
     child = (
         "import sys, functools, torch, cloudpickle\n"
-        "import pslab.tensors.pruning.pruner, pslab.tensors.workload.data, pslab.tensors.workload.models\n"
+        "import pslab.tensors.compression, pslab.tensors.workload.data, pslab.tensors.workload.models\n"
         "assert not {'numba', 'torchvision'} & sys.modules.keys()\n"
         "from pslab.tensors.workload.torchvision_ops import with_operators\n"
         "keyspace, shell, _ = with_operators(functools.partial(cloudpickle.loads, sys.stdin.buffer.read()))\n"

@@ -1,5 +1,5 @@
-"""What pruning and quantization take on one thread: selection and codes in passes over the gradient, and all of pruning
-as a share of an iteration."""
+"""Costs of compression on one thread: selection and codes in passes over the gradient, and a push as a share of an
+iteration."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.codec import Entries
+from pslab.tensors.compression import Compression, compression, frame
+from pslab.tensors.compression.rule import At
+from pslab.tensors.compression.sparse import Chosen, Deviation, Static
 from pslab.tensors.device import one_thread
-from pslab.tensors.pruning.pruner import Pruner, Setting
-from pslab.tensors.pruning.rules import Deviation, PruningRule, Static
-from pslab.tensors.quantize.push_frames import PushContext, RangeCoding
-from pslab.tensors.quantize.rules import quantization_traits
+from pslab.tensors.finite import is_finite
+from pslab.tensors.update.store import Part
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
 from tools.bench.measure import Row, interleaved
@@ -55,37 +55,35 @@ def selections(n: int, kind: str, seconds: float) -> Iterator[Row]:
     count = 2 if n <= CACHE_ENTRIES else 1  # two in turn, so that branches are not predicted by repetition
     vectors = [DRAWS[kind](n, torch.Generator().manual_seed(seed)) for seed in range(count)]
     turns = cycle(vectors)
-    rules: dict[str, PruningRule] = {text: build("prune", text) for text in THRESHOLDS}
+    rules: dict[str, Chosen] = {text: build("prune", text) for text in THRESHOLDS}
     chosen: dict[str, Callable[[torch.Tensor], object]] = {"max": lambda v: np.max(v.numpy()), "sum": torch.sum}
     for text, rule in rules.items():
-        chosen[text] = rule.select
+        at = At(shape=(n // 1000, 1000), memory={"numbers": torch.zeros(1)})
+        chosen[text] = partial(rule.select, at=at)
         if (same := in_torch(rule, n)) is not None:
             chosen[f"{text} in torch"] = same
     spent = interleaved({name: lambda each=each: each(next(turns))  # type: ignore[misc]
                          for name, each in chosen.items()}, seconds)  # fmt: skip
     pass_s = min(spent["max"], spent["sum"])
-    for text, rule in rules.items():
-        density, torch_s = len(rule.select(vectors[0])) / n, spent.get(f"{text} in torch")
+    for text in rules:
+        density, torch_s = len(rules[text].select(vectors[0], at)) / n, spent.get(f"{text} in torch")
         note = f"sends {density:.2%}" + (f"; torch's operators: {torch_s / pass_s:.3g}" if torch_s else "")
         yield Row(f"{text} of {n / 1e6:g} M, {kind}", spent[text], pass_s, "a read pass", bar(density, n), note=note)
 
 
 def codes(n: int, seconds: float) -> Iterator[Row]:
-    """The code of n Gaussian float32 by each quantization rule, and what it is read as, in passes as for selection.
-
-    With what belongs to it: values as float64, random numbers, lengths.
-    """
-    v = DRAWS["gaussian"](n, torch.Generator().manual_seed(0)).numpy()
-    calls: dict[str, Callable[[], object]] = {"max": lambda: np.max(v), "float64": lambda: v.astype(np.float64)}
+    """The code of n Gaussian float32 by each quantization rule, and the reading of it, in passes as for selection."""
+    v = DRAWS["gaussian"](n, torch.Generator().manual_seed(0))
+    calls: dict[str, Callable[[], object]] = {"max": lambda: np.max(v.numpy()), "float64": v.double}
     sizes = dict[str, int]()
     for text in [row.example or name for name, row in ROWS["quantize"].items() if name != "none"]:
         rule = build("quantize", text)
-        kept = np.zeros(n, v.dtype) if quantization_traits(rule).keeps else None
-        coding = RangeCoding(rule, (0,), np.array([0, n]), v.dtype, context=PushContext(kept=kept))
-        written = coding.write(Entries(n, None, v))
-        sizes[text] = len(written)
-        calls[f"{text}: encode"] = partial(coding.write, Entries(n, None, v))
-        calls[f"{text}: decode"] = partial(coding.read, written, None, n)
+        at = At(shape=(n,), memory={"average": torch.zeros(n)})
+        parts = rule.compress(v, at)
+        sizes[text] = frame.length([parts])
+        written = [part.view(torch.uint8) for part in parts]
+        calls[f"{text}: encode"] = partial(rule.compress, v, at)
+        calls[f"{text}: decode"] = partial(rule.decompress, written, at)
     spent = interleaved(calls, seconds)
     pass_s = spent.pop("max")
     for name, taken_s in spent.items():
@@ -95,37 +93,44 @@ def codes(n: int, seconds: float) -> Iterator[Row]:
 
 
 def shares(seconds: float, batch_size: int = BATCH_SIZE) -> Iterator[Row]:
-    """Selection and all of pruning, compared with an iteration of the thesis's MLP; they alternate as in a run."""
+    """A whole push, compared with an iteration of the thesis's MLP; they alternate as in a run."""
     module = build_model("mlp", 0)
     space = Keyspace.of(module)
     gradient = torch.zeros(space.size)
     space.bind(module, space.flatten(module), gradient)
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(batch_size, 784, generator=generator), torch.arange(batch_size) % 10
-    layers = [slice(layer.flat.start, layer.flat.stop) for layer in space.layers]
 
     def iteration() -> None:
         gradient.zero_()
         functional.cross_entropy(module(x.roll(1, 0)), y).backward()  # type: ignore[no-untyped-call]
 
-    def select(rule: PruningRule) -> None:
-        for layer in layers:
-            rule.select(gradient[layer])
-
     for text in THRESHOLDS:
-        rule = build("prune", text)
-        pruner = Pruner.of(rule, space, gradient.dtype)
-        spent = interleaved({"iteration": iteration, "pruning": partial(pruner.prune, gradient, 0),
-                             "selection": partial(select, rule)}, seconds)  # fmt: skip
-        density, against = len(pruner.prune(gradient, 0)[0]) / space.size, f"{spent['iteration'] * 1e3:.3g} ms"
-        for what, words in (("selection", "selection alone"), ("pruning", "pruning with its residual")):
-            limit = SHARE_BAR if density <= min(BARS) and what == "pruning" else None
-            yield Row(f"{text}: {words}", spent[what], spent["iteration"], f"an iteration of {against}", limit,
-                      note=f"batch {batch_size}")  # fmt: skip
+        rules = compression(build("prune", text), build("quantize", "none"), [Part((slice(0, space.size),))], space)
+        assert rules is not None
+        push = pushed(rules, gradient)
+        spent = interleaved({"iteration": iteration, "push": push}, seconds)
+        density, against = push()[1] / space.size, f"{spent['iteration'] * 1e3:.3g} ms"
+        limit = SHARE_BAR if density <= min(BARS) else None
+        yield Row(f"{text}: a push with its residual", spent["push"], spent["iteration"], f"an iteration of {against}",
+                  limit, note=f"batch {batch_size}")  # fmt: skip
+
+
+def pushed(rules: Compression, gradient: torch.Tensor) -> Callable[[], tuple[int, int]]:
+    """Pushes of a gradient by one worker, again and again: the bytes and the entries of each."""
+    kept = {name: memory.zeros("cpu") for name, memory in rules.memories.items()}
+    room, steps = memoryview(bytearray(rules.largest(0))), count()
+
+    def push() -> tuple[int, int]:
+        step = next(steps)
+        pieces, entries = rules.push(0, gradient, kept, worker=0, step=step, turn=step)
+        return frame.write(room, pieces), entries
+
+    return push
 
 
 def as_trained(seconds: float) -> Iterator[Row]:
-    """What pruning adds to an iteration of a worker, whose linear layers add their products into the residual."""
+    """What a rule adds to an iteration of a worker."""
     dense, usual = _iteration("none")
     for text in THRESHOLDS:
         pruned, _ = _iteration(text)
@@ -136,21 +141,20 @@ def as_trained(seconds: float) -> Iterator[Row]:
 
 
 def _iteration(prune: str) -> tuple[Callable[[], object], int]:
-    """A worker's gradients of the thesis's MLP, one for each call, with what this rule does to them; its weights."""
+    """A worker's gradients of the thesis's MLP, one for each call, and their pushes by this rule; its weights."""
     run = Run(engine="virtual", cluster="lab", workers=1, batch_size=BATCH_SIZE, prune=prune, data="mnist:4096,256")
     experiment, data = resolve(run), Arena()
     layout = Layout.of(experiment)
     job = Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset))
-    pruner = Pruner.of(job.prune, job.keyspace, layout.dtype, setting=Setting(skips=False))
     buffer, steps = torch.zeros(layout.size), count()
     computing = Computing(job, 0, job.shelf.dataset(data), experiment.weights.clone(), [buffer],
-                          module_of(job, experiment.device), pruner.kept, None, pruner.sums)  # fmt: skip
+                          module_of(job, experiment.device))  # fmt: skip
     computing.warm_up()
+    push = None if job.compression is None else pushed(job.compression, buffer)
 
     def call() -> object:
-        step = next(steps)
-        computing.iteration(step, 0)
-        return pruner.prune(buffer, step, computing.summed) if job.sparse else computing.finite(0)
+        computing.iteration(next(steps), 0)
+        return is_finite(buffer) if push is None else push()
 
     return call, layout.size
 
@@ -170,10 +174,10 @@ DRAWS: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {
 }  # fmt: skip
 
 
-def in_torch(rule: PruningRule, n: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
+def in_torch(rule: Chosen, n: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """The same selection by operators of torch, which may choose differently among ties; None if torch has none."""
     if isinstance(rule, Static):
-        k = rule.count(n)
+        k = rule.sends(n, At())
         return lambda v: torch.topk(v.abs(), k).indices
     if isinstance(rule, Deviation):
         sigmas = rule.sigmas

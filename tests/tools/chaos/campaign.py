@@ -16,7 +16,7 @@ from pslab.engines.experiment.experiment import Experiment, Interrupted, Outcome
 from pslab.engines.virtual.timing import exchange, job_without_tensors
 from pslab.lab.judge import tables
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.pruning.range_push import Ranges
+from pslab.tensors.compression.sparse import Ranges
 from tools.chaos.draw import drawn
 from tools.chaos.replay import pushes_of, replay
 from tools.chaos.sums import SumGradients, SumShard, replayed
@@ -30,7 +30,7 @@ class Endless(KeyboardInterrupt):
     """A run has not ended within its limit."""
 
 
-SHOWN = ("sync", "workers", "servers", "ranges", "order", "prune", "pull", "optimizer", "rate", "codec", "pushes",
+SHOWN = ("sync", "workers", "servers", "ranges", "order", "prune", "pull", "optimizer", "rate", "pushes",
          "cluster", "lease_s", "on_death")  # fmt: skip
 
 

@@ -115,8 +115,7 @@ class _Draw:
         found: dict[str, Any] = {"optimizer": "sgd" if eager else self.pick("sgd", "sgd:momentum=0.5", "adam"),
                                  "rate": "constant" if eager else self.pick("constant", "constant", "dynsgd")}
         if self.chance(0.5):
-            found |= {"prune": self.pick("static:5%", "std:2", "static:50%"), "pull": self.pick("whole", "changed"),
-                      "codec": self.pick("auto", "coordinates", "bitmap", "varint", "runs")}  # fmt: skip
+            found |= {"prune": self.pick("static:5%", "std:2", "static:50%"), "pull": self.pick("whole", "changed")}
         return found
 
     def cluster(self, workers: int, scale_s: float, engine: str) -> dict[str, Any]:

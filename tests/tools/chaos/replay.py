@@ -14,8 +14,8 @@ from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step, first_step
+from pslab.tensors.compression import compression
 from pslab.tensors.device import one_thread
-from pslab.tensors.pruning.pruner import Pruner, Setting
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import WeightStore
 from pslab.tensors.workload.data import Batches, batch
@@ -40,8 +40,9 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     keyspace.bind(experiment.shell, held, gradient)
     batches = [Batches(len(data.train_y), run.workers, w, run.batch_size, run.seed) for w in range(run.workers)]
     layers = [layer.flat for layer in keyspace.layers]
-    settings = [Setting(run.seed, w, run.workers, batches[w].rounds) for w in range(run.workers)]
-    pruners = [Pruner.of(experiment.prune, keyspace, dtype, setting=setting) for setting in settings]
+    rules = compression(experiment.prune, experiment.quantize, experiment.parts, keyspace, run.seed)
+    kept = {} if rules is None else rules.memories
+    memories = [{name: memory.zeros("cpu") for name, memory in kept.items()} for _ in batches]
     versions = {0: store.weights.clone()}
     states = rate_state.at_server(experiment.rate, experiment.parts, layers, dtype)
     squares = [rate_state.at_worker(experiment.rate, lambda: torch.zeros_like(held)) for _ in range(run.workers)]
@@ -54,9 +55,11 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
         functional.cross_entropy(experiment.shell(x), data.train_y[rows]).backward()  # type: ignore[no-untyped-call]
         if (sums := squares[worker]) is not None:
             sums.divide(gradient, out=gradient)
-        if not experiment.sparse:
+        if rules is None:
             return gradient.clone()
-        return experiment.parts[0].inside(*(found.numpy() for found in pruners[worker].prune(gradient, iteration)))
+        whose = {"worker": worker, "step": iteration, "turn": iteration, "epoch": iteration / batches[worker].rounds}
+        sent, _ = rules.push(0, rules.rule.before(gradient, run.workers), memories[worker], **whose)
+        return rules.read(0, sent, torch.empty(0), **whose)
 
     first = first_step(experiment.sync, run.workers)
     aggregate = first is not None and first.aggregate

@@ -6,7 +6,8 @@
 - `frame_assembly.py`: with several servers and no shared memory, each message goes to the server of its range.
 - `emulated_links.py`: a frame is handed on when the links of `pslab/engines/emulation` would deliver it.
 
-`pslab/engines/experiment/wire.py` says what a message is, `pslab/tensors/codec.py` how a gradient becomes bytes, and
-`pslab/engines/experiment/layout.py` where tensors lie. Orders and reports between the parent and its children go
-another way: `pslab/engines/processes/channel.py`. `pslab/engines/processes/fleets` opens the sockets between hosts.
+`pslab/engines/experiment/wire.py` says what a message is, `pslab/tensors/compression/frame.py` how a gradient becomes
+bytes, and `pslab/engines/experiment/layout.py` where tensors lie. Orders and reports between the parent and its
+children go another way: `pslab/engines/processes/channel.py`. `pslab/engines/processes/fleets` opens the sockets
+between hosts.
 """

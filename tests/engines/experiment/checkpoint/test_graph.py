@@ -21,7 +21,7 @@ from pslab.errors import CheckpointError
 from pslab.policies.sync.elastic import WorkerProgress
 from pslab.protocol.messages import Push
 from pslab.protocol.window import Window
-from pslab.tensors.codec import Entries
+from pslab.tensors.entries import Entries
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.workload.keyspace import KeyRange
 

@@ -1,0 +1,112 @@
+"""Symbols and positions as bytes, on any device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from pslab.errors import FrameError
+from pslab.tensors.compression.select import loops
+
+GAPS, BITS, RUNS = range(3)
+
+
+def pack(symbols: torch.Tensor, width: int) -> torch.Tensor:
+    """Symbols (uint8 [n]) of so many bits as bytes: all lowest bits, then all second ones, and so on."""
+    if width == 8:
+        return symbols
+    if symbols.device.type == "cpu":
+        bits = symbols.numpy() if width == 1 else np.stack([symbols.numpy() >> bit & 1 for bit in range(width)])
+        return torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little").reshape(-1))
+    padded = torch.nn.functional.pad(symbols, (0, -len(symbols) % 8)).view(-1, 8)
+    place = torch.arange(8, dtype=torch.uint8, device=symbols.device)
+    return torch.cat([((padded >> bit & 1) << place).sum(1, dtype=torch.uint8) for bit in range(width)])
+
+
+def unpack(code: torch.Tensor, width: int, n: int) -> torch.Tensor:
+    """The n symbols of such bytes.
+
+    Raises:
+        FrameError: they are not as many bytes.
+    """
+    if len(code) != (n if width == 8 else width * -(-n // 8)):
+        raise FrameError(f"{len(code)} bytes are not {n} symbols of {width} bits")
+    if width == 8:
+        return code
+    rows = code.view(width, -1)
+    if code.device.type == "cpu":
+        planes = torch.from_numpy(np.unpackbits(rows.numpy(), axis=1, bitorder="little"))[:, :n]
+    else:
+        place = torch.arange(8, dtype=torch.uint8, device=code.device)
+        planes = (rows[:, :, None] >> place & 1).view(width, -1)[:, :n]
+    found = planes[0]
+    for bit in range(1, width):
+        found = found | planes[bit] << bit
+    return found
+
+
+def positions(indices: torch.Tensor, n: int) -> torch.Tensor:
+    """Increasing indices below n as bytes: a form and their number (u32 each), then the shortest of three forms: gaps
+    as LEB128, a bit for each of n, or the starts and lengths of runs (u32)."""
+    device, cpu = indices.device, indices.cpu().numpy()
+    out = np.empty(5 * len(cpu), np.uint8)
+    length, runs = loops().write_gaps(cpu, out)
+    size, how = min((length, GAPS), (-(-n // 8), BITS), (8 * runs, RUNS))
+    head = np.array([how, len(cpu)], np.int32).view(np.uint8)
+    if how == RUNS:
+        starts = np.flatnonzero(np.diff(cpu, prepend=-2) > 1)
+        lengths = np.diff(starts, append=len(cpu))
+        body = np.concatenate([cpu[starts], lengths]).astype(np.int32).view(np.uint8)
+    elif how == BITS:
+        mask = np.zeros(n, bool)
+        mask[cpu] = True
+        body = np.packbits(mask, bitorder="little")
+    else:
+        body = out[:size]
+    return torch.from_numpy(np.concatenate([head, body])).to(device)
+
+
+def count_of(written: torch.Tensor) -> int:
+    """How many indices such bytes say."""
+    return int(written[4:8].view(torch.int32))
+
+
+def indices_of(written: torch.Tensor, n: int) -> torch.Tensor:
+    """The indices (int64) of such bytes.
+
+    Raises:
+        FrameError: they are not increasing indices below n.
+    """
+    if len(written) < 8:
+        raise FrameError(f"{len(written)} bytes are no positions")
+    how, body = int(written[:4].view(torch.int32)), written[8:]
+    if how == BITS:
+        indices = unpack(body, 1, n).nonzero().flatten()
+    elif how == RUNS:
+        if len(body) % 8:
+            raise FrameError(f"{len(body)} bytes are no starts and lengths of runs")
+        starts, lengths = body.view(torch.int32).view(2, -1).to(torch.int64)
+        after = torch.cat([starts[1:], starts.new_full((1,), n)])
+        if len(starts) and (int(starts[0]) < 0 or bool(((lengths < 1) | (starts + lengths > after)).any())):
+            raise FrameError("runs that overlap, or do not increase")
+        begins = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
+        indices = begins + torch.arange(len(begins), device=body.device)
+    else:
+        out = np.empty(min(count_of(written), len(body)), np.int64)
+        found = loops().read_gaps(body.cpu().numpy(), out)
+        indices = torch.from_numpy(out[: found if found == len(out) else 0]).to(body.device)
+    if len(indices) != count_of(written) or (len(indices) and not 0 <= int(indices[0]) <= int(indices[-1]) < n):
+        raise FrameError(f"positions that are not {count_of(written)} from 0 to {n - 1}")
+    return indices
+
+
+def floats(part: torch.Tensor) -> torch.Tensor:
+    """The float32 numbers of a part, as float64.
+
+    Raises:
+        FrameError: some are not finite.
+    """
+    found = part.view(torch.float32).double()
+    if not bool(found.isfinite().all()):
+        raise FrameError("a scale that is no finite number")
+    return found

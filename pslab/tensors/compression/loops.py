@@ -1,0 +1,76 @@
+"""Loops that numba compiles: loaded by the functions that call them, so that dense runs do not load numba."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from pslab.tensors.entries import Array
+
+BLOCK = 32
+loop = njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
+
+
+@loop  # type: ignore[untyped-decorator]
+def add_above(x: Array, added: Array, edge: float, out: Array) -> int:
+    """Add to x, and write the indices of |x| > edge, which should be few, to `out` in one pass; return their number."""
+    count, whole = 0, len(x) // BLOCK * BLOCK
+    for begin in range(0, whole, BLOCK):
+        hits = 0
+        for i in range(BLOCK):  # a loop that the compiler vectorizes: see `python -m pslab bench selection`
+            total = x[begin + i] + added[begin + i]
+            x[begin + i] = total
+            hits += abs(total) > edge
+        if hits:
+            for i in range(BLOCK):
+                if abs(x[begin + i]) > edge:
+                    out[count] = begin + i
+                    count += 1
+    for i in range(whole, len(x)):
+        x[i] += added[i]
+        if abs(x[i]) > edge:
+            out[count] = i
+            count += 1
+    return count
+
+
+@loop  # type: ignore[untyped-decorator]
+def sums(x: Array, edge: float, shift: float) -> tuple[int, float, float, float]:
+    """Of the entries with |x| > edge the number and the sum of |x|; of all, the sums of x - shift and its square."""
+    count, above, total, squares = 0, 0.0, 0.0, 0.0
+    for i in range(len(x)):
+        y = np.float64(abs(x[i]))
+        larger = y > edge
+        count, above = count + int(larger), above + (y if larger else 0.0)
+        total, squares = total + (x[i] - shift), squares + (x[i] - shift) * (np.float64(x[i]) - shift)
+    return count, above, total, squares
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def write_gaps(indices: Array, out: Array) -> tuple[int, int]:
+    """Write the gaps as LEB128 to `out`, which has 5 bytes for each: how many bytes, and how many runs there are."""
+    size, after, runs = 0, 0, 0
+    for index in indices:
+        gap = index - after
+        runs, after = runs + (gap > 0 or size == 0), index + 1
+        while gap > 127:
+            out[size] = gap & 127 | 128
+            gap, size = gap >> 7, size + 1
+        out[size] = gap
+        size += 1
+    return size, runs
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def read_gaps(body: Array, out: Array) -> int:
+    """Read as many indices as `out` holds; how many there are."""
+    found, index, shift, gap = 0, -1, 0, 0
+    for byte in body:
+        gap |= (np.int64(byte) & 127) << min(shift, 35)  # type: ignore[assignment]
+        shift += 7
+        if byte < 128:
+            index += gap + 1
+            if found < len(out):
+                out[found] = index
+            found, gap, shift = found + 1, 0, 0
+    return found

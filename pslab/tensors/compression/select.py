@@ -1,0 +1,152 @@
+"""Selection: the largest entries of a vector, or all above a threshold; on the CPU by loops that numba compiles.
+
+Elsewhere torch selects the same entries: before a comparison a threshold (float64) is raised by one part in 2**40 and
+rounded to the vector's dtype, and the order of a summation changes it by less.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+TIE = 2.0**-40
+ENOUGH, LOWERED = 0.8, 10  # the share of the wanted entries that suffices; how often a threshold is lowered by it
+SAMPLE, RARE = 1 << 12, 20
+
+
+def loops() -> Any:
+    """Return the module of compiled loops."""
+    return import_module("pslab.tensors.compression.loops")
+
+
+def _exceeding(v: torch.Tensor, edge: float) -> torch.Tensor:
+    """Return the indices of |v| > edge, a number of v's dtype."""
+    if v.device.type != "cpu":
+        return (v.abs() > edge).nonzero().flatten()
+    x = v.detach().numpy()
+    return torch.from_numpy(np.flatnonzero(np.abs(x) > x.dtype.type(edge)))
+
+
+def top(v: torch.Tensor, k: int, added: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the sorted indices of the k largest |v|; of equal entries the first ones; `added` is added to v before."""
+    if not k:
+        return torch.empty(0, dtype=torch.int64, device=v.device)
+    found = _candidates(v, k, added)
+    magnitudes = v[found].abs().cpu().numpy()
+    edge = np.partition(magnitudes, len(magnitudes) - k)[len(magnitudes) - k]
+    reach = np.flatnonzero(magnitudes >= edge)
+    if len(reach) > k:  # of equal ones the first
+        equal = np.flatnonzero(magnitudes[reach] == edge)
+        reach = np.delete(reach, equal[k - len(reach) :])
+    return found[torch.from_numpy(reach).to(v.device)]
+
+
+def _candidates(v: torch.Tensor, k: int, added: torch.Tensor | None) -> torch.Tensor:
+    """Return indices of the k largest and of few others: a sample estimates the least of these k."""
+    stride = max(1, len(v) // SAMPLE)
+    fused = added is not None and v.device.type == "cpu" and k * RARE < len(v)
+    if added is not None and not fused:
+        v.add_(added)
+    sample = (v[::stride] + added[::stride] if added is not None and fused else v[::stride]).abs()
+    expected = k * len(sample) / len(v)
+    rank = int(expected + 4 * math.sqrt(expected)) + 4
+    while v.device.type == "cpu" and rank < len(sample) // 2:
+        edge = float(torch.topk(sample, rank, sorted=False).values.min())
+        if added is not None and fused:
+            x, out = v.numpy(), np.empty(len(v), np.int64)
+            found = torch.from_numpy(out[: loops().add_above(x, added.numpy(), x.dtype.type(edge), out)].copy())
+            fused = False
+        else:
+            found = _exceeding(v, edge)
+        if len(found) >= k:
+            return found
+        rank *= 2
+    if added is not None and fused:
+        v.add_(added)
+    return torch.arange(len(v), device=v.device)
+
+
+def above(v: torch.Tensor, threshold: float) -> torch.Tensor:
+    """The indices of |v| > threshold."""
+    return _exceeding(v, _rounded(threshold * (1 + TIE), v))
+
+
+def reaching(v: torch.Tensor, threshold: float) -> torch.Tensor:
+    """The indices of |v| >= threshold."""
+    edge = torch.tensor(_rounded(threshold * (1 - TIE), v), dtype=v.dtype)
+    return _exceeding(v, float(torch.nextafter(edge, edge.new_tensor(-1.0))))
+
+
+def share(fraction: float, n: int) -> int:
+    """fraction * n entries, rounded up: at least one of n >= 1 entries, none of none.
+
+    A product that exceeds an integer only by rounding errors is taken as that integer.
+    """
+    exact = fraction * n
+    whole = round(exact)
+    return min(n, max(1, whole if math.isclose(exact, whole, rel_tol=1e-12) else math.ceil(exact)))
+
+
+def sampled(v: torch.Tensor, k: int, first: int, stride: int, rank: int) -> torch.Tensor:
+    """At most k of the largest: those that reach the rank-th largest of a sample, lowered while too few do."""
+    threshold = float(torch.topk(v[first::stride].abs(), rank, sorted=False).values.min())
+    for _ in range(LOWERED + 1):
+        edge = torch.tensor(threshold, dtype=v.dtype)
+        found = _exceeding(v, float(torch.nextafter(edge, edge.new_tensor(-1.0))))
+        if len(found) >= ENOUGH * k:
+            break
+        threshold *= ENOUGH
+    return found if len(found) <= k else found[top(v[found], k)]
+
+
+def sample_stride(n: int, fraction: float, part: float) -> int:
+    """The stride of a sample that contains at least two of the entries to send, and `part` of all: 1 or 8 i + 1."""
+    enough = math.ceil(2 / fraction)
+    if n <= enough:
+        return 1
+    wanted = max(share(part, n), enough)
+    stride = math.ceil(n / wanted / 32) * 32 + 1
+    while n // stride < wanted:
+        stride -= 8
+    return stride
+
+
+def std(v: torch.Tensor) -> float:
+    """The population standard deviation in float64; exactly 0 for a constant vector."""
+    if not len(v):
+        return 0.0
+    if v.device.type != "cpu":
+        return float((v.double() - v[0].double()).std(correction=0))
+    x = v.detach().contiguous().numpy()
+    _, _, total, squares = loops().sums(x, math.inf, float(x[0]))
+    return math.sqrt(max(0.0, squares / len(x) - (total / len(x)) ** 2))
+
+
+def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
+    """The indices above the last of the dynamic thresholds, or those that reach it, and the thresholds.
+
+    Each is the mean of |v| over the entries above the one before, while there are some; the first one is 0.
+    """
+    thresholds, edge = list[float](), 0.0
+    while len(thresholds) < passes:
+        if v.device.type == "cpu":
+            count, total, *_ = loops().sums(v.detach().contiguous().numpy(), edge, 0.0)
+        else:
+            larger = v.abs() > edge
+            count, total = int(larger.sum()), float((v.abs() * larger).sum(dtype=torch.float64))
+        if not count:
+            break
+        thresholds.append(total / count)
+        edge = _rounded(thresholds[-1] * (1 + TIE), v)
+    if not thresholds:
+        return torch.empty(0, dtype=torch.int64, device=v.device), []
+    found = _exceeding(v, edge)
+    return (found if len(found) else reaching(v, thresholds[-1])), thresholds
+
+
+def _rounded(threshold: float, v: torch.Tensor) -> float:
+    return float(torch.tensor(threshold, dtype=v.dtype))

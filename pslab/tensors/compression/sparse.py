@@ -1,0 +1,460 @@
+"""Sparse rules: which entries of a piece are sent; `code` says what is sent of their values.
+
+Selection is torch's, on the CPU or a GPU.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from pslab.config.parameters import SHARE, Bounds, OneOf, check
+from pslab.errors import ConfigError
+from pslab.tensors.compression.bits import count_of, indices_of, positions
+from pslab.tensors.compression.rule import At, Parts, Rule, Sparse
+from pslab.tensors.compression.select import above, dynamic, reaching, sample_stride, sampled, share, std, top
+from pslab.tensors.update.inner import clipped
+from pslab.tensors.workload.keyspace import KeyRange
+
+#: The densities of a warm-up: a quarter, then a quarter of the one before (Lin et al., ICLR 2018).
+WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
+WarmUp = Annotated[int, Bounds(at_least=0), "epochs of larger fractions at the start: 25, 6.25, 1.5625, 0.4, 0.1 %"]
+Residual = Annotated[bool, "whether what is not sent is added to the next gradient"]
+ANYWHERE = At(memory={"numbers": torch.zeros(1)})
+Fraction = Annotated[float, SHARE, "of the entries that is sent"]
+
+
+def warm(epoch: float, epochs: int) -> float:
+    """The density at moment `epoch` of a warm-up of `epochs` epochs; 0 once it is over. A warm-up shorter than the list
+    takes one entry an epoch and ends early; a longer one stays longer at each entry."""
+    return WARM_UP[int(epoch * len(WARM_UP) / max(epochs, len(WARM_UP)))] if 0 <= epoch < epochs else 0.0
+
+
+class Chosen(Rule):
+    """Some entries: `select(v, at)` says which, by their increasing indices. Their values go as `at.code` says."""
+
+    unit = "layer"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        """The indices of the entries of v [n] to send."""
+        raise NotImplementedError
+
+    def largest(self, n: int, at: At) -> int | None:
+        """Return how many of the largest of n entries are sent; None if the rule selects otherwise."""
+        return None
+
+    def compress(self, v: torch.Tensor, at: At) -> Parts:
+        indices = self.select(v, at)
+        return [positions(indices, len(v)), *self.coded(v[indices], at)]
+
+    def coded(self, values: torch.Tensor, at: At) -> Parts:
+        """Return the parts of chosen values; none of no values, of which a code would have no scale."""
+        return at.code.compress(values, at) if len(values) else []
+
+    def decompress(self, parts: Parts, at: At) -> Any:
+        indices = indices_of(parts[0], at.size)
+        if not len(indices) and len(parts) == 1:
+            return Sparse(indices, torch.empty(0, dtype=at.dtype, device=indices.device))
+        return Sparse(indices, at.code.decompress(parts[1:], at.of(len(indices))))
+
+    def push(self, gradient: torch.Tensor, at: At) -> Parts:
+        if "residual" not in at.memory:
+            return self.compress(gradient, at)
+        v = at.memory["residual"]
+        k = self.largest(len(v), at)
+        indices = top(v, k, gradient) if k is not None else self.select(v.add_(gradient), at)
+        values, own = v[indices], at.of(len(indices))
+        code = self.coded(values, at)
+        if code:
+            v[indices] = values - at.code.decompress(code, own)
+        return [*self.where(indices, len(v)), *code]
+
+    def where(self, indices: torch.Tensor, n: int) -> Parts:
+        """What says where the entries are."""
+        return [positions(indices, n)]
+
+    def count(self, parts: Parts, at: At) -> int:
+        return count_of(parts[0])
+
+
+@dataclass(frozen=True)
+class Everything(Rule):
+    """No pruning: all entries are sent."""
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        """All indices of v."""
+        return torch.arange(len(v), device=v.device)
+
+
+@dataclass(frozen=True)
+class Users(Chosen):
+    """An own rule of the user's: an object with `select(v)`, which returns indices in any order or a mask, `residual`,
+    and perhaps `unit`."""
+
+    own: Any
+
+    def __post_init__(self) -> None:
+        if len(inspect.signature(self.own.select).parameters) != 1:
+            raise ConfigError("prune", type(self.own).__name__, "select must take v alone: a rule that keeps, draws or "
+                              "declares more is a subclass of pslab.tensors.compression.Rule")  # fmt: skip
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        """The piece that is given to `select`: "layer" unless the rule says "tensor" or "range"."""
+        return str(getattr(self.own, "unit", "layer"))
+
+    @property
+    def residual(self) -> bool:  # type: ignore[override]
+        """Whether what is not sent is added to the next gradient."""
+        return bool(self.own.residual)
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        found = torch.as_tensor(self.own.select(v), device=v.device)
+        if found.dtype == torch.bool and found.shape == v.shape:
+            return found.nonzero().flatten()
+        found = found.to(torch.int64).flatten().sort().values
+        if len(found) and (found[0] < 0 or found[-1] >= len(v) or bool((found[1:] == found[:-1]).any())):
+            raise ValueError(f"{self.own}: select must give distinct indices from 0 to {len(v) - 1}")
+        return found
+
+
+FIT = "fit"
+
+
+@dataclass(frozen=True)
+class Ranges(Chosen):
+    """One range of keys an iteration, in turn: its entries are pushed, its weights pulled; the rest accumulates.
+
+    Every entry of every gradient is sent once, at most K - 1 iterations late, where K ranges are a sweep over the keys:
+    the delay is bounded. Taking the ranges in turn is a reading of the slides, whose figure is lost; Li et al. choose
+    them at random. With `fit`, each worker measures how long exchanging and computing take, and gives the ranges of its
+    next sweep as many keys as it can exchange while it computes. Workers may use different sizes, since the server
+    applies entries whatever their range. Needs pull="range". To overlap it with computing, use sync="eager".
+
+    Source: Tsai (slides 2017); Li et al. (OSDI 2014)
+    """
+
+    unit = "range"
+    size: Annotated[int | str, Bounds(at_least=1), OneOf(FIT), "keys in a range; all keys, or more: no ranges"]
+    residual: Annotated[
+        bool, "whether what is not sent is added to the next gradient; without: cyclic block-coordinate SGD"
+    ] = True
+    local_apply: Annotated[
+        bool, "whether a worker computes on weights to which it has applied what it has not yet sent; plain SGD"
+    ] = True
+    quantile: Annotated[
+        float | None, Bounds(at_least=0, at_most=1),
+        "the computing time that fit uses: this quantile of the last times; none: their moving mean",
+    ] = None
+    pull = "range"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the size is chosen during the run."""
+        return self.size == FIT
+
+    @property
+    def applies(self) -> bool:
+        """Whether a worker applies its residual to its own weights."""
+        return self.residual and self.local_apply
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        own = [slice(max(s.start, at.start), min(s.stop, at.start + at.size)) for s in at.slices]
+        return torch.cat([v.new_empty(0, dtype=torch.int64), *(
+            torch.arange(s.start - at.start, s.stop - at.start, device=v.device) for s in own if s.start < s.stop)])
+
+
+def ranges_in(size: int, keys: int) -> int:
+    """K, the number of ranges in a sweep."""
+    return -(-keys // size)
+
+
+def keys_of(size: int, keys: int, place: int) -> KeyRange:
+    """The range of keys number `place`, counted over consecutive sweeps."""
+    start = size * (place % ranges_in(size, keys))
+    return KeyRange(start, min(keys, start + size))
+
+
+@dataclass(frozen=True)
+class Static(Chosen):
+    """The largest `fraction` of each layer, k = max(1, ceil(fraction * n)); ties go to the lower index.
+
+    The static thresholds of Tsai's thesis report (2018). With `residual`, unsent entries accumulate, as in Lin et al.,
+    Deep Gradient Compression (ICLR 2018); without, they are dropped, as in the report. In mode `frozen`, a layer's
+    threshold is the k-th largest magnitude of its first gradient with k nonzero entries, and densities vary afterwards.
+
+    Source: Tsai (2018); Aji and Heafield (EMNLP 2017)
+    """
+
+    numbers = 1
+    fraction: Fraction
+    residual: Residual = True
+    warm_up: WarmUp = 0
+    mode: Annotated[str, OneOf("each", "frozen"), "a threshold for each gradient, or one for all of them"] = "each"
+
+    @property
+    def sends(self) -> Any:
+        """sends(n, at): how many of n entries are sent; None where a threshold is frozen."""
+        return self._count if self.mode == "each" else None
+
+    def _count(self, n: int, at: At) -> int:
+        return share(max(self.fraction, warm(at.epoch, self.warm_up)), n)
+
+    def largest(self, n: int, at: At) -> int | None:
+        return self._count(n, at) if self.mode == "each" else None
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        if self.mode == "each":
+            return top(v, self._count(len(v), at))
+        memory = at.memory["numbers"]
+        if threshold := float(memory[0]):
+            return reaching(v, threshold)
+        chosen = top(v, self._count(len(v), at))
+        memory[0] = v[chosen].abs().min() if len(chosen) else 0.0
+        return chosen
+
+
+@dataclass(frozen=True)
+class Deviation(Chosen):
+    """The entries with |v| above `sigmas` standard deviations (population) of their layer.
+
+    The standard-deviation thresholds (1, 2, 3) of Tsai's thesis report (2018); `residual` as in Lin et al. (ICLR 2018).
+    Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant layer all entries, since its deviation is 0.
+
+    Source: Tsai (2018)
+    """
+
+    sigmas: Annotated[float, Bounds(above=0), "the threshold, in standard deviations of the layer"]
+    residual: Residual = True
+    warm_up: WarmUp = 0
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        if density := warm(at.epoch, self.warm_up):
+            return top(v, share(density, len(v)))
+        return above(v, self.sigmas * std(v))
+
+
+@dataclass(frozen=True)
+class Dynamic(Chosen):
+    """The entries above a threshold that is the mean of |v| over the entries above the last threshold.
+
+    The dynamic threshold of Tsai's thesis report (2018). By default it is computed for every gradient, in `passes` that
+    start from 0; five passes leave 1 % of a Gaussian layer. In the report's literal form, each gradient gives the
+    threshold for the next one. Since the mean of the entries above a threshold is always larger than the threshold, it
+    only rises, until hardly any entry is sent. A ratchet starts again with the mean of |v| when no entry exceeds the
+    threshold; with decay, the threshold is multiplied by gamma before each gradient.
+
+    Source: Tsai (2018)
+    """
+
+    numbers = 1
+    passes: Annotated[
+        int, Bounds(at_least=1), "how often the threshold is raised to the mean of the entries above it, in mode passes"
+    ] = 5
+    residual: Residual = True
+    mode: Annotated[
+        str, OneOf("passes", "literal", "ratchet", "decay"),
+        "passes: from 0 for every gradient; literal, ratchet, decay: the last gradient gives the threshold",
+    ] = "passes"
+    gamma: Annotated[float, Bounds(above=0, below=1), "how fast the threshold decays"] = 0.9
+    warm_up: WarmUp = 0
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        if density := warm(at.epoch, self.warm_up):
+            return top(v, share(density, len(v)))
+        if self.mode == "passes":
+            return dynamic(v, self.passes)[0]
+        kept = at.memory["numbers"]
+        threshold = float(kept[0]) * (self.gamma if self.mode == "decay" else 1.0)
+        found = above(v, threshold)
+        if len(found):
+            threshold = float(v[found].abs().mean(dtype=torch.float64))
+        elif self.mode == "ratchet":
+            found, thresholds = dynamic(v, 1)
+            threshold = thresholds[0] if thresholds else 0.0
+        kept[0] = threshold
+        return found
+
+
+@dataclass(frozen=True)
+class Threshold(Chosen):
+    """The entries with |v| of at least `theta`, which may be none.
+
+    Source: Sahu et al. (NeurIPS 2021)
+    """
+
+    theta: Annotated[float, Bounds(above=0), "the threshold"]
+    residual: Residual = True
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        return reaching(v, self.theta)
+
+
+@dataclass(frozen=True)
+class BothSigns(Chosen):
+    """The largest `fraction` of the positive entries and of the negative ones, ceil(fraction * count) of each.
+
+    With `quantize="onebit"`, which sends the mean of each sign, it is the adaptive quantization of Dryden et al.
+
+    Source: Dryden et al. (MLHPC 2016)
+    """
+
+    fraction: Fraction
+    residual: Residual = True
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        each = [(own, int(own.count_nonzero())) for own in (v.clamp(min=0), v.clamp(max=0))]
+        return torch.cat([top(own, share(self.fraction, count)) for own, count in each]).sort().values
+
+
+@dataclass(frozen=True)
+class RandomK(Chosen):
+    """A random `fraction` of each tensor's entries, k = max(1, ceil(fraction * n)), the same for all workers.
+
+    Server and workers draw the places alike, so no frame has them. Without the residual, the entries that are sent are
+    multiplied by n / k, which makes their mean right.
+
+    Source: Stich et al. (NeurIPS 2018)
+    """
+
+    unit = "tensor"
+    fraction: Fraction
+    residual: Residual = True
+
+    def sends(self, n: int, at: At) -> int:
+        """The number of entries sent of n."""
+        return share(self.fraction, n)
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        order = np.random.Generator(np.random.PCG64(at.draw("shared"))).permutation(at.size)
+        return torch.from_numpy(np.sort(order[: share(self.fraction, at.size)])).to(v.device)
+
+    def where(self, indices: torch.Tensor, n: int) -> Parts:
+        return []
+
+    def compress(self, v: torch.Tensor, at: At) -> Parts:
+        values = v[self.select(v, at)]
+        return at.code.compress(values if self.residual else values * (len(v) / max(1, len(values))), at)
+
+    def count(self, parts: Parts, at: At) -> int:
+        return share(self.fraction, at.size)
+
+    def decompress(self, parts: Parts, at: At) -> Sparse:
+        indices = self.select(parts[0], at)
+        return Sparse(indices, at.code.decompress(parts, at.of(len(indices))))
+
+
+@dataclass(frozen=True)
+class DGC(Chosen):
+    """Deep gradient compression: the largest `fraction` of each tensor's summed momentum, by a sampled threshold.
+
+    Each worker keeps a momentum u and a residual v: u = m u + g, v = v + u. The largest entries of v are sent, and set
+    to 0 in both (factor masking), so that a stale momentum does not carry on. Tensors of one dimension are sent
+    unpruned, as u. The server takes plain steps with the mean. Between 0.8 and 1 times `fraction` of a tensor is sent:
+    a sample gives a threshold, which is lowered by a fifth while too few entries reach it; of too many, exactly the
+    largest are taken.
+
+    Source: Lin et al. (ICLR 2018)
+    """
+
+    unit = "tensor"
+    kept = ("momentum",)
+    residual = True
+
+    fraction: Fraction = 0.001
+    momentum: Annotated[float, Bounds(at_least=0, below=1), "m"] = 0.9
+    nesterov: Annotated[bool, "Nesterov's momentum: u = m (u + g), v = v + u + g"] = False
+    clip: Annotated[
+        float | None, Bounds(above=0), "a gradient with a norm above clip / sqrt(workers) is scaled down to it"
+    ] = None
+    masking: Annotated[bool, "whether entries that are sent are set to 0 in the momentum"] = True
+    warm_up: WarmUp = 4
+    sample: Annotated[float, SHARE, "of a tensor's entries that gives its threshold"] = 0.01
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.nesterov and not self.momentum:
+            raise ValueError("dgc: nesterov=on needs a momentum above 0, as in momentum=0.9")
+
+    def before(self, gradient: torch.Tensor, workers: int) -> torch.Tensor:
+        return clipped(gradient, self.clip / workers**0.5) if self.clip else gradient
+
+    def push(self, gradient: torch.Tensor, at: At) -> Parts:
+        u = at.memory["momentum"]
+        if self.nesterov:
+            added = u.add_(gradient).mul_(self.momentum) + gradient
+        else:
+            added = u.mul_(self.momentum).add_(gradient)
+        if len(at.shape) == 1:
+            return Rule.push(self, added, at)
+        parts = super().push(added, at)
+        if self.masking:
+            u.index_fill_(0, indices_of(parts[0], at.size), 0.0)
+        return parts
+
+    def compress(self, v: torch.Tensor, at: At) -> Parts:
+        return at.code.compress(v, at) if len(at.shape) == 1 else super().compress(v, at)
+
+    def count(self, parts: Parts, at: At) -> int:
+        return at.size if len(at.shape) == 1 else super().count(parts, at)
+
+    def decompress(self, parts: Parts, at: At) -> Any:
+        return at.code.decompress(parts, at) if len(at.shape) == 1 else super().decompress(parts, at)
+
+    def sends(self, n: int, at: At) -> int:
+        """The number of entries sent of n."""
+        return share(max(self.fraction, warm(at.epoch, self.warm_up)), n)
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        n, fraction = len(v), max(self.fraction, warm(at.epoch, self.warm_up))
+        if (stride := sample_stride(n, fraction, self.sample)) == 1:
+            return top(v, share(fraction, n))
+        first = at.draw("sample", at.worker) % stride
+        return sampled(v, share(fraction, n), first, stride, share(fraction, n // stride))
+
+
+@dataclass(frozen=True)
+class EF21(Chosen):
+    """The largest `fraction` of each layer of the difference of a gradient and its estimate, the sum of those sent.
+
+    The server adds the mean of the differences to an estimate of its own, and steps by that: nothing is added to the
+    next gradient, and each step moves all weights. Needs rounds.
+
+    Source: Richtárik et al. (NeurIPS 2021)
+    """
+
+    kept = ("estimate",)
+    rounds = True
+
+    fraction: Fraction
+
+    def server(self, shape: tuple[int, ...]) -> int:
+        return int(np.prod(shape))
+
+    def push(self, gradient: torch.Tensor, at: At) -> Parts:
+        estimate = at.memory["estimate"]
+        parts = self.compress(gradient - estimate, at)
+        sent = self.decompress(parts, at)
+        estimate.index_add_(0, sent.indices, sent.values)
+        return parts
+
+    def sends(self, n: int, at: At) -> int:
+        """The number of entries sent of n."""
+        return share(self.fraction, n)
+
+    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
+        return top(v, share(self.fraction, len(v)))
+
+    def combine(self, pushes: Sequence[Parts], at: At) -> torch.Tensor:
+        for parts in pushes:
+            sent = self.decompress(parts, at)
+            at.memory["server"].index_add_(0, sent.indices, sent.values, alpha=1 / len(pushes))
+        return at.memory["server"].clone()

@@ -1,0 +1,41 @@
+"""Vectors of which some entries are known, and vectors that a worker keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Some entries of a vector of length n, or all of them."""
+
+    n: int
+    indices: Array | None  #: [k] int64, strictly increasing; None: all n
+    values: Array  #: [k] float32 or float64
+
+    def dense(self) -> Array:
+        """[n], zero where an entry is absent; the values themselves of all n."""
+        if self.indices is None:
+            return self.values
+        found = np.zeros(self.n, self.values.dtype)
+        found[self.indices] = self.values
+        return found
+
+
+class KeptVector(NamedTuple):
+    """A vector that a worker keeps from one gradient to the next, zero at first."""
+
+    entries: int
+    dtype: torch.dtype
+    scalars: bool = False  #: its entries are read and set one by one, so it never lies on a GPU
+
+    def zeros(self, device: torch.device | str) -> torch.Tensor:
+        """A new one."""
+        return torch.zeros(self.entries, dtype=self.dtype, device="cpu" if self.scalars else device)

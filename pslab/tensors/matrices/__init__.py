@@ -1,1 +1,0 @@
-"""Pushes of whole matrices in another form: thin factors, coefficients or sketches; rules and frames."""

@@ -1,1 +1,0 @@
-"""Which entries of a gradient are sent, and what becomes of the rest."""

@@ -1,0 +1,61 @@
+"""The mean of changes of the weights, where each counts by its steps, or tensors are averaged in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from pslab.protocol.messages import Pull
+from pslab.protocol.server import Step
+from pslab.protocol.traits import traits_of
+from pslab.tensors.update.methods import by_steps
+from pslab.tensors.update.store import Gradient, Part
+from pslab.tensors.update.vectors import cuts, dense, inside, mean, outside, radial_directional
+from pslab.tensors.workload.keyspace import Keyspace
+
+EMBEDDINGS = nn.Embedding, nn.EmbeddingBag  # whose rows move by themselves: a tensor of them has no one direction
+
+
+class Changes:
+    """The mean of changes of the weights, each of which counts by the steps that its worker has taken since it was sent
+    the range; of some tensors the radial-directional average.
+
+    Source: Douillard et al. (arXiv 2604.21428, 2026)
+
+    Args:
+        tensors: those, as slices of the range.
+    """
+
+    def __init__(self, sync: Any, part: Part, tensors: Sequence[slice]) -> None:
+        self._sync, self._part, self._tensors = sync, part, tuple(tensors)
+        self._sent: dict[int, int] = {}  # by worker: the iteration for which it was sent the range last
+
+    def answered(self, pull: Pull) -> None:
+        self._sent[pull.worker] = pull.iteration
+
+    def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+        if len(gradients) == 1:
+            return gradients
+        traits = traits_of(self._sync)  # of methods, which a checkpoint does not take: it is read anew
+        steps = [traits.gradients_before(push.iteration + 1) - traits.gradients_before(self._sent.get(push.worker, 0))
+                 - traits.overlap for push in step.pushes]  # fmt: skip
+        counted = by_steps(self._part, gradients, steps)
+        if not self._tensors:
+            return counted
+        found = dense(mean([inside(self._part, each) for each in counted]))
+        vectors = [dense(inside(self._part, each)) for each in gradients]
+        for tensor in self._tensors:
+            found[tensor] = radial_directional([vector[tensor] for vector in vectors], steps)
+        return [outside(found)]
+
+
+def at_server(sync: Any, parts: Sequence[Part], keyspace: Keyspace, module: nn.Module) -> list[Changes]:
+    """What the server keeps of each range; empty if the policy takes the plain mean."""
+    if traits_of(sync).aggregate != "changes":
+        return []
+    rows = {f"{path}.weight" for path, each in module.named_modules() if isinstance(each, EMBEDDINGS)}
+    tensors = [slice(slot.offset, slot.offset + slot.size) for slot in keyspace.parameters
+               if getattr(sync, "average", "rda") == "rda" and slot.name not in rows]  # fmt: skip
+    return [Changes(sync, part, cuts(part, tensors)) for part in parts]

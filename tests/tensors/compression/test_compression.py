@@ -1,0 +1,559 @@
+"""Compression from a gradient to a frame and back: every rule against its paper, on drawn vectors.
+
+A case is a seed: a failure names it. A new rule needs a row in `pslab.config.table`, lines in `references`, and a text
+below; a rule without these fails.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import references
+import torch
+from references import Worker, largest, quantized
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from pslab.config.spec import build
+from pslab.config.table import ROWS
+from pslab.errors import ConfigError, FrameError
+from pslab.tensors.compression import bits, compression, frame, select
+from pslab.tensors.compression.rule import At, Compression, Sparse
+from pslab.tensors.compression.sparse import keys_of, ranges_in
+from pslab.tensors.finite import NonFinite
+from pslab.tensors.random_streams import numpy_generator, seed_of
+from pslab.tensors.update.store import Part
+from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.models import build_model
+
+QUANTIZE = ("fp16", "bf16", "int8", "int8:3", "uint8", "uint8:7", "fp8", "fp8:5", "e3m0", "e3m0:4", "qsgd:2",
+            "qsgd:4,bucket=9", "qsgd:8,norm=max", "qsgd:3,residual=on", "terngrad", "onebit", "efsign", "sign",
+            "signum", "signum:0.5", "natural", "natural:residual=on", "uniform8", "quantile:2", "quantile:16",
+            "quantile:256", "dynamic8", "dynamic8:6", "inceptionn", "inceptionn:7", "inceptionn:15")  # fmt: skip
+PRUNE = ("none", "static:1%", "static:30%", "static:10%,residual=off", "static:5%,warm_up=3", "static:20%,mode=frozen",
+         "std:1", "std:2.5,warm_up=7", "dynamic", "dynamic:1", "dynamic:mode=literal", "dynamic:mode=ratchet",
+         "dynamic:mode=decay,gamma=0.5,warm_up=1", "dgc:5%,momentum=0.5,warm_up=0", "dgc:1%,momentum=0,warm_up=3",
+         "dgc:10%,momentum=0.5,nesterov=on,masking=off", "threshold:2", "randomk:10%", "randomk:30%,residual=off",
+         "adaq:10%", "ef21:10%")  # fmt: skip
+MATRICES = ("lowrank:2", "lowrank:1,after=1", "lowrank:2,square=on", "powersgd:2", "powersgd:1,after=2",
+            "demo:topk=3,chunk=4", "demo:topk=1,chunk=64", "sketch:cols=20,rows=3",
+            "sketch:cols=9,rows=4")  # fmt: skip
+DTYPES = (np.dtype("f4"), np.dtype("f8"))
+WORKERS, EPOCH = 4, 2.0  # iterations of an epoch
+
+
+def vector(rng: np.random.Generator, n: int, dtype: Any) -> np.ndarray:
+    """Return a gradient that misleads a scale, a sample, a stride or a sum, or one that is drawn from a Gaussian."""
+    gauss, at = rng.standard_normal(n), np.arange(n)
+    kinds: list[Callable[[], np.ndarray]] = [
+        lambda: gauss, lambda: gauss, lambda: rng.integers(-9, 10, n), lambda: rng.integers(-1, 2, n),
+        lambda: gauss * np.exp(2 * rng.standard_normal(n)), lambda: np.zeros(n), lambda: np.full(n, -0.1),
+        lambda: 0.5 * (1 - 2 * (at % 2)), lambda: -7.0 * (at == n // 3), lambda: gauss * (rng.random(n) < 0.05),
+        lambda: np.where(at < 0.98 * n, 1e-3, 1e3) * gauss, lambda: gauss * 1e-42, lambda: gauss * 1e30,
+        lambda: at % 64 / 7, lambda: -at[::-1] * 1.0, lambda: gauss + 1e4, lambda: np.full(n, -0.0),
+        lambda: rng.choice([0.25, 0.5, 1.0, 1.5, 2.0, 3.0], n) * rng.choice([-1, 1], n),
+    ]  # fmt: skip
+    return kinds[rng.integers(len(kinds))]().astype(dtype)
+
+
+def model_of(rng: np.random.Generator, dtype: Any = DTYPES[0], most: int = 14) -> Keyspace:
+    """One to three linear layers, some with biases, some tiny."""
+    widths, torch_dtype = rng.integers(1, most, rng.integers(2, 5)).tolist(), torch.from_numpy(np.empty(0, dtype)).dtype
+    return Keyspace.of(nn.Sequential(*(nn.Linear(a, b, bias=bool(rng.integers(2)), dtype=torch_dtype)
+                                       for a, b in pairwise(widths))))  # fmt: skip
+
+
+def parts_of(rng: np.random.Generator, keyspace: Keyspace) -> list[Part]:
+    cuts = sorted({0, keyspace.size, *rng.integers(1, keyspace.size + 1, rng.integers(0, 3)).tolist()})
+    return [Part((slice(*each),)) for each in pairwise(cuts)]
+
+
+def whole(keyspace: Keyspace) -> list[Part]:
+    return [Part((slice(0, keyspace.size),))]
+
+
+def made_of(prune: str, quantize: str, parts: list[Part], keyspace: Keyspace, seed: int = 0) -> Compression:
+    found = compression(build("prune", prune), build("quantize", quantize), parts, keyspace, seed)
+    return found or Compression(build("quantize", "none"), build("quantize", "none"), parts, keyspace, seed)
+
+
+def memories(made: Compression) -> dict[str, torch.Tensor]:
+    return {name: memory.zeros("cpu") for name, memory in made.memories.items()}
+
+
+def written(made: Compression, index: int, pieces: list[Any]) -> memoryview:
+    """Write a frame into a room of exactly the bytes that are said to hold it."""
+    buffer = memoryview(bytearray(b"\xff" * (made.largest(index) + 8)))
+    size = frame.write(buffer, pieces)
+    assert size == frame.length(pieces) <= made.largest(index)
+    assert bytes(buffer[size:]) == b"\xff" * (len(buffer) - size)
+    return buffer[:size]
+
+
+def whose(step: int, **more: Any) -> dict[str, Any]:
+    return {"worker": 1, "step": step, "turn": step, "epoch": step / EPOCH, **more}
+
+
+# --- codes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", QUANTIZE)
+def test_a_code_reads_as_its_paper_says(text: str):
+    rule, name = build("quantize", text), text.partition(":")[0]
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        n, dtype = int(rng.integers(1, 60 if seed % 10 else 700)), DTYPES[seed % 2]
+        v = vector(rng, n, dtype)
+        at = At(start=seed, shape=(n,), dtype=torch.from_numpy(v).dtype, seed=seed, worker=2, step=3)
+        u = numpy_generator(seed, "quantize", 2, 3, seed).random(n, np.float32)
+        state, own = np.ones((2, n), dtype)
+        at.memory["average"] = torch.from_numpy(state)  # type: ignore[index]
+        parts = rule.compress(torch.from_numpy(v.copy()), at)
+        wanted, size = quantized(name, rule, v.astype(float), u, own)
+        read = rule.decompress([part.view(torch.uint8) for part in parts], at).numpy()
+        assert read.dtype == dtype
+        tie = np.abs(np.abs(v - read) - np.abs(v - wanted)) <= 1e-5 * np.abs(v)  # of two levels that are equally near
+        np.testing.assert_allclose(np.where(tie, wanted, read), wanted, rtol=3e-7, atol=1e-38, err_msg=f"{text} {seed}")
+        assert abs(sum(part.nbytes for part in parts) - size) <= 8, (text, seed)  # symbols fill whole bytes
+        np.testing.assert_allclose(state, own, rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["qsgd:2", "qsgd:4", "qsgd:3,norm=max", "natural", "terngrad",
+                                  "randomk:20%,residual=off"])  # fmt: skip
+def test_a_code_that_draws_is_right_on_average(text: str):
+    rng, keyspace = np.random.default_rng(1), Keyspace.of(nn.Linear(9, 4))
+    rules = (text, "none") if text.startswith("randomk") else ("none", text)
+    made, v = made_of(*rules, whole(keyspace), keyspace), torch.from_numpy(rng.standard_normal(40).astype(np.float32))
+    if text == "terngrad":
+        v = v.clamp(-1, 1)  # within 2.5 deviations: nothing is clipped
+    reads = np.array([made.read(0, made.push(0, v, {}, **whose(step))[0], torch.empty(0), **whose(step)).dense()
+                      for step in range(2000)])  # fmt: skip
+    error = np.abs(reads.mean(0) - v.numpy())
+    assert (error <= 5 * reads.std(0) / 2000**0.5 + 5 * np.abs(reads).max() / 2000).all()
+
+
+# --- sparse rules -----------------------------------------------------------------------------------------------------
+
+
+class Setting:
+    """What the reference asks of a worker."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.worker, self.epoch_iterations = seed, 1, EPOCH
+
+
+@pytest.mark.parametrize("text", PRUNE)
+def test_a_worker_sends_and_keeps_what_a_sequential_one_does(text: str):
+    name, rule = text.partition(":")[0], build("prune", text)
+    for seed in range(25):
+        rng, dtype = np.random.default_rng(seed), DTYPES[seed % 2]
+        keyspace = model_of(rng, dtype, 220 if seed < 2 else 14)
+        made, plain = made_of(text, "none", whole(keyspace), keyspace, seed), Worker(
+            name, rule, keyspace.size, dtype, Setting(seed), seed_of)  # fmt: skip
+        state = memories(made)
+        by_tensor = name in ("dgc", "randomk")
+        slots = [(slice(slot.offset, slot.offset + slot.size), name == "dgc" and len(slot.shape) < 2)
+                 for slot in keyspace.parameters]  # fmt: skip
+        pieces = slots if by_tensor else [(slice(layer.start, layer.stop), False) for layer in keyspace.layers]
+        for step in range(8):
+            gradient = vector(rng, keyspace.size, dtype) * dtype.type(100 if step == 5 else 1)
+            gradient = np.clip(gradient, -1e30, 1e30).astype(dtype)
+            given, case = torch.from_numpy(gradient.copy()), f"{text} seed {seed} step {step}"
+            sent, count = made.push(0, given, state, **whose(step))
+            entries = made.read(0, frame.read(written(made, 0, sent)), torch.empty(0), **whose(step))
+            at = np.arange(keyspace.size) if entries.indices is None else entries.indices
+            own = [plain.push(gradient[piece], piece.start, number, step, unpruned=dense)
+                   for number, (piece, dense) in enumerate(pieces)]  # fmt: skip
+            wanted = [piece.start + i for (indices, _), (piece, _) in zip(own, pieces, strict=True) for i in indices]
+            assert at.tolist() == wanted, case
+            values = np.concatenate([gradient[:0], *(each for _, each in own)])
+            np.testing.assert_allclose(entries.values, values, rtol=1e-6, err_msg=case)
+            assert count == len(wanted), case
+            assert np.array_equal(given.numpy(), gradient), case
+            for memory, wanted_state in (("residual", plain.residual), ("momentum", plain.momentum)):
+                if memory in state and (memory == "residual" or plain.m):
+                    np.testing.assert_allclose(state[memory].numpy(), wanted_state, rtol=1e-6, atol=1e-30, err_msg=case)
+
+
+LOSSLESS = ("static:10%", "std:1", "dynamic:3", "adaq:10%", "randomk:20%", "threshold:0.7", "range:3",
+            "dgc:10%,momentum=0,warm_up=0", "lowrank:1", "none")  # fmt: skip
+CODES = ("none", "int8:residual=on", "efsign", "onebit", "qsgd:4,residual=on", "fp16:residual=on",
+         "uniform8:residual=on")  # fmt: skip
+
+
+@pytest.mark.parametrize("prune", LOSSLESS)
+@pytest.mark.parametrize("quantize", CODES)
+def test_whatever_is_not_sent_stays_in_the_residual(prune: str, quantize: str):
+    """Error feedback's law: the sum of all gradients is the sum of all that is read, and the residual."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        keyspace = model_of(rng, DTYPES[1])
+        parts = parts_of(rng, keyspace)
+        made = made_of(prune, quantize, parts, keyspace, seed)
+        state, total, read = memories(made), np.zeros(keyspace.size), torch.zeros(keyspace.size, dtype=torch.float64)
+        for step in range(6):
+            gradient = rng.standard_normal(keyspace.size)
+            total += gradient
+            slices = keyspace.slices(keys_of(min(3, keyspace.keys), keyspace.keys, step))
+            for index, part in enumerate(parts):
+                more = whose(step, slices=slices)
+                sent, _ = made.push(index, torch.from_numpy(gradient), state, **more)
+                part.add(read, made.read(index, frame.read(written(made, index, sent)), torch.empty(0), **more), 1.0)
+        rest = state["residual"].numpy() if "residual" in state else 0.0
+        np.testing.assert_allclose(read.numpy() + rest, total, atol=2e-5 if quantize == "none" else 1e-9 + 2e-5)
+
+
+@pytest.mark.parametrize("text", [*PRUNE, *MATRICES])
+def test_a_gradient_that_is_not_finite_is_refused(text: str):
+    keyspace = model_of(np.random.default_rng(3), DTYPES[1])
+    made = made_of(text, "none", whole(keyspace), keyspace)
+    for bad in (np.nan, np.inf):
+        gradient = torch.ones(keyspace.size, dtype=torch.float64)
+        gradient[:] = bad
+        with pytest.raises((NonFinite, ValueError)):
+            made.push(0, gradient, memories(made), **whose(9))
+
+
+def test_clipping_is_by_the_norm_of_the_whole_gradient():
+    for clip, scale in ((10.0, 1.0), (5.0, 0.5), (1.0, 0.1), (100.0, 1.0)):
+        rule = build("prune", f"dgc:100%,momentum=0,warm_up=0,clip={clip}")
+        assert rule.before(torch.tensor([3.0, 4, 0, 0]), 4).tolist() == pytest.approx([3 * scale, 4 * scale, 0, 0])
+
+
+def test_ranges_are_pushed_in_turn():
+    for size, keys in ((1, 7), (3, 7), (7, 7), (9, 7)):
+        starts = [keys_of(size, keys, turn).start for turn in range(9)]
+        assert starts == [size * (turn % -(-keys // size)) for turn in range(9)]
+        assert ranges_in(size, keys) == -(-keys // size)
+        assert max(keys_of(size, keys, turn).stop for turn in range(9)) == keys
+
+
+class Fixed:
+    """A user's rule that always selects the same entries."""
+
+    residual = True
+
+    def __init__(self, chosen: object) -> None:
+        self.chosen = chosen
+
+    def select(self, v: torch.Tensor) -> object:
+        return self.chosen
+
+
+@pytest.mark.parametrize("chosen", [[3, 1], np.array([1, 3]), torch.tensor([3, 1], dtype=torch.int32),
+                                    torch.tensor([0, 1, 0, 1, 0], dtype=torch.bool)])  # fmt: skip
+def test_a_users_rule_may_give_indices_in_any_form(chosen: object):
+    keyspace = Keyspace.of(nn.Sequential(nn.Linear(4, 1), nn.Linear(4, 1)))
+    made = compression(Fixed(chosen), build("quantize", "none"), whole(keyspace), keyspace)
+    assert made is not None
+    entries = made.read(0, made.push(0, torch.arange(10.0), memories(made))[0], torch.empty(0))
+    assert (list(entries.indices), entries.values.tolist()) == ([1, 3, 6, 8], [1, 3, 6, 8])
+    for wrong in ([1, 1], [-1], [5]):
+        made = compression(Fixed(wrong), build("quantize", "none"), whole(keyspace), keyspace)
+        with pytest.raises(ValueError, match="distinct indices from 0 to 4"):
+            made.push(0, torch.arange(10.0), memories(made))
+
+
+# --- selection, here and on another device ----------------------------------------------------------------------------
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on a GPU, and like one has no `numpy()`."""
+
+    device = torch.device("cuda")  # type: ignore[assignment]
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.as_subclass(torch.Tensor)
+
+    def numpy(self, **more: Any) -> Any:
+        raise TypeError("can't convert cuda device type tensor to numpy")
+
+
+class OnDevice(TorchFunctionMode):
+    """Makes tensors for device="cuda" on the CPU, as `Elsewhere`."""
+
+    def __torch_function__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, moved = dict(kwargs or {}), False
+        devices = [each for each in args[1:] if isinstance(each, torch.device)]
+        if torch.device("cuda") in (kwargs.get("device"), *devices):
+            args = tuple(torch.device("cpu") if isinstance(each, torch.device) else each for each in args)
+            kwargs, moved = {**kwargs, **({"device": "cpu"} if "device" in kwargs else {})}, True
+        made = called(*args, **kwargs)
+        return made.as_subclass(Elsewhere) if moved and isinstance(made, torch.Tensor) else made
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    with OnDevice():
+        yield
+
+
+def definitions(v: np.ndarray, k: int, sigmas: float, passes: int, threshold: float) -> dict[str, list[int]]:
+    size = np.abs(v)
+    return {
+        "top": largest(v, k), "dynamic": references.by_dynamic(v, passes),
+        "std": references.by_deviation(v, sigmas) if len(v) else [],
+        "above": np.flatnonzero(size > threshold * (1 + 1e-12)).tolist(),
+        "reaching": np.flatnonzero(size >= threshold * (1 - 1e-12)).tolist(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "elsewhere"])
+def test_selection_is_its_definition_on_each_device(device: str):
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 400)) if seed % 10 else int(rng.choice([1, 63, 1025, 8193, 40_001]))
+        v = np.clip(vector(rng, n, DTYPES[seed % 2]), -1e30, 1e30).astype(DTYPES[seed % 2])
+        k = int(rng.choice([0, 1, n // 100, n // 30, n // 7, n, rng.integers(0, n + 1)]))
+        sigmas, passes = float(rng.choice([0.1, 1, 2, 3])), int(rng.integers(1, 30))
+        threshold = float(np.abs(v).mean() * rng.choice([0, 1, 3]))
+        given, case = torch.from_numpy(v.copy()), f"seed {seed} n={n} k={k} {sigmas} {passes} {threshold}"
+        with elsewhere():
+            x = given.as_subclass(Elsewhere) if device == "elsewhere" else given
+            got = {"top": select.top(x, k), "std": select.above(x, sigmas * select.std(x)),
+                   "dynamic": select.dynamic(x, passes)[0], "above": select.above(x, threshold),
+                   "reaching": select.reaching(x, threshold)}  # fmt: skip
+        for name, wanted in definitions(v, k, sigmas, passes, threshold).items():
+            assert got[name].tolist() == wanted, f"{name} {case}"
+        more = rng.standard_normal(n).astype(v.dtype)
+        total = given.clone()
+        assert select.top(total, k, torch.from_numpy(more)).tolist() == largest(v + more, k), case
+        assert np.array_equal(total.numpy(), v + more) or not k
+        assert np.array_equal(given.numpy(), v)
+
+
+@pytest.mark.parametrize("rules", [("static:5%", "none"), ("std:1", "int8"), ("dynamic:3", "qsgd:4"),
+                                   ("none", "efsign"), ("none", "e3m0"),
+                                   ("randomk:10%", "fp16"), ("none", "terngrad"), ("none", "onebit"),
+                                   ("none", "natural"), ("none", "uniform8"), ("none", "dynamic8")])  # fmt: skip
+def test_a_push_is_the_same_on_another_device(rules: tuple[str, str]):
+    keyspace = model_of(np.random.default_rng(5))
+    made, gradient = made_of(*rules, whole(keyspace), keyspace), torch.randn(keyspace.size)
+    here, there = memories(made), memories(made)
+    wanted, _ = made.push(0, gradient, here, **whose(1))
+    with elsewhere():
+        moved = {name: memory.as_subclass(Elsewhere) for name, memory in there.items() if name != "numbers"}
+        pieces, _ = made.push(0, gradient.as_subclass(Elsewhere), {**there, **moved}, **whose(1))
+        size = frame.write(memoryview(bytearray(made.largest(0))), pieces)
+    assert size == frame.length(wanted)
+    for one, other in zip(wanted, pieces, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert torch.equal(a.view(torch.uint8), b.as_subclass(torch.Tensor).view(torch.uint8))
+
+
+# --- frames and positions ---------------------------------------------------------------------------------------------
+
+
+def test_positions_are_read_as_they_were_written():
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        n = int(rng.choice([1, 8, 9, 127, 129, 1000, 20_000, 2_100_000]))
+        near = rng.integers(0, n, 4)[:, None] + rng.choice([0, 1, 2, 3, 127, 128, 129, 16_384, 2**20], (4, 12))
+        at = np.unique(near[near < n])[: rng.integers(0, 40)]
+        at = np.arange(n)[: rng.integers(0, n + 1)] if seed % 9 == 0 and n < 30_000 else at
+        parts = bits.positions(torch.from_numpy(at), n)
+        assert bits.indices_of(parts, n).tolist() == at.tolist(), seed
+        assert bits.count_of(parts) == len(at)
+        forms = [len(at) * 1, -(-n // 8), 8 * int((np.diff(at, prepend=-2) > 1).sum())]
+        assert len(parts) - 8 <= max(min(forms[1:]), 0) or len(parts) - 8 < 5 * len(at), seed
+
+
+@pytest.mark.parametrize("forged", [
+    b"", b"\0" * 7, b"\0\0\0\0\2\0\0\0\1", b"\0\0\0\0\1\0\0\0\x09", b"\0\0\0\0\1\0\0\0\x81", b"\0\0\0\0\1\0\0\0",
+    b"\0\0\0\0\0\0\0\x7f\1", b"\1\0\0\0\1\0\0\0\3\0", b"\1\0\0\0\1\0\0\0\1", b"\2\0\0\0\2\0\0\0\1\0\0\0\xff\0\0\0",
+    b"\2\0\0\0\2\0\0\0\1\0\0\0", b"\2\0\0\0\2\0\0\0\x08\0\0\0\2\0\0\0",
+    b"\2\0\0\0\2\0\0\0\1\0\0\0\1\0\0\0\1\0\0\0\1\0\0\0",
+    b"\2\0\0\0\2\0\0\0\1\0\0\0\1\0\0\0\1\0\0\0\1\0\0\0\0",
+])  # fmt: skip
+def test_forged_positions_are_refused(forged: bytes):
+    with pytest.raises(FrameError):
+        bits.indices_of(torch.tensor(list(forged), dtype=torch.uint8), 9)
+
+
+def sealed(content: bytes) -> memoryview:
+    """A frame with a right checksum and length: only its content can be wrong."""
+    changed = bytearray(content)
+    changed[4:8] = len(changed).to_bytes(4, "little")
+    changed[:4] = zlib.crc32(changed[frame.HEAD.size :]).to_bytes(4, "little")
+    return memoryview(changed)
+
+
+@pytest.mark.parametrize("rules", [*(("none", text) for text in QUANTIZE), *((text, "none") for text in PRUNE[1:]),
+                                   *((text, "none") for text in MATRICES), ("static:10%", "int8"), ("std:1", "qsgd:4")])
+def test_a_forged_frame_is_refused_or_is_a_vector_of_the_range(rules: tuple[str, str]):
+    rng = np.random.default_rng(7)
+    keyspace = model_of(rng)
+    made = made_of(*rules, whole(keyspace), keyspace)
+    served = torch.zeros(made.served(0))
+    sent, _ = made.push(0, torch.randn(keyspace.size), memories(made), **whose(1))
+    right = bytes(written(made, 0, sent))
+    wrong = [right[:-1], right[: frame.HEAD.size], b"", right[:-1] + bytes([right[-1] ^ 1])]
+    for content in wrong:
+        with pytest.raises(FrameError):
+            made.read(0, frame.read(memoryview(bytearray(content))), served, **whose(1))
+    for _ in range(60):
+        forged = bytearray(right)
+        for at in rng.integers(8, len(forged), rng.integers(1, 4)):
+            forged[at] = rng.choice([0, 255, rng.integers(256)])
+        for content in (forged, forged[:-1], forged + b"\0"):
+            try:
+                entries = made.read(0, frame.read(sealed(bytes(content))), served, **whose(1))
+            except FrameError:
+                continue
+            assert entries.values.dtype == np.float32
+            assert entries.indices is None or (np.diff(entries.indices) > 0).all()
+            assert len(entries.dense()) == keyspace.size
+
+
+# --- whole matrices ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", MATRICES)
+def test_matrices_are_read_as_their_papers_say(text: str):
+    """Push after push of one worker, whose factors the server tells in between."""
+    rule, name = build("prune", text), text.partition(":")[0]
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        keyspace = Keyspace.of(nn.Sequential(nn.Linear(12, 20, bias=bool(seed % 2)), nn.Linear(20, 8)))
+        made = made_of(text, "none", whole(keyspace), keyspace, seed)
+        state, served = memories(made), torch.zeros(made.served(0))
+        factors, residual, kept = dict[int, np.ndarray](), np.zeros(keyspace.size), np.zeros(keyspace.size)
+        for turn in range(5):
+            gradient = rng.standard_normal(keyspace.size).astype(np.float32)
+            told = served.clone()
+            if "told" in state:
+                state["told"].copy_(told)
+            v = gradient + residual * (rule.decay if name == "demo" else 1)
+            sent, _ = made.push(0, torch.from_numpy(gradient), state, **whose(turn))
+            pieces = frame.read(written(made, 0, sent))
+            read, wanted = made.read(0, pieces, told, **whose(turn)).dense(), v.copy()
+            if rule.combine:
+                made.combined(0, [pieces], served, **whose(turn))
+            square = getattr(rule, "square", False)
+            for slot in keyspace.parameters if name != "sketch" and not square else ():
+                own, shape = slice(slot.offset, slot.offset + slot.size), slot.shape
+                if name == "demo":
+                    matrix = v[own].reshape(shape if len(shape) == 2 else (-1, 1))
+                    wanted[own] = references.of_matrix(name, rule, matrix, turn, None, None).ravel()
+                    continue
+                if len(shape) < 2 or turn < rule.after or 2 * rule.rank * sum(shape) >= shape[0] * shape[1]:
+                    continue
+                matrix, side = v[own].reshape(shape), shape[1]
+                if name == "powersgd":
+                    side = shape[(turn - rule.after) % 2]
+                names = ("lowrank", 1) if name == "lowrank" else ("powersgd",)
+                if slot.offset not in factors:
+                    drawn = numpy_generator(seed, *names, slot.offset).standard_normal((side, rule.rank))
+                    factors[slot.offset] = references.orthogonal(drawn)
+                start = factors[slot.offset]
+                wanted[own] = references.of_matrix(name, rule, matrix, turn, start, None).ravel()
+                if name == "lowrank":
+                    factors[slot.offset] = matrix.T @ references.orthogonal(matrix @ start)
+                else:
+                    odd = (turn - rule.after) % 2
+                    factors[slot.offset] = references.orthogonal(matrix @ start if odd else matrix.T @ start)
+            if square:
+                side = int(np.ceil(keyspace.size**0.5))
+                filled = np.zeros(-(-keyspace.size // side) * side)
+                filled[: keyspace.size] = v
+                matrix = filled.reshape(-1, side)
+                if not factors:
+                    drawn = numpy_generator(seed, "lowrank", 1, 0).standard_normal((side, rule.rank))
+                    factors[0] = references.orthogonal(drawn)
+                wanted = references.of_matrix(name, rule, matrix, turn, factors[0], None).ravel()[: keyspace.size]
+                factors[0] = matrix.T @ references.orthogonal(matrix @ factors[0])
+            if name == "sketch":
+                buckets, signs = (each.numpy() for each in rule._hashes(made._at[0][0]))
+                if rule.rows * rule.cols < keyspace.size:
+                    wanted = references.of_matrix(name, rule, v[None], turn, None, (buckets, signs)).ravel()
+            np.testing.assert_allclose(read, wanted, atol=3e-5 * np.abs(v).max(), err_msg=f"{text} {seed} {turn}")
+            kept = v - read
+            residual = kept if rule.residual else np.zeros(keyspace.size)
+            if "residual" in state:
+                np.testing.assert_allclose(state["residual"].numpy(), residual, atol=3e-5 * np.abs(v).max())
+
+
+@pytest.mark.parametrize("text", ["powersgd:1", "ef21:30%", "demo:topk=1,chunk=4,by=all", "none+sign"])
+def test_a_combined_step_is_that_of_the_mean_of_the_workers(text: str):
+    """Linear rules: a step of several workers' pushes is the step of one worker with their mean gradient."""
+    prune, _, quantize = text.partition("+")
+    rng, keyspace = np.random.default_rng(2), Keyspace.of(nn.Linear(12, 10))
+    made = made_of(prune, quantize or "none", whole(keyspace), keyspace)
+    gradients = [torch.from_numpy(rng.standard_normal(keyspace.size).astype(np.float32)) for _ in range(3)]
+    served = torch.zeros(made.served(0))
+    sent = [made.push(0, gradient, memories(made), **whose(0, worker=worker))[0]
+            for worker, gradient in enumerate(gradients)]  # fmt: skip
+    step = made.combined(0, sent, served, **whose(0)).dense()
+    reads = np.mean([made.read(0, pieces, torch.zeros(made.served(0)), **whose(0)).dense() for pieces in sent], 0)
+    wanted = np.where(reads < 0, -1, 1) if quantize else np.sign(reads) if "demo" in prune else reads
+    clear = np.abs(reads) > 1e-5
+    np.testing.assert_allclose(step[clear], wanted[clear], atol=1e-5)
+
+
+# --- the table of rules -----------------------------------------------------------------------------------------------
+
+
+def test_every_rule_of_the_table_is_among_these():
+    for kind, texts in (("quantize", QUANTIZE), ("prune", (*PRUNE, *MATRICES, "range"))):
+        assert {text.partition(":")[0] for text in texts} | {"none"} == set(ROWS[kind])
+
+
+REFUSED = {
+    "prune": [
+        ("range:0", "at least 1, or fit"), ("range:1.5", "or fit"), ("range:3,quantile=2", "from 0 to 1"),
+        ("range:3,drop=on", "no parameter 'drop'"), ("static", "static needs fraction"), ("static:0", "above 0 and at"),
+        ("static:1.5", "above 0 and at"), ("static:nan", "above 0"), ("std:0", "above 0"), ("std:inf", "above 0"),
+        ("dynamic:0", "whole number of at least 1"), ("dynamic:2.5", "cannot be read"),
+        ("dynamic:mode=rachet", "did you mean 'ratchet'"), ("dynamic:gamma=1", "below 1"), ("dgc:0", "above 0 and at"),
+        ("static:1%,warm_up=-1", "warm_up=-1: must be"), ("dgc:0.1%,momentum=1", "below 1"),
+        ("dgc:0.1%,sample=0", "above 0 and at"), ("dgc:0.1%,clip=0", "above 0, or None"),
+        ("dgc:0.1%,momentum=0,nesterov=on", "needs a momentum"), ("dgc:0.1%,residual=off", "no parameter 'residual'"),
+        ("threshold:0", "above 0"), ("randomk:0", "above 0 and at"), ("adaq:0", "above 0 and at"),
+        ("ef21:0", "above 0"),
+        ("none:1", "none takes no parameters"), ("statik:1%", "did you mean 'static'"), ("lowrank:0", "at least 1"),
+        ("demo:chunk=300", "256"), ("sketch:cols=9,rows=0", "from 1 to 99"), ("sketch:cols=0", "at least 1"),
+    ],
+    "quantize": [
+        ("terngrad:residual=on", "would grow for ever"), ("qsgd", "needs bits, as in 'qsgd:4'"),
+        ("qsgd:1", "from 2 to 8"), ("qsgd:9", "from 2 to 8"), ("int8:-1", "of at least 0"),
+        ("quantile:1", "from 2 to 256"),
+        ("signum:1", "below 1"), ("inceptionn:16", "from 7 to 15"), ("qsgd:4,norm=l1", "l2, max"),
+        ("none:1", "none takes no parameters"), ("qsdg:4", "did you mean 'qsgd'"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_wrong_rule_is_refused_with_what_is_allowed(kind: str):
+    for text, words in REFUSED[kind]:
+        with pytest.raises(ConfigError, match=words):
+            build(kind, text)
+
+
+#: Bytes of a push of the thesis model (932,362 weights in 4 layers), by hand, from the sizes of its layers.
+SIZES = {"none": 4 * 932_362, "fp16": 2 * 932_362, "int8": 932_362, "e3m0": 466_181, "qsgd:4": 495_333,
+         "terngrad": 233_091, "efsign": 116_546, "sign": 116_546, "natural": 932_362, "lowrank:4": 4 * 16_992,
+         "powersgd:1": 4 * 3_866}  # fmt: skip
+
+
+def test_a_push_of_the_thesis_model_is_as_long_as_its_rule_says():
+    keyspace = Keyspace.of(build_model("mlp", 0))
+    assert keyspace.size == 932_362
+    for text, size in SIZES.items():
+        rules = ("none", text) if text.partition(":")[0] in ROWS["quantize"] else (text, "none")
+        made = made_of(*rules, whole(keyspace), keyspace)
+        pieces, _ = made.push(0, torch.ones(keyspace.size), memories(made), **whose(0))
+        assert 0 <= frame.length(pieces) - size <= 250, text  # heads, scales, and symbols that fill whole bytes
+        assert made.sizes(0, turn=0)[0] == frame.length(pieces), text
+
+
+def test_sparse_parts_keep_their_order():
+    found = Sparse(torch.tensor([1, 4]), torch.tensor([0.5, -1.0]))
+    assert found.indices.dtype == torch.int64
