@@ -59,7 +59,7 @@ def content(value: object) -> str:
 
 
 def survey(value: object) -> Survey:
-    """Return the content of a value, and what it reaches.
+    """Return the content of a value, and the settings that it reaches.
 
     Raises:
         ConfigError: a module of the user that is reached was edited after it was imported.
@@ -218,7 +218,7 @@ class _Walk:
         return found | {f"import {name}": sources.of(name) for name in sorted(imported)}
 
     def _attributes(self, module: types.ModuleType, names: set[str]) -> dict[str, Any]:
-        """The values that these names have in a module of the user's, and in those of its modules that they name."""
+        """Return the values of these names in a module of the user's, and in the user's modules that they name."""
         found, waiting = dict[str, Any](), [module]
         while waiting:
             module = waiting.pop()
@@ -235,7 +235,7 @@ class _Walk:
         return found
 
     def _set(self, module: str, name: str) -> None:
-        """Note what is reached in a module that workers import anew."""
+        """Note the names that are reached in a module that workers import anew."""
         if module != "__main__" and name[0] != "@" and module in sources.of(module):  # not pytest's names
             self.settings.add(f"{module}:{name}")
 

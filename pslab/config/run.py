@@ -213,7 +213,7 @@ class Run:
         return Run.of({**plain, **changes})
 
     def as_now(self) -> Run:
-        """This run; if it has objects, with the digest that their content has now: a cell may have changed it since."""
+        """Return this run; if it has objects, with the digest of their present content: a cell may have changed it."""
         given = (getattr(self, name) for name in NAMED)
         return self if all(isinstance(value, (str, Mapping)) for value in given) else self.but()
 
@@ -264,7 +264,7 @@ class Run:
 
     @cached_property
     def surveys(self) -> dict[str, Survey]:
-        """The fields that hold an object: its content, and what it reaches."""
+        """The content of each field that holds an object, and the settings that the object reaches."""
         given = {name: getattr(self, name) for name in NAMED}
         return {name: _surveyed(name, value) for name, value in given.items() if not isinstance(value, (str, Mapping))}
 

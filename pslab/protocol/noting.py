@@ -39,7 +39,7 @@ def noting(event: Any, read: set[str]) -> Any:
 
 
 class NotingPolicy:
-    """A policy whose events note in `read` what it reads of them."""
+    """A policy whose events note the fields that it reads, in `read`."""
 
     def __init__(self, sync: Any) -> None:
         self._sync, self.read = sync, set[str]()

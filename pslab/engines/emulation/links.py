@@ -25,7 +25,7 @@ Line = tuple[int, int]  # a connection: its worker and its server
 
 
 class Chooser(Protocol):
-    """Who chooses among the messages that wait for a worker's connection to a server."""
+    """The choice among messages that wait for a worker's connection to a server."""
 
     def pick(self, worker: int, waiting: list[Any]) -> int:
         """The place of the next one among these, the oldest first."""

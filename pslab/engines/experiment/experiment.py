@@ -115,7 +115,7 @@ class Setup:
 
     @cached_property
     def compression(self) -> Compression | None:
-        """What becomes of pushes; None if they hold all values as they are."""
+        """The compression of pushes; None if they hold all values as they are."""
         return None if self.keyed else compression(self.prune, self.quantize, self.parts, self.keyspace, self.run.seed)
 
     @cached_property
@@ -185,7 +185,7 @@ class Experiment(Setup):
         return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.separate
 
     def to_record(self, weights: np.ndarray) -> np.ndarray:
-        """The weights of all trainable parameters, flat, from those that are exchanged."""
+        """Return the weights of all trainable parameters, flat, from the exchanged ones."""
         if self.recorded is None:
             return weights
         whole, exchanged = self.recorded[0].copy(), self.recorded[1]
@@ -193,7 +193,7 @@ class Experiment(Setup):
         return whole
 
     def from_record(self, weights: np.ndarray) -> np.ndarray:
-        """The weights that are exchanged, from those of all trainable parameters."""
+        """Return the exchanged weights, from the weights of all trainable parameters."""
         return weights if self.recorded is None else weights[self.recorded[1]]
 
     @cached_property

@@ -154,7 +154,7 @@ class TensorShard:
         return frame.write(place, [[torch.from_numpy(values)]])
 
     def _of_keys(self, index: int, keys: KeyRange) -> frame.Parts:
-        """What a range has of some keys."""
+        """Return the weights of some keys in a range, as parts."""
         slices = self._job.keyspace.slices(keys)
         indices = np.concatenate([np.arange(s.start, s.stop) for s in slices])
         values = torch.cat([self._store.weights[s] for s in slices]).numpy()

@@ -170,7 +170,7 @@ class NoGradients:
         return {"payloads": payloads, "loss": math.nan}
 
     def _chosen(self, iteration: int) -> list[list[int]]:
-        """Of each range the length of a frame, and the number of its values."""
+        """Return the length of a frame and the number of its values, for each range."""
         job, made = self._job, self._job.compression
         assert made is not None
         step = job.traits.gradients_before(iteration)

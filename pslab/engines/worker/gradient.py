@@ -211,8 +211,8 @@ class Computing:
         self._generators = None
 
     def warm_up(self, *, aside: bool = False) -> None:
-        """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module and
-        the loss, nor, if that is to be `aside`, in the buffers."""
+        """Run the first backward pass, which allocates and compiles, before a run is timed. It leaves no trace in the
+        module and the loss, nor, if that is to be `aside`, in the buffers."""
         buffers, objective = self._buffers, self._objective
         self._objective = copy.deepcopy(objective)
         if aside:

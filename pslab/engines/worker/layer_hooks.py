@@ -55,7 +55,7 @@ class Layerwise:
                 each.register_forward_pre_hook(functools.partial(self._enter, layers))
 
     def forward_begins(self) -> None:
-        """A pass starts: no layer is entered. A backward pass within it, as of a local loss, completes no gradient."""
+        """Start a pass: no layer is entered. A backward pass within it, as of a local loss, completes no gradient."""
         self._entered.clear()
         self._left = [0] * len(self._slots)
 

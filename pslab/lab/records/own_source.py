@@ -57,7 +57,7 @@ def cells_of(statements: Iterable[str]) -> list[str]:
 
 
 class _Source:
-    """The statements for one object, each behind those that it needs."""
+    """Return the statements for one object, each behind the statements that it needs."""
 
     def __init__(self) -> None:
         self.statements: dict[str, None] = {}
@@ -165,7 +165,7 @@ class _Source:
             self._define(name, namespace[name], namespace)
 
     def _keep(self, module: str) -> None:
-        """Keep the files of a module of the user's, and of those that it imports."""
+        """Keep the files of a module of the user's, and of the modules that it imports."""
         for name in sources.of(module):
             path = Path(str(import_module(name).__file__))
             parts = [*name.split("."), "__init__"] if path.stem == "__init__" else name.split(".")

@@ -104,7 +104,7 @@ class Progress:
             self._print(text, passing=True)
 
     def end(self, name: str, accuracy: float | None, took: str) -> None:
-        """A run is finished and recorded; `took` are its seconds in words."""
+        """Note that a run is finished and recorded; `took` are its seconds in words."""
         self._shares[name] = 1.0
         reached = "ended" if accuracy is None else metric_of(self._runs[name]).text(accuracy)
         if self._shown:

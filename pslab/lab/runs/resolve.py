@@ -241,7 +241,7 @@ def _objective(
 def _unreached(
     names: tuple[str, ...], module: nn.Module, dataset: Dataset, loss: Loss
 ) -> tuple[str, ...]:
-    """Those of these parameters that get no gradient on other examples and draws, either."""
+    """Return which of these parameters get no gradient on other examples and draws, either."""
     count = len(dataset.train_y)
     dtype = next(module.parameters()).dtype
     for trial in range(1, TRIALS):

@@ -88,7 +88,7 @@ class Blockwise(Rule):
         return (self.rows(self.levels(symbols).to(at.dtype)) * scales[:, None]).flatten()[: at.size]
 
     def scales(self, rows: torch.Tensor) -> torch.Tensor:
-        """Of each block: float32."""
+        """Return the scale of each block: float32."""
         return (rows.abs().amax(1) / self.top).float()
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:

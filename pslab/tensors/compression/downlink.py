@@ -43,7 +43,7 @@ class DownlinkRules:
     quantize: Any
 
     def compression(self, setup: Any) -> Compression:
-        """How answers become frames: what is lost stays in the difference, so that nothing is kept."""
+        """Return the rules on the ranges: a code's error stays in the difference, so that no residual is kept."""
         made = compression(self.prune, self.quantize, setup.parts, setup.keyspace, setup.run.seed)
         assert made is not None
         made.forget()

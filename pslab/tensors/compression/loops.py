@@ -36,7 +36,7 @@ def add_above(x: Array, added: Array, edge: float, out: Array) -> int:
 
 @loop  # type: ignore[untyped-decorator]
 def sums(x: Array, edge: float, shift: float) -> tuple[int, float, float, float]:
-    """Of the entries with |x| > edge the number and the sum of |x|; of all, the sums of x - shift and its square."""
+    """Return the number of |x| > edge and the sum of these |x|; the sums of x - shift and of its square."""
     count, above, total, squares = 0, 0.0, 0.0, 0.0
     for i in range(len(x)):
         y = np.float64(abs(x[i]))

@@ -21,7 +21,7 @@ DEPENDENT = 1e-10  # of a column's length: so little that is left of it is round
 
 
 def orthonormal(x: torch.Tensor) -> torch.Tensor:
-    """The columns of x [n, r], orthogonal to those before and of norm 1; those that depend on others become zero."""
+    """Return the columns of x [n, r], orthogonal to earlier columns and of norm 1; dependent columns become zero."""
     found = x.double()
     for number in range(found.shape[1]):
         own, length = found[:, number], found[:, number].norm()
@@ -52,7 +52,7 @@ class Factors(Rule):
         return 2 * self.rank * (rows + columns) < rows * columns
 
     def sends(self, n: int, at: At) -> Any:
-        """What decides how many values are sent."""
+        """Return the state that decides how many values are sent."""
         return at.turn < self.after, (at.turn - self.after) % 2
 
     def values(self, at: At) -> int:
@@ -97,7 +97,7 @@ class LowRank(Factors):
         return (-(-at.size // side), side) if self.square else at.shape
 
     def values(self, at: At) -> int:
-        """How many are sent of a piece."""
+        """Return how many values are sent of a piece."""
         return self.rank * sum(self.shape(at)) if self.factored(at) and at.turn >= self.after else at.size
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
@@ -160,7 +160,7 @@ class PowerSGD(Factors):
         return found
 
     def values(self, at: At) -> int:
-        """How many are sent of a piece."""
+        """Return how many values are sent of a piece."""
         sent = self.factored(at) and at.turn >= self.after
         return self.rank * at.shape[0 if self._odd(at) else 1] if sent else at.size
 
@@ -178,7 +178,7 @@ class PowerSGD(Factors):
         return (at.turn - self.after) % 2 == 1
 
     def _basis(self, at: At) -> torch.Tensor:
-        """F [n, rank] of this push: what was told, or at first what all draw."""
+        """Return F [n, rank] of this push: the factor that the server told, or at first one that all workers draw."""
         size = at.shape[1 if self._odd(at) else 0]
         if at.turn <= self.after:
             return self.drawn(at, size, "powersgd").to(at.dtype).double()

@@ -41,7 +41,7 @@ class Sparse(NamedTuple):
 
 @dataclass(frozen=True)
 class At:
-    """Where a piece lies, and whose push it is in."""
+    """The position of a piece, and the push that it is in."""
 
     start: int = 0  #: in the flat vector
     shape: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class At:
         return replace(self, shape=(n,))
 
     def chance(self, like: torch.Tensor) -> torch.Tensor:
-        """As many numbers from 0 to 1, other ones in each push."""
+        """Return as many numbers from 0 to 1, other ones in each push."""
         drawn = numpy_generator(self.seed, "quantize", self.worker, self.step, self.start).random(len(like), np.float32)
         return torch.from_numpy(drawn).to(like.device)
 
@@ -75,7 +75,7 @@ class At:
 
 
 class Rule:
-    """What every rule does unless its page says otherwise."""
+    """The base of all rules: error feedback at the worker, and the mean at the server."""
 
     unit = "tensor"  #: what is compressed at once: "layer", "tensor" or "range"
     residual = False
@@ -89,23 +89,23 @@ class Rule:
     sends: Any = None  #: sends(n, at): how many of n entries are sent, if that is always the same
 
     def server(self, shape: tuple[int, ...]) -> int:
-        """How many numbers the server keeps of such a piece."""
+        """Return how many numbers the server keeps of such a piece."""
         return 0
 
     def before(self, gradient: torch.Tensor, workers: int) -> torch.Tensor:
-        """The whole gradient, before it is cut into pieces."""
+        """Return the whole gradient, before it is cut into pieces."""
         return gradient
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
-        """The parts of a piece [n], which is not changed."""
+        """Return the parts of a piece [n], which is not changed."""
         raise NotImplementedError
 
     def decompress(self, parts: Parts, at: At) -> Any:
-        """The piece that they say, or some of its entries; FrameError if they say none."""
+        """Return the piece, or some of its entries, from its parts; FrameError if they are no such parts."""
         raise NotImplementedError
 
     def push(self, gradient: torch.Tensor, at: At) -> Parts:
-        """The parts of a worker's next push: error feedback, if there is a residual."""
+        """Return the parts of a worker's next push: error feedback, if there is a residual."""
         if "residual" not in at.memory:
             return self.compress(gradient, at)
         v = at.memory["residual"].add_(gradient)
@@ -118,7 +118,7 @@ class Rule:
         return parts
 
     def count(self, parts: Parts, at: At) -> int:
-        """How many values are sent."""
+        """Return how many values are sent."""
         return at.size
 
     combine: Any = None  #: combine(pushes, at): the piece to be applied, of the parts of all pushes of a step
@@ -148,7 +148,7 @@ class Compression:
 
     @property
     def memories(self) -> dict[str, KeptVector]:
-        """What each worker keeps from one gradient to the next."""
+        """The memories of each worker from one gradient to the next."""
         found = {name: KeptVector(self._size, self._dtype) for name in self._vectors}
         if count := self.rule.numbers * sum(map(len, self._at)):
             found["numbers"] = KeptVector(count, torch.float64, scalars=True)
@@ -157,15 +157,15 @@ class Compression:
         return found
 
     def forget(self) -> None:
-        """Keep nothing from one push to the next."""
+        """Keep no vector from one push to the next."""
         self._vectors = ()
 
     def served(self, index: int) -> int:
-        """How many numbers the server keeps of a range."""
+        """Return how many numbers the server keeps of a range."""
         return self._served[index][-1]
 
     def told(self, index: int, memories: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Where a worker keeps what it was told of a range."""
+        """Return the memory in which a worker keeps the server's numbers of a range."""
         if "told" not in memories:
             return torch.empty(0)
         begin = sum(own[-1] for own in self._served[:index])
@@ -196,17 +196,17 @@ class Compression:
         return self._joined(index, self.rule.decompress, parts, served, whose)
 
     def combined(self, index: int, pushes: Sequence[Sequence[Parts]], served: torch.Tensor, **whose: Any) -> Entries:
-        """What a rule makes of all pushes of a step; what the server keeps is changed."""
+        """Return the entries that a rule makes of all pushes of a step; the server's numbers are changed."""
         return self._joined(index, self.rule.combine, list(zip(*pushes, strict=True)), served, whose)
 
     def largest(self, index: int) -> int:
-        """Bytes that hold any frame of a range."""
+        """Return how many bytes hold any frame of a range."""
         told = self.served(index) * self.rule.tells
         pushed = sum(96 + 9 * max(at.size, 256) for at in self._at[index])
         return max(pushed, dense_bytes(self._parts[index].size, 8) + 8 * told)
 
     def sizes(self, index: int, **whose: Any) -> list[int]:
-        """The length of the frame of a push of normal numbers, and how many values it has."""
+        """Return the length of the frame of a push of normal numbers, and how many values it has."""
         at = replace(self._at[index][0], **whose)
         sent = tuple(self.rule.sends(piece.size, at) for piece in self._at[index]) if self.rule.sends else at.turn
         key = index, tuple((s.start, s.stop) for s in at.slices), sent
@@ -254,7 +254,7 @@ class Compression:
 
 
 def _pieces(unit: str, part: Part, keyspace: Keyspace) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Where each piece of a range starts in the flat vector, and its shape: of a tensor rows (keys) and columns."""
+    """Yield where each piece of a range starts in the flat vector, and its shape: rows (keys) and columns."""
     slots = keyspace.parameters
     whole = {
         "range": [(s.start, s.stop, 0) for s in part.slices],

@@ -92,7 +92,7 @@ def share(fraction: float, n: int) -> int:
 
 
 def sampled(v: torch.Tensor, k: int, first: int, stride: int, rank: int) -> torch.Tensor:
-    """At most k of the largest: those that reach the rank-th largest of a sample, lowered while too few do."""
+    """Return at most k indices that reach a threshold: the rank-th largest of a sample, lowered while too few do."""
     threshold = float(torch.topk(v[first::stride].abs(), rank, sorted=False).values.min())
     for _ in range(LOWERED + 1):
         edge = torch.tensor(threshold, dtype=v.dtype)
@@ -127,7 +127,7 @@ def std(v: torch.Tensor) -> float:
 
 
 def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
-    """The indices above the last of the dynamic thresholds, or those that reach it, and the thresholds.
+    """Return the indices above the last of the dynamic thresholds, or the indices that reach it, and the thresholds.
 
     Each is the mean of |v| over the entries above the one before, while there are some; the first one is 0.
     """

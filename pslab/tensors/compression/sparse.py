@@ -1,4 +1,4 @@
-"""Sparse rules: which entries of a piece are sent; `code` says what is sent of their values.
+"""Sparse rules select the entries of a piece that are sent; `code` compresses their values.
 
 Selection is torch's, on the CPU or a GPU.
 """
@@ -78,7 +78,7 @@ class Chosen(Rule):
         return [*self.where(indices, len(v)), *code]
 
     def where(self, indices: torch.Tensor, n: int) -> Parts:
-        """What says where the entries are."""
+        """Return the part that holds the indices."""
         return [positions(indices, n)]
 
     def count(self, parts: Parts, at: At) -> int:
@@ -113,7 +113,7 @@ class Users(Chosen):
 
     @property
     def residual(self) -> bool:  # type: ignore[override]
-        """Whether what is not sent is added to the next gradient."""
+        """Whether the entries that are not sent are added to the next gradient."""
         return bool(self.own.residual)
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:

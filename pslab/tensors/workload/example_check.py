@@ -40,13 +40,13 @@ def joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
 
 
 def outputs_of(module: nn.Module, x: Tensor) -> Any:
-    """What a copy of the module gives in an evaluation; the module and the global generators are unchanged."""
+    """Return the output of a copy of the module in an evaluation; module and global generators are unchanged."""
     with temporary_seed(), torch.no_grad():
         return copied(module).eval()(x)
 
 
 def whole_bytes(output: Any, count: int, examples: int) -> int:
-    """What the outputs of so many examples take, from those of `count`."""
+    """Return the bytes of the outputs of so many examples, from the outputs of `count`."""
     sizes = list[int]()
     tree_map(lambda part: sizes.append(part.nbytes) if _has_rows(part, count) else None, output)
     return sum(sizes) * examples // count
@@ -60,7 +60,7 @@ class Objective(NamedTuple):
     others: tuple[str, ...] = ()  #: the names of a metric's values but the first
 
     def remark(self, workers: int) -> str:
-        """What a user has to know of the loss, in a sentence."""
+        """Return a sentence on the loss for the user; "" if there is nothing to say."""
         if self.kind == OTHER or (self.kind == WEIGHTED and not self.whole[0]):
             return ("the loss is no mean over the examples of a batch: it depends on batch_size, workers average it, "
                     "and an evaluation reports the mean of its batches")  # fmt: skip

@@ -179,12 +179,12 @@ def loss_sum(loss: Loss, output: Any, target: Tensor) -> float:
 
 
 def parts_of(value: Any) -> dict[str, Any]:
-    """What a metric returned, by name; a single value by the name ""."""
+    """Return the values of a metric by name; a single value has the name ""."""
     return dict(value) if isinstance(value, Mapping) else {"": value}
 
 
 def metric_sums(metric: Metric, output: Any, target: Tensor) -> list[float]:
-    """Of each part of a metric its mean over a batch times the batch's examples."""
+    """Return for each part of a metric its mean over a batch times the batch's examples."""
     each = [torch.as_tensor(value).double() for value in parts_of(metric(output, target)).values()]
     return [float(values.sum()) * (len(target) / values.numel()) for values in each]
 

@@ -107,7 +107,7 @@ class Source:
 
     @property
     def classes(self) -> int:
-        """How many `classes` the Dataset names, or that of which it is a part; 0 if none."""
+        """Return how many `classes` the Dataset names, or the Dataset of which it is a part; 0 if none."""
         return len(_inherited(self.dataset, "classes") or ())
 
     def read(self, batches: Iterable[Batch], seed: int, processes: int | None = None) -> Generator[Pair, None, None]:
@@ -399,7 +399,7 @@ def _inherited(dataset: Any, name: str) -> Any:
 
 
 def _targets(dataset: Any, read: Tensor) -> Tensor:
-    """The targets of a TensorDataset, or of a part of one; of another Dataset those that were `read`."""
+    """Return the targets of a TensorDataset or of a part of one; of another Dataset the targets in `read`."""
     rows = None
     while type(dataset) is Subset:
         indices = torch.as_tensor(dataset.indices)
@@ -414,5 +414,5 @@ def _labels(y: Tensor) -> Tensor:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal; what is not a number equals itself."""
+    """Whether two tensors are equal; NaN equals NaN."""
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
