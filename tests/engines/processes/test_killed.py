@@ -45,7 +45,7 @@ run(tiny(model=model, fleet={fleet!r}, pushes=200), results=place, progress=Fals
 def test_a_killed_parent_leaves_nothing(tmp_path: Path, where: str, count: int):
     token, before = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
     command = [sys.executable, str(TESTS / "killed.py"), str(tmp_path), where, str(count)]
-    (temporary := tmp_path / "temporary").mkdir()
+    (temporary := tmp_path / "t").mkdir()  # the path of a socket has at most 107 characters
     environment = {**os.environ, "PSLAB_TOKEN": token, "PYTHONPATH": str(TESTS), "TMPDIR": str(temporary)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == -9, f"{where} was not called {count} times:\n{ended.stderr}"
