@@ -7,30 +7,27 @@ from numba import njit
 
 from pslab.tensors.entries import Array
 
-BLOCK = 32
+BLOCK = 4096
 loop = njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
 
 
 @loop  # type: ignore[untyped-decorator]
 def add_above(x: Array, added: Array, edge: float, out: Array) -> int:
-    """Add to x, and write the indices of |x| > edge, which should be few, to `out` in one pass; return their number."""
-    count, whole = 0, len(x) // BLOCK * BLOCK
-    for begin in range(0, whole, BLOCK):
-        hits = 0
-        for i in range(BLOCK):  # a loop that the compiler vectorizes: see `python -m pslab bench selection`
-            total = x[begin + i] + added[begin + i]
-            x[begin + i] = total
-            hits += abs(total) > edge
-        if hits:
-            for i in range(BLOCK):
-                if abs(x[begin + i]) > edge:
+    """Add to x [n], and write the indices of |x| > edge, which should be few, to `out` [n + 1]; return their number."""
+    count, marks = 0, np.zeros(BLOCK, np.uint8)
+    words = marks.view(np.uint64)
+    for begin in range(0, len(x), BLOCK):
+        y, more = x[begin : begin + BLOCK], added[begin : begin + BLOCK]
+        marks[len(y) :] = 0
+        for i in range(len(y)):  # loops that the compiler vectorizes: see `python -m pslab bench selection`
+            y[i] += more[i]
+        for i in range(len(y)):
+            marks[i] = abs(y[i]) > edge
+        for word in range(len(words)):
+            if words[word]:
+                for i in range(8 * word, 8 * word + 8):  # without a branch: each is written, and stays if it is marked
                     out[count] = begin + i
-                    count += 1
-    for i in range(whole, len(x)):
-        x[i] += added[i]
-        if abs(x[i]) > edge:
-            out[count] = i
-            count += 1
+                    count += marks[i]
     return count
 
 

@@ -57,7 +57,7 @@ def _candidates(v: torch.Tensor, k: int, added: torch.Tensor | None) -> torch.Te
     while v.device.type == "cpu" and rank < len(sample) // 2:
         edge = float(torch.topk(sample, rank, sorted=False).values.min())
         if added is not None and fused:
-            x, out = v.numpy(), np.empty(len(v), np.int64)
+            x, out = v.numpy(), np.empty(len(v) + 1, np.int64)
             found = torch.from_numpy(out[: loops().add_above(x, added.numpy(), x.dtype.type(edge), out)].copy())
             fused = False
         else:
