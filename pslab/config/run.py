@@ -26,7 +26,9 @@ from pslab.config.spec import split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 
-SEMANTICS = 6  # raise it when the same Run gives other results than before: old records are then not reused
+# Raise it when the same Run gives other results than before: old records are then not reused. A field that is added
+# needs no more: it is part of every digest, and so old records are not reused either, unless ASIDE names it.
+SEMANTICS = 6
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip
