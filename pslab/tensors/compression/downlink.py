@@ -27,7 +27,7 @@ from pslab.tensors.compression import compression, frame
 from pslab.tensors.compression.codes import Plain
 from pslab.tensors.compression.rule import Compression
 from pslab.tensors.compression.sparse import Everything
-from pslab.tensors.finite import NonFinite, is_finite
+from pslab.tensors.finite import NonFinite
 from pslab.tensors.update.store import Part
 
 EVERYONE = -1  # whose stream of roundings it is where all workers get the same
@@ -144,8 +144,6 @@ class HeldWeights:
         for s in self._parts[index].slices:
             torch.sub(weights[s], held[s], out=difference[s])
         try:
-            if not is_finite(difference):
-                return 0
             pieces, _ = self._made.push(index, difference, {}, worker=whose, step=iteration)
         except NonFinite:
             return 0
