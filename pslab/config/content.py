@@ -73,8 +73,8 @@ def survey(value: object) -> Survey:
 
 
 def settings_of(module: types.ModuleType, wanted: Container[str] | None = None) -> dict[str, tuple[str, str]]:
-    """A digest and a description of each global of a module, and of each attribute of the classes that it defines; or
-    of those that are `wanted`.
+    """Return a digest and a description of each global of a module, and of each attribute of its classes; with
+    `wanted`, only of these.
 
     A function is its lines in its file and its defaults, a class its bases: what they reach has names of its own. The
     digest is "" where the content of a value is unknown.
@@ -248,8 +248,8 @@ class _Walk:
         return self._all([type(value), value.__qualname__, value.__bases__, parts if self._deep else {}])
 
     def _code(self, code: types.CodeType) -> list[bytes]:
-        """The parts of a code object that decide what it does; not where it was written. Or only where: tools such as
-        pytest write code of the same lines anew as they import it."""
+        # All that decides the behaviour, and not the place in a file; or the place alone, since tools such as pytest
+        # write code of the same lines anew as they import it.
         if not self._deep:
             return self._all([os.path.basename(code.co_filename), code.co_firstlineno, code.co_name])
         return self._all([code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars,

@@ -167,7 +167,7 @@ class Explored:
 
     @property
     def verdict(self) -> str:
-        """clean, violated, unfinished, bound not reached, or what was not varied."""
+        """The outcome in words: clean, violated, unfinished, bound not reached, or "loss not varied" and the like."""
         if self.violation or not self.complete:
             return "violated" if self.violation else "unfinished"
         if self.unvaried:

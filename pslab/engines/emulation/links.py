@@ -59,8 +59,10 @@ class Flow:
 
 
 class Port:
-    """One direction of a server's link, or of a worker's where there are several servers. `served` is what each flow
-    with the port's rate has got since the beginning, in bytes."""
+    """A direction of a server's link, or of a worker's link where there are several servers.
+
+    `served` counts the bytes since the beginning that each flow with the port's rate has got.
+    """
 
     def __init__(self, number: int, byte_s: float) -> None:
         self.number, self.byte_s, self.served, self.updated_s = number, byte_s, 0.0, 0.0
@@ -95,7 +97,7 @@ class Port:
 
 
 class Lane:
-    """One direction of all links."""
+    """A direction of all links."""
 
     def __init__(
         self, worker_byte_s: float, server_byte_s: float, latency_s: float, overhead_s: float = 0.0,
@@ -157,7 +159,7 @@ class Lane:
         self._begin(line, parcel, self.ports[parcel.server])
 
     def _ended(self, flow: Flow, port: Port) -> None:
-        """A message is sent whole; the next one of its connection follows at its rate."""
+        """Begin the next message of a connection, at the rate of the one that has ended."""
         behind = self.waiting[flow.line]
         if behind:
             self._begin(flow.line, behind.popleft(), port)
@@ -259,7 +261,7 @@ class Lane:
 
 
 class ChosenLane(Lane):
-    """One direction on which the next message of a connection is chosen, whenever more of its may be under way."""
+    """A direction of all links with a chooser: it picks a connection's next message once more may be under way."""
 
     def __init__(self, chooser: Chooser, *speeds: Any) -> None:
         super().__init__(*speeds)

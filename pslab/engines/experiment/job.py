@@ -138,7 +138,7 @@ class Job(Setup):
 
     @cached_property
     def ranges_of(self) -> tuple[tuple[int, ...], ...]:
-        """Of each layer the ranges that begin in it; one layer for all of them unless requests are layer-wise.
+        """The ranges that begin in each layer; all ranges in a single layer unless requests are layer-wise.
 
         A forward pass waits for them there, and a backward pass makes them ready there: it has passed all others.
         """

@@ -104,8 +104,9 @@ class Pool:
     def share(
         self, experiment: Experiment, heed: Callable[[], None], tolerated: Callable[[int], bool]
     ) -> tuple[SharedDataset, int | None, dict[str, TensorLocation]]:
-        """Where in `data` lies what each host has once of an experiment: its dataset; where memory is not shared, first
-        weights for workers that keep all of them; its arrays. See `share_data`."""
+        """Lay into `data` an experiment's dataset, its arrays and, where memory is not shared, first weights for
+        workers that keep all of them: each host has these once. Return their places. See `share_data`.
+        """
         shelf = self.shelve(experiment.dataset)
         located, end = store_arrays(self.data, experiment, shelf.end)
         first = None if self.arena.shared or experiment.keyed else aligned(end)

@@ -40,7 +40,7 @@ def context(children: int) -> Any:
 
 
 def fork_server_ended() -> bool:
-    """Whether the fork server has ended. Who reads what it closed as it ended may be half a second ahead of its end."""
+    """Whether the fork server has ended; waits for it half a second, since its pipes close before it has ended."""
     server, until_s = getattr(forkserver._forkserver, "_forkserver_pid", None), time.monotonic() + ENDS_WITHIN_S
     while server is not None and hasattr(os, "waitid"):
         if os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT):  # multiprocessing is to see its end, too

@@ -150,10 +150,10 @@ class ServerDriver:
                            if worker not in part.asked]  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of the policy's method, of how many batches a worker's pass over the data has, of how
-        many ranges there are, and, where it is not what the table of pushes adds up to, of what has crossed the
-        network; where the policy assigns them, of how many gradients each iteration is made; of frames, what decides
-        how long codes and factors are."""
+        """Return facts for the manifest: those of the policy's method, the batches in a worker's pass over the data,
+        the number of ranges; the bytes that have crossed the network, where the table of pushes adds up to another
+        number; and the gradients of each iteration, where the policy assigns them.
+        """
         job = self._job
         passed = rounds(job.examples, job.run.workers, job.run.batch_size)
         crossed = {} if self._listed else {"network_bytes": self._network_bytes}

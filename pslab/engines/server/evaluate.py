@@ -30,10 +30,10 @@ KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model t
 
 
 class Evaluator:
-    """The model of a job on weights that are not being trained.
+    """A job's model, for evaluations on snapshots of the weights.
 
-    Model, loss and metric are copied anew for each snapshot, so that nothing that they remember of one evaluation, such
-    as weights that were merged in `eval()`, is in the next one, whatever process it is in.
+    Model, loss and metric are copied anew for each snapshot: the memory that they have of one evaluation, such as
+    weights that were merged in `eval()`, does not reach the next one, in the same process or in another.
     """
 
     def __init__(self, job: Job, data: Arena, on: Device) -> None:
