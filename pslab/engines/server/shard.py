@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,15 @@ from pslab.tensors.update.store import Gradient, Part, WeightStore
 from pslab.tensors.workload.keyspace import KeyRange
 
 _NOTHING = np.empty(0, np.int64)  # the indices of no entries
+
+
+@contextmanager
+def _refusing(message: Push | Pull, what: str) -> Iterator[None]:
+    try:
+        yield
+    except FrameError as error:
+        problem = f"its {what} was refused: {error}"
+        raise WorkerFailed(f"worker {message.worker}", message.iteration, problem) from error
 
 
 class TensorShard:
@@ -144,10 +154,8 @@ class TensorShard:
             return 0
         (offset, room), part = layout.frames[pull.range], self._job.parts[pull.range]
         asked = self._arena.bytes(in_turn(layout.asked[pull.worker], pull.iteration) + offset, size_bytes)
-        try:
+        with _refusing(pull, "request"):
             places = indices_of(frame.read(asked)[0][0], part.size).numpy()
-        except FrameError as error:
-            raise WorkerFailed(f"worker {pull.worker}", pull.iteration, f"its request was refused: {error}") from error
         where = part.flat_indices(Entries(part.size, places, places)).numpy()
         values = self._store.weights.numpy()[where]
         place = self._arena.bytes(in_turn(layout.down[pull.worker], pull.iteration) + offset, room)
@@ -183,22 +191,18 @@ class TensorShard:
             return in_turn(self._gradients[push.worker], push.iteration)
         if not size_bytes:  # none of the batch's keys
             return Entries(self._job.parts[push.range].size, _NOTHING, self._store.weights.numpy()[:0])
-        try:
-            pieces = self._pieces(push)
+        pieces = self._pieces(push)
+        with _refusing(push, "frame"):
             if self._job.keyed:
                 return frame.entries_of(pieces[0], self._job.parts[push.range].size, layout.dtype)
             assert self._job.compression is not None
             return self._job.compression.read(push.range, pieces, self._served[push.range], **self._whose(push))
-        except FrameError as error:
-            raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
 
     def _pieces(self, push: Push) -> list[frame.Parts]:
-        """The parts of a push."""
+        """Read the parts of a push."""
         place = in_turn(self._job.layout.up[push.worker], push.iteration) + self._job.layout.frames[push.range][0]
-        try:
+        with _refusing(push, "frame"):
             return frame.read(self._arena.bytes(place, push.payload.size_bytes))
-        except FrameError as error:
-            raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
 
     def _whose(self, push: Push) -> dict[str, int]:
         step = self._job.traits.gradients_before(push.iteration)
