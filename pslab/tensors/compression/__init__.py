@@ -35,6 +35,6 @@ def prepare(dtype: torch.dtype) -> None:
     """Compile the loops for vectors of this dtype, where no earlier process has: that takes seconds, and no run is to
     be timed meanwhile."""
     v = torch.ones(64, dtype=dtype)
-    select.top(v, 1, v.clone())
+    select.add_top(v, 1, v.clone())
     select.std(v)
     bits.indices_of(bits.positions(torch.arange(3), 64), 64)

@@ -7,6 +7,7 @@ import torch
 
 from pslab.errors import FrameError
 from pslab.tensors.compression.select import loops
+from pslab.tensors.entries import Array
 
 GAPS, BITS, RUNS = range(3)
 
@@ -67,37 +68,39 @@ def positions(indices: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def count_of(written: torch.Tensor) -> int:
-    """How many indices such bytes say."""
+    """Return how many indices such bytes hold."""
     return int(written[4:8].view(torch.int32))
 
 
 def indices_of(written: torch.Tensor, n: int) -> torch.Tensor:
-    """The indices (int64) of such bytes.
+    """Return the indices (int64) of such bytes.
 
     Raises:
         FrameError: they are not increasing indices below n.
     """
-    if len(written) < 8:
-        raise FrameError(f"{len(written)} bytes are no positions")
-    how, body = int(written[:4].view(torch.int32)), written[8:]
+    data = written.cpu().numpy()
+    if len(data) < 8:
+        raise FrameError(f"{len(data)} bytes are no positions")
+    (how, count), body = data[:8].view(np.int32).tolist(), data[8:]
+    indices: Array
     if how == BITS:
-        indices = unpack(body, 1, n).nonzero().flatten()
+        indices = np.flatnonzero(unpack(torch.from_numpy(body), 1, n))
     elif how == RUNS:
         if len(body) % 8:
             raise FrameError(f"{len(body)} bytes are no starts and lengths of runs")
-        starts, lengths = body.view(torch.int32).view(2, -1).to(torch.int64)
-        after = torch.cat([starts[1:], starts.new_full((1,), n)])
-        if len(starts) and (int(starts[0]) < 0 or bool(((lengths < 1) | (starts + lengths > after)).any())):
+        starts, lengths = body.view(np.int32).reshape(2, -1).astype(np.int64)
+        after = np.append(starts[1:], n)
+        if len(starts) and (starts[0] < 0 or (lengths < 1).any() or (starts + lengths > after).any()):
             raise FrameError("runs that overlap, or do not increase")
-        begins = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
-        indices = begins + torch.arange(len(begins), device=body.device)
+        begins = np.repeat(starts - (lengths.cumsum() - lengths), lengths)
+        indices = begins + np.arange(len(begins))
     else:
-        out = np.empty(min(count_of(written), len(body)), np.int64)
-        found = loops().read_gaps(body.cpu().numpy(), out)
-        indices = torch.from_numpy(out[: found if found == len(out) else 0]).to(body.device)
-    if len(indices) != count_of(written) or (len(indices) and not 0 <= int(indices[0]) <= int(indices[-1]) < n):
-        raise FrameError(f"positions that are not {count_of(written)} from 0 to {n - 1}")
-    return indices
+        indices = np.empty(max(0, min(count, len(body))), np.int64)
+        found = loops().read_gaps(body, indices)
+        indices = indices[: found if found == len(indices) else 0]
+    if len(indices) != count or (count and not 0 <= indices[0] <= indices[-1] < n):
+        raise FrameError(f"positions that are not {count} from 0 to {n - 1}")
+    return torch.from_numpy(indices).to(written.device)
 
 
 def floats(part: torch.Tensor) -> torch.Tensor:

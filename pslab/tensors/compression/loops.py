@@ -12,8 +12,9 @@ loop = njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
 
 
 @loop  # type: ignore[untyped-decorator]
-def add_above(x: Array, added: Array, edge: float, out: Array) -> int:
-    """Add to x [n], and write the indices of |x| > edge, which should be few, to `out` [n + 1]; return their number."""
+def add_above(x: Array, added: Array, edge: float, indices: Array, values: Array) -> int:
+    """Add to x [n]; write the indices and values of |x| > edge, which should be few, to `indices` and `values` [n];
+    return their number."""
     count, marks = 0, np.zeros(BLOCK, np.uint8)
     words = marks.view(np.uint64)
     for begin in range(0, len(x), BLOCK):
@@ -25,8 +26,8 @@ def add_above(x: Array, added: Array, edge: float, out: Array) -> int:
             marks[i] = abs(y[i]) > edge
         for word in range(len(words)):
             if words[word]:
-                for i in range(8 * word, 8 * word + 8):  # without a branch: each is written, and stays if it is marked
-                    out[count] = begin + i
+                for i in range(8 * word, min(8 * word + 8, len(y))):  # without a branch: a marked one stays
+                    indices[count], values[count] = begin + i, y[i]
                     count += marks[i]
     return count
 

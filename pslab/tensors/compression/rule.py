@@ -12,9 +12,10 @@ values that a run's `prune` leaves go as its `quantize` says: a rule whose `code
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,41 +38,6 @@ class Sparse(NamedTuple):
 
     indices: torch.Tensor  #: int64, increasing
     values: torch.Tensor
-
-
-@dataclass(frozen=True)
-class At:
-    """The position of a piece, and the push that it is in."""
-
-    start: int = 0  #: in the flat vector
-    shape: tuple[int, ...] = ()
-    dtype: torch.dtype = torch.float32
-    code: Rule = field(default_factory=lambda: Rule())  #: by which chosen values go
-    seed: int = 0
-    worker: int = 0
-    step: int = 0  #: of the worker's gradients
-    turn: int = 0  #: of its pushes
-    epoch: float = 0.0
-    slices: Sequence[slice] = ()  #: of the flat vector, that a rule of ranges exchanges
-    memory: Mapping[str, torch.Tensor] = field(default_factory=dict)  #: what is kept of this piece, to be changed
-
-    @property
-    def size(self) -> int:
-        """Its entries."""
-        return int(np.prod(self.shape))
-
-    def of(self, n: int) -> At:
-        """The same of n chosen values."""
-        return replace(self, shape=(n,))
-
-    def chance(self, like: torch.Tensor) -> torch.Tensor:
-        """Return as many numbers from 0 to 1, other ones in each push."""
-        drawn = numpy_generator(self.seed, "quantize", self.worker, self.step, self.start).random(len(like), np.float32)
-        return torch.from_numpy(drawn).to(like.device)
-
-    def draw(self, *names: str | int) -> int:
-        """A whole number, another one in each push; without the worker's number the same for all."""
-        return seed_of(self.seed, *names, self.step, self.start)
 
 
 class Rule:
@@ -124,6 +90,40 @@ class Rule:
     combine: Any = None  #: combine(pushes, at): the piece to be applied, of the parts of all pushes of a step
 
 
+class At(NamedTuple):
+    """The position of a piece, and the push that it is in."""
+
+    start: int = 0  #: in the flat vector
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    code: Rule = Rule()  #: by which chosen values go
+    seed: int = 0
+    worker: int = 0
+    step: int = 0  #: of the worker's gradients
+    turn: int = 0  #: of its pushes
+    epoch: float = 0.0
+    slices: Sequence[slice] = ()  #: of the flat vector, that a rule of ranges exchanges
+    memory: Mapping[str, torch.Tensor] = MappingProxyType({})  #: the vectors kept of this piece, changed in place
+
+    @property
+    def size(self) -> int:
+        """The number of its entries."""
+        return math.prod(self.shape)
+
+    def of(self, n: int) -> At:
+        """The same of n chosen values."""
+        return self._replace(shape=(n,))
+
+    def chance(self, like: torch.Tensor) -> torch.Tensor:
+        """Return as many numbers from 0 to 1, other ones in each push."""
+        drawn = numpy_generator(self.seed, "quantize", self.worker, self.step, self.start).random(len(like), np.float32)
+        return torch.from_numpy(drawn).to(like.device)
+
+    def draw(self, *names: str | int) -> int:
+        """A whole number, another one in each push; without the worker's number the same for all."""
+        return seed_of(self.seed, *names, self.step, self.start)
+
+
 class Compression:
     """A run's rules on its ranges: at a worker from a gradient to parts, at a server from parts to entries.
 
@@ -135,7 +135,7 @@ class Compression:
     def __init__(self, rule: Rule, code: Rule, parts: Sequence[Part], keyspace: Keyspace, seed: int) -> None:
         self.rule, self._parts, self._dtype, self._size = rule, parts, keyspace.dtype, keyspace.size
         made = At(dtype=keyspace.dtype, code=code, seed=seed)
-        self._at = [[replace(made, start=start, shape=shape) for start, shape in _pieces(rule.unit, part, keyspace)]
+        self._at = [[made._replace(start=start, shape=shape) for start, shape in _pieces(rule.unit, part, keyspace)]
                     for part in parts]  # fmt: skip
         self._served = [[0, *accumulate(rule.server(at.shape) for at in own)] for own in self._at]
         self._vectors = ("residual",) * bool(rule.residual or code.residual) + rule.kept + code.kept
@@ -207,7 +207,7 @@ class Compression:
 
     def sizes(self, index: int, **whose: Any) -> list[int]:
         """Return the length of the frame of a push of normal numbers, and how many values it has."""
-        at = replace(self._at[index][0], **whose)
+        at = self._at[index][0]._replace(**whose)
         sent = tuple(self.rule.sends(piece.size, at) for piece in self._at[index]) if self.rule.sends else at.turn
         key = index, tuple((s.start, s.stop) for s in at.slices), sent
         if key not in self._lengths:
@@ -250,7 +250,7 @@ class Compression:
             memory["server"] = served[begin:end]
             if count:
                 memory["numbers"] = kept.get("numbers", torch.zeros(0))[number * count : (number + 1) * count]
-            yield replace(at, memory=memory, **whose), piece
+            yield at._replace(memory=memory, **whose), piece
 
 
 def _pieces(unit: str, part: Part, keyspace: Keyspace) -> Iterator[tuple[int, tuple[int, ...]]]:

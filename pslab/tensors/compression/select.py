@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pslab.tensors.entries import Array
+
 TIE = 2.0**-40
 ENOUGH, LOWERED = 0.8, 10  # the share of the wanted entries that suffices; how often a threshold is lowered by it
 SAMPLE, RARE = 1 << 12, 20
@@ -31,43 +33,60 @@ def _exceeding(v: torch.Tensor, edge: float) -> torch.Tensor:
     return torch.from_numpy(np.flatnonzero(np.abs(x) > x.dtype.type(edge)))
 
 
-def top(v: torch.Tensor, k: int, added: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the sorted indices of the k largest |v|; of equal entries the first ones; `added` is added to v before."""
+def top(v: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the sorted indices of the k largest |v|; of equal entries the first ones."""
     if not k:
         return torch.empty(0, dtype=torch.int64, device=v.device)
-    found = _candidates(v, k, added)
-    magnitudes = v[found].abs().cpu().numpy()
+    found = _candidates(v, k)
+    return found[torch.from_numpy(_largest(v[found].cpu().numpy(), k)).to(v.device)]
+
+
+def add_top(v: torch.Tensor, k: int, added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add to v; return the sorted indices of the k largest |v| then, of equal entries the first ones, and their values.
+
+    On a CPU one loop adds and collects the candidates: a second pass over the memory takes as long as the addition.
+    """
+    if v.device.type == "cpu" and 0 < k * RARE < len(v):
+        x, more = v.numpy(), added.numpy()
+        stride = max(1, len(v) // SAMPLE)
+        edge = _edge(x[::stride] + more[::stride], k / len(v))
+        indices, values = np.empty(len(v), np.int64), np.empty(len(v), x.dtype)
+        count = loops().add_above(x, more, edge, indices, values)
+        if count >= k:
+            chosen = _largest(values[:count], k)
+            return torch.from_numpy(indices[chosen]), torch.from_numpy(values[chosen])
+    else:
+        v.add_(added)
+    found = top(v, k)
+    return found, v[found]
+
+
+def _largest(values: Array, k: int) -> Array:
+    magnitudes = np.abs(values)
     edge = np.partition(magnitudes, len(magnitudes) - k)[len(magnitudes) - k]
     reach = np.flatnonzero(magnitudes >= edge)
     if len(reach) > k:  # of equal ones the first
         equal = np.flatnonzero(magnitudes[reach] == edge)
         reach = np.delete(reach, equal[k - len(reach) :])
-    return found[torch.from_numpy(reach).to(v.device)]
+    return reach
 
 
-def _candidates(v: torch.Tensor, k: int, added: torch.Tensor | None) -> torch.Tensor:
-    """Return indices of the k largest and of few others: a sample estimates the least of these k."""
-    stride = max(1, len(v) // SAMPLE)
-    fused = added is not None and v.device.type == "cpu" and k * RARE < len(v)
-    if added is not None and not fused:
-        v.add_(added)
-    sample = (v[::stride] + added[::stride] if added is not None and fused else v[::stride]).abs()
-    expected = k * len(sample) / len(v)
-    rank = int(expected + 4 * math.sqrt(expected)) + 4
-    while v.device.type == "cpu" and rank < len(sample) // 2:
-        edge = float(torch.topk(sample, rank, sorted=False).values.min())
-        if added is not None and fused:
-            x, out = v.numpy(), np.empty(len(v) + 1, np.int64)
-            found = torch.from_numpy(out[: loops().add_above(x, added.numpy(), x.dtype.type(edge), out)].copy())
-            fused = False
-        else:
-            found = _exceeding(v, edge)
-        if len(found) >= k:
-            return found
-        rank *= 2
-    if added is not None and fused:
-        v.add_(added)
+def _candidates(v: torch.Tensor, k: int) -> torch.Tensor:
+    """Return indices of the k largest and of few others, by a sample's estimate of the least of these k."""
+    if v.device.type == "cpu" and 2 * k < len(v):
+        sample = v.detach().numpy()[:: max(1, len(v) // SAMPLE)]
+        for margin in (4, 16):  # standard deviations of the estimate
+            found = _exceeding(v, float(_edge(sample, k / len(v), margin)))
+            if len(found) >= k:
+                return found
     return torch.arange(len(v), device=v.device)
+
+
+def _edge(sample: Array, fraction: float, margin: int = 4) -> Any:
+    """Return a number that more than this fraction of all magnitudes exceed, as a sample of them says."""
+    magnitudes, expected = np.abs(sample), fraction * len(sample)
+    rank = min(len(sample), math.ceil(expected + margin * math.sqrt(expected)) + margin)
+    return np.partition(magnitudes, len(sample) - rank)[len(sample) - rank]
 
 
 def above(v: torch.Tensor, threshold: float) -> torch.Tensor:

@@ -17,7 +17,7 @@ from pslab.config.parameters import SHARE, Bounds, OneOf, check
 from pslab.errors import ConfigError
 from pslab.tensors.compression.bits import count_of, indices_of, positions
 from pslab.tensors.compression.rule import At, Parts, Rule, Sparse
-from pslab.tensors.compression.select import above, dynamic, reaching, sample_stride, sampled, share, std, top
+from pslab.tensors.compression.select import above, add_top, dynamic, reaching, sample_stride, sampled, share, std, top
 from pslab.tensors.update.inner import clipped
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -69,12 +69,14 @@ class Chosen(Rule):
         if "residual" not in at.memory:
             return self.compress(gradient, at)
         v = at.memory["residual"]
-        k = self.largest(len(v), at)
-        indices = top(v, k, gradient) if k is not None else self.select(v.add_(gradient), at)
-        values, own = v[indices], at.of(len(indices))
+        if (k := self.largest(len(v), at)) is not None:
+            indices, values = add_top(v, k, gradient)
+        else:
+            indices = self.select(v.add_(gradient), at)
+            values = v[indices]
         code = self.coded(values, at)
         if code:
-            v[indices] = values - at.code.decompress(code, own)
+            v.index_copy_(0, indices, values - at.code.decompress(code, at.of(len(indices))))
         return [*self.where(indices, len(v)), *code]
 
     def where(self, indices: torch.Tensor, n: int) -> Parts:

@@ -110,10 +110,10 @@ def test_a_code_reads_as_its_paper_says(text: str):
         rng = np.random.default_rng(seed)
         n, dtype = int(rng.integers(1, 60 if seed % 10 else 700)), DTYPES[seed % 2]
         v = vector(rng, n, dtype)
-        at = At(start=seed, shape=(n,), dtype=torch.from_numpy(v).dtype, seed=seed, worker=2, step=3)
         u = numpy_generator(seed, "quantize", 2, 3, seed).random(n, np.float32)
         state, own = np.ones((2, n), dtype)
-        at.memory["average"] = torch.from_numpy(state)  # type: ignore[index]
+        at = At(start=seed, shape=(n,), dtype=torch.from_numpy(v).dtype, seed=seed, worker=2, step=3,
+                memory={"average": torch.from_numpy(state)})  # fmt: skip
         parts = rule.compress(torch.from_numpy(v.copy()), at)
         wanted, size = quantized(name, rule, v.astype(float), u, own)
         read = rule.decompress([part.view(torch.uint8) for part in parts], at).numpy()
@@ -324,8 +324,10 @@ def test_selection_is_its_definition_on_each_device(device: str):
             assert got[name].tolist() == wanted, f"{name} {case}"
         more = rng.standard_normal(n).astype(v.dtype)
         total = given.clone()
-        assert select.top(total, k, torch.from_numpy(more)).tolist() == largest(v + more, k), case
-        assert np.array_equal(total.numpy(), v + more) or not k
+        indices, values = select.add_top(total, k, torch.from_numpy(more))
+        assert indices.tolist() == largest(v + more, k), case
+        assert np.array_equal(total.numpy(), v + more)
+        assert np.array_equal(values.numpy(), (v + more)[indices.numpy()])
         assert np.array_equal(given.numpy(), v)
 
 
