@@ -95,7 +95,8 @@ class TensorShard:
         rules = self._job.compression
         if pushes and rules is not None and rules.rule.combine is not None:
             pieces = [self._pieces(push) for push in pushes]
-            gradients = [rules.combined(step.range, pieces, self._served[step.range], **self._whose(pushes[0]))]
+            with _refusing(pushes[0], "frame, or one of its step,"):
+                gradients = [rules.combined(step.range, pieces, self._served[step.range], **self._whose(pushes[0]))]
         else:
             gradients = [self._gradient(push) for push in pushes]
         if self._consensus is not None:

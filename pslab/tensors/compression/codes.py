@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -243,13 +244,27 @@ class Dynamic8(Blockwise):
     residual: Residual = False
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
-        table = dynamic_levels(scaled.device)
-        return torch.bucketize(scaled, (table[1:] + table[:-1]) / 2, right=True).to(torch.uint8)
+        least, steps = dynamic_steps(scaled.device)
+        symbol = least[scaled.float().view(torch.int32) >> 16 & 0xFFFF]
+        return (symbol + (scaled >= steps[symbol])).to(torch.uint8)
 
     def levels(self, symbols: torch.Tensor) -> torch.Tensor:
         return dynamic_levels(symbols.device)[symbols.long()]
 
 
+@lru_cache
+def dynamic_steps(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return, for the upper halves of float32 numbers, the symbol of the least number with that half; and for each
+    symbol the number from which on the next symbol is nearer. Numbers that share a half have at most one such step
+    between them, so that a look at two tables takes the place of a search."""
+    levels = dynamic_levels(torch.device("cpu"))
+    steps = torch.cat([(levels[1:] + levels[:-1]) / 2, torch.tensor([math.inf], dtype=torch.float64)])
+    halves = torch.arange(1 << 16, dtype=torch.int32) << 16
+    least = torch.where(halves < 0, halves | 0xFFFF, halves).view(torch.float32).nan_to_num().clamp(-1, 1)
+    return torch.bucketize(least.double(), steps, right=True).to(device), steps.to(device)
+
+
+@lru_cache
 def dynamic_levels(device: torch.device) -> torch.Tensor:
     """From -1 to 1: 0, 1, and ± the middles of 2^i parts of [0.1, 1], times 10^(i - 6), for i from 0 to 6."""
     edges = [torch.linspace(0.1, 1, 2**i + 1, dtype=torch.float64) for i in range(7)]

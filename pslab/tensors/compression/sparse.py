@@ -403,7 +403,7 @@ class DGC(Chosen):
         return parts
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
-        return at.code.compress(v, at) if len(at.shape) == 1 else super().compress(v, at)
+        return at.code.compress(v, at)  # a tensor of one dimension: of others `push` selects entries
 
     def count(self, parts: Parts, at: At) -> int:
         return at.size if len(at.shape) == 1 else super().count(parts, at)
