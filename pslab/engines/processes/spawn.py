@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Iterator
@@ -93,6 +94,8 @@ def limit(error: BaseException) -> str:
     """The limit that a system call has met, and how to raise it; "" if that is not known."""
     if isinstance(error, (EOFError, ConnectionError)):
         return "; the fork server, which starts them, has ended: perhaps the system killed it for want of memory"
+    if "AF_UNIX path too long" in str(error):
+        return f": a socket's path has at most 107 characters; let TMPDIR, now {tempfile.gettempdir()}, be shorter"
     name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
     if not name:
         return ""

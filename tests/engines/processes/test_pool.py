@@ -31,7 +31,7 @@ def breaking(monkeypatch, owner, name, count, error):
     def counted(*arguments, **named):
         calls.append(arguments)
         if len(calls) == count:
-            raise OSError(error, os.strerror(error))
+            raise OSError(error, os.strerror(error)) if isinstance(error, int) else OSError(error)
         return original(*arguments, **named)
 
     monkeypatch.setattr(owner, name, counted)
@@ -50,8 +50,9 @@ def descriptors():
      (BaseContext, "Pipe", 2, errno.EMFILE, "Too many open files"),
      (BaseContext, "Pipe", 5, errno.EMFILE, "Too many open files"),
      (BaseProcess, "start", 1, errno.EAGAIN, r"temporarily unavailable; at most -?\d+ processes .* `ulimit -u`"),
+     (BaseProcess, "start", 1, "AF_UNIX path too long", "at most 107 characters; let TMPDIR, now .*, be shorter"),
      (BaseProcess, "start", 3, errno.ENOMEM, "4 processes could not be started: .*Cannot allocate memory")],
-    ids=["memory-files", "workers-pipes", "children-pipes", "processes", "memory"],
+    ids=["memory-files", "workers-pipes", "children-pipes", "processes", "sockets", "memory"],
 )  # fmt: skip
 def test_what_the_system_does_not_have_is_a_failed_start_that_leaves_nothing(
     monkeypatch, owner, name, count, error, words
