@@ -140,10 +140,6 @@ class Run:
         str, OneOf("stop", "continue", "restart"),
         "what the run does when a process dies: end, go on without this worker, or put a new process in its place",
     ] = "stop"
-    on_nonfinite: Annotated[
-        str, OneOf("stop", "skip"),
-        "what a worker does with a gradient that is not finite: end the run, or compute its next batch instead",
-    ] = "stop"
     keep_weights: Annotated[bool, "whether the record has the final weights, or their SHA-256 alone"] = False
     lease_s: Annotated[
         float, Bounds(at_least=0.1, at_most=1e6), "a process without a sign of life for so many real seconds is dead"

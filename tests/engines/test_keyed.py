@@ -309,7 +309,7 @@ DENSE = {"data": "mnist:train=512,test=128", "model": "mlp"}
 @pytest.mark.parametrize(("fields", "field", "words"), [
     ({"prune": "static:1%"}, "prune", "all of them"), ({"ranges": "layers"}, "ranges", "one layer"),
     ({"sync": "eager"}, "sync", "rmw=off"), ({"rate": "adagrad"}, "rate", "at the server"),
-    ({"on_death": "restart"}, "on_death", "stop or continue"), ({"on_nonfinite": "skip"}, "on_nonfinite", "stop"),
+    ({"on_death": "restart"}, "on_death", "stop or continue"),
     ({"data": DENSE["data"]}, "pull", "sparse rows"),
     ({**DENSE, "pull": "whole", "partition": "blocks"}, "partition", "keys of sparse rows"),
     ({"model": "mlp"}, "model", f"one weight for each of the data's {KEYS} keys"),

@@ -98,8 +98,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "float16"}, "dtype"),
     ({"device": "tpu"}, "device"),
     ({"on_death": "ignore"}, "on_death"),
-    ({"on_nonfinite": "ignore"}, "on_nonfinite"),
-    ({"on_nonfinite": "skip", "ranges": "layers"}, "on_nonfinite"),
     ({"evaluate": "before"}, "evaluate"),
     ({"lease_s": 0.0}, "lease_s"),
     ({"dilation": 0.5}, "dilation"),

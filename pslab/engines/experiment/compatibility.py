@@ -226,8 +226,6 @@ def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
         "device": "sparse rows are for the CPU: use cpu" * (run.device != "cpu"),
         "on_death": "nobody knows what a dead worker would have asked for: use stop or continue" * (
             run.on_death == "restart" and run.engine == "local"),
-        "on_nonfinite": "the keys of the batch after the next were not asked for: use stop" * (
-            run.on_nonfinite == "skip"),
     }  # fmt: skip
     for field, problem in problems.items():
         if problem:
@@ -322,10 +320,9 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
         if isinstance(policies["prune"], Ranges):
             problem = "pushes ranges of keys in turn, and the policy not after every fetch: use another rule, or none"
             raise ConfigError("prune", run.prune, problem)
-        if run.on_nonfinite == "skip" or (run.on_death == "restart" and run.engine == "local"):
-            field = "on_nonfinite" if run.on_nonfinite == "skip" else "on_death"
+        if run.on_death == "restart" and run.engine == "local":
             problem = "a worker goes on with weights that it fetched earlier, which would be lost: use stop"
-            raise ConfigError(field, getattr(run, field), problem)
+            raise ConfigError("on_death", run.on_death, problem)
 
 
 def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
@@ -372,9 +369,6 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.eager:
         problem = "asks for the whole model as a worker starts to compute: use ranges='whole', or another policy"
         raise ConfigError("sync", run.sync, problem)
-    if run.on_nonfinite == "skip":
-        problem = "a layer's gradient is pushed before that of the next one is known: use stop, or ranges='whole'"
-        raise ConfigError("on_nonfinite", run.on_nonfinite, problem)
     if traits.accumulates:
         problem = "pushes after several gradients, and no layer is ready earlier: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)

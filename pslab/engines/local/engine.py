@@ -34,7 +34,6 @@ from pslab.engines.processes.watch import ENDING, EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached, show_held
 from pslab.engines.server.rows import Rows, rows_in
-from pslab.engines.worker.driver import skipped
 from pslab.engines.worker.tensors import lay_initial
 from pslab.errors import ConfigError, RunError
 
@@ -493,7 +492,6 @@ class _LocalRun(Coordinator):
             "dilation": self.dilation,
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
-            **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
             **self.recovery.facts(self.workers - set(self.worked)), **self.keeper.facts(),
         }
         if "outcome" in self.facts and self.worked:

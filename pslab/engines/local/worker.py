@@ -22,7 +22,7 @@ from pslab.engines.server.rows import Rows
 from pslab.engines.worker.batches import requests_of
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import PHASE_COLUMNS
-from pslab.engines.worker.tensors import Basis, Producer, Pulled
+from pslab.engines.worker.tensors import Producer, Pulled
 from pslab.protocol.messages import Ack, Weights
 from pslab.tensors.finite import NonFinite
 
@@ -98,7 +98,7 @@ class LocalWorker:
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
                 "clock_bound_s": self.context.bound_s(), "refused": self.driver.refused, "faulted": self.faults.rows,
-                "skips": self.driver.skipped(), "sweeps": schedule.sweeps if schedule else []}  # fmt: skip
+                "sweeps": schedule.sweeps if schedule else []}  # fmt: skip
         report(self.context.parent, "worked", body)
 
     def _start(self, dilation: float) -> int | None:
@@ -121,20 +121,15 @@ class LocalWorker:
     # --- computing ------------------------------------------------------------------------------------------------
 
     def _compute(self, iteration: int) -> int | None:
-        """Compute an iteration and push its gradient; the next one, if it can be computed at once."""
+        """Compute an iteration and push its gradient; the next one, if it can be computed at once.
+
+        Raises:
+            NonFinite: the gradient, or what it makes of the residual or the momentum; it is not pushed.
+        """
         if self.pulled:
             self._install_pulled(iteration)
         self.driver.begin(self.now())
-        basis: Basis | None = self.driver.basis(iteration)
-        while basis is not None:
-            try:
-                return self._gradient(iteration, basis)
-            except NonFinite:
-                basis = self.driver.skip(iteration, basis)
-        raise NonFinite(f"the gradient of iteration {iteration}")
-
-    def _gradient(self, iteration: int, basis: Basis) -> int | None:
-        """Compute a gradient and push it, if it is finite."""
+        basis = self.driver.basis(iteration)
         self.idle_since_s = math.inf
         begin_s, modelled_s, woke_s = self.now(), self.driver.modelled_s(iteration), self.clock.now()
         loss = self.producer.gradient(iteration, basis)
@@ -161,7 +156,7 @@ class LocalWorker:
         """Take the steps that follow a push, while that travels; the next iteration, if its weights have come."""
         self.idle_since_s = math.inf
         begin_s, modelled_s = self.now(), self.driver.following_s()
-        self.producer.follow(iteration, self.driver.ahead)
+        self.producer.follow(iteration)
         self.real_s, self.modelled_s = self.real_s + self.now() - begin_s, self.modelled_s + modelled_s
         found = self._hold_until(begin_s + modelled_s)
         if modelled_s:

@@ -55,8 +55,8 @@ class Host(Evaluating):
 
     def produce(self, worker: int, iteration: int, pulled: list[Any], basis: list[Any]) -> None:
         """Install what a worker pulled, compute its gradient, lay the frames ready, and report it."""
-        (writes, keys, ahead), self._iteration = basis, iteration
-        given = Basis([Write(*each) for each in writes], None if keys is None else RangeOfIteration(*keys), ahead)
+        (writes, keys), self._iteration = basis, iteration
+        given = Basis([Write(*each) for each in writes], None if keys is None else RangeOfIteration(*keys))
         body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled], given)
         report(self.context.parent, "produced", {"worker": worker, **body})
 

@@ -31,7 +31,6 @@ from pslab.engines.virtual.scheduler import AT_SERVER, AT_WORKER, JOINS, LEAVES,
 from pslab.engines.virtual.server_node import ServerNode
 from pslab.engines.virtual.worker_node import Gradients, WorkerNode
 from pslab.engines.worker.batches import Requests
-from pslab.engines.worker.driver import skipped
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.protocol.server import Server
 
@@ -135,7 +134,6 @@ class Simulator:
             **({"inner_s": self._job.inner_s} if self._job.inner else {}),
             **driver.facts(),
             **fault_facts(self._job.cluster, faults.rows + (frames.rows if frames is not faults else [])),
-            **skipped(self._job.run.on_nonfinite, (node.driver.skipped() for node in self.workers)),
         }
 
     def _heard(self, worker: int) -> bool:

@@ -240,9 +240,6 @@ def retime(
             ranges that are fitted; several ranges; workers that leave or join; nothing was applied.
     """
     run, cluster = experiment.run, experiment.cluster
-    if run.on_nonfinite == "skip":
-        problem = "a record does not have the gradients that were skipped, nor what they took: run it there"
-        raise ConfigError("on_nonfinite", run.on_nonfinite, problem)
     if experiment.keyed:
         raise ConfigError("pull", run.pull, "a record does not have the keys that were asked for: run it there")
     if not experiment.traits.rounds:

@@ -60,7 +60,6 @@ class WorkerNode:
         self._unsettled = len(job.parts)  # ranges whose weights for it the server has not read; of one that joins all
         self._following = False  # whether it takes the steps that follow a push
         self._next: int | None = None  # the iteration that can be computed after them
-        self._basis = Basis([])  # of the gradient that was started last
         self._started = False  # whether a gradient is started, and its result not yet taken
         self._body: dict[str, Any] = {}  # of a layered worker: the gradient whose backward pass is under way
         # what a fitted range will be is known when its computation starts, and not before
@@ -124,8 +123,7 @@ class WorkerNode:
     def _start_gradient(self, iteration: int, now: float) -> None:
         self._started = True
         pulled, self._pulled, self._unsettled = self._pulled, [], len(self._job.exchanged(iteration))
-        self._basis = self.driver.basis(iteration)
-        self._gradients.start(self.worker, iteration, pulled, now, self._basis)
+        self._gradients.start(self.worker, iteration, pulled, now, self.driver.basis(iteration))
 
     def _result(self) -> dict[str, Any]:
         self._started = False
@@ -180,13 +178,8 @@ class WorkerNode:
 
     def _computed(self, content: tuple[int, float, float], now: float) -> None:
         job, (iteration, ends_s, selected_s) = self._job, content
-        body = self._result()
-        if body["payloads"] is None and (basis := self.driver.skip(iteration, self._basis)):
-            self._basis, self._started = basis, True
-            self._gradients.start(self.worker, iteration, [], now, basis)
-            self._until(now, self._spent_s(iteration), 1.0, self._computed, iteration)
-            return
-        if self._ready(body, iteration, job.exchanged(iteration), ends_s, selected_s, now) and job.traits.overlap:
+        pushed = self._ready(self._result(), iteration, job.exchanged(iteration), ends_s, selected_s, now)
+        if pushed and job.traits.overlap:
             self._follow(iteration, now)
 
     def _ready(

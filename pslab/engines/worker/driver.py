@@ -7,7 +7,7 @@ hands the gradient back to `computed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.experiment.job import Job
@@ -20,15 +20,7 @@ from pslab.policies.rates import Applied
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.worker import Compute, EagerWorker, Effect, LayeredWorker, Worker, worker_of
 
-SKIPS = 100  # gradients in a row that are not finite: the weights are not, or soon will not be
-
 Send = Callable[[Frame, float], None]  # hand a frame to the transport, at an instant
-
-
-def skipped(on_nonfinite: str, rows: Iterable[list[list[int]]]) -> dict[str, Any]:
-    """The manifest's entries about skipped gradients: their number, and those of each worker in each iteration."""
-    found = sorted(row for own in rows for row in own)
-    return {} if on_nonfinite == "stop" else {"skipped": sum(count for _, _, count in found), "skips": found}
 
 
 class WorkerDriver:
@@ -44,12 +36,10 @@ class WorkerDriver:
         self._times = ComputeTimes(job.cluster, job.run.seed, worker)
         self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
         self._burst_s = 0.0  # since when it computes without a wait
-        self._ahead = 0  # batches that were skipped
         self._resumed = False  # compute times of the process before are not drawn yet
         self._here: dict[tuple[type, int], int] = {}  # of frames of a kind and a range, the last one's iteration
         self._seen = (-1, -1), 0  # of this iteration and layer, how many ranges are here, from the first one on
         self.refused = 0  #: frames that were here before, and changed nothing
-        self.skips: dict[int, int] = {}  #: of an iteration: gradients that were not finite
 
     @property
     def iteration(self) -> int:
@@ -89,24 +79,10 @@ class WorkerDriver:
     def basis(self, iteration: int) -> Basis:
         """The basis of an iteration beside the weights; to be asked once for each."""
         keys = self.range_schedule.range_of(iteration, self.machine) if self.range_schedule else None
-        return Basis(own_writes(self._job, self.machine), keys, self._ahead)
-
-    def skip(self, iteration: int, basis: Basis) -> Basis | None:
-        """The gradient is not finite: what the iteration is computed on instead, or None if that ends the run."""
-        skipped = self.skips.get(iteration, 0)
-        if self._job.run.on_nonfinite == "stop" or skipped == SKIPS:
-            return None
-        self.skips[iteration] = skipped + 1
-        self._ahead += self.gradients(iteration)
-        return basis._replace(ahead=self._ahead)
-
-    def skipped(self) -> list[list[int]]:
-        """Gradients that were not finite, and not the run's end: this worker, the iteration, and how many."""
-        return [[self.machine.worker, iteration, count] for iteration, count in self.skips.items()]
+        return Basis(own_writes(self._job, self.machine), keys)
 
     def modelled_s(self, iteration: int) -> float:
-        """How long an iteration's gradients take until its push, in the modelled cluster; to be asked once for each,
-        and for each skip."""
+        """How long an iteration's gradients take until its push, in the modelled cluster; to be asked once for each."""
         if self._resumed:
             self._resumed = False
             self._drawn_s(self.machine.begin)
@@ -122,11 +98,6 @@ class WorkerDriver:
     def gradients(self, iteration: int) -> int:
         """The gradients that an iteration is made of, which is computed now."""
         return self.machine.steps or self._job.traits.unassigned(self.machine.worker, iteration)
-
-    @property
-    def ahead(self) -> int:
-        """How many batches were skipped."""
-        return self._ahead
 
     def computed(
         self, ranges: Sequence[int], payloads: Iterable[Gradient], ends_s: float, selected_s: float, now: float

@@ -133,10 +133,9 @@ class Computing:
         return gradient
 
     def iteration(
-        self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True, counted: int = 0,
-        assigned: range | None = None,
+        self, iteration: int, buffer: int, *, fetched: bool = True, counted: int = 0, assigned: range | None = None
     ) -> float:
-        """All gradients of an iteration, on batches that come `ahead` batches later; their mean loss.
+        """All gradients of an iteration; their mean loss.
 
         In the buffer is what they make, which is to be pushed; the weights stay as they are. `fetched`: they are new.
         `counted`: the gradients that the server had of all workers, if the policy's workers are to know; `assigned`:
@@ -144,13 +143,13 @@ class Computing:
         """
         steps = assigned or self._steps(iteration)
         if len(steps) == 1 and not self._local.keeps:
-            return self.gradient(self._batches(steps, ahead)[0], buffer)
-        self._course = self._course_of(iteration, steps, buffer, ahead, fetched, counted)
+            return self.gradient(self._batches(steps)[0], buffer)
+        self._course = self._course_of(iteration, steps, buffer, fetched, counted)
         return self._local.run(self._course)
 
-    def follow(self, iteration: int, buffer: int, ahead: int) -> None:
+    def follow(self, iteration: int, buffer: int) -> None:
         """Take the first steps of an iteration before its weights are here: those that follow the push before."""
-        self._local.follow(self._course_of(iteration, self._steps(iteration), buffer, ahead, True))
+        self._local.follow(self._course_of(iteration, self._steps(iteration), buffer, True))
 
     def _steps(self, iteration: int) -> range:
         """The numbers of an iteration's gradients: those that follow the push before are of this one."""
@@ -159,13 +158,10 @@ class Computing:
         end = begin + traits.unassigned(self._worker, iteration) - overlap
         return range(begin - (overlap if iteration else 0), end)
 
-    def _batches(self, steps: range, ahead: int) -> list[int]:
-        batches = [step + ahead for step in steps]
-        return [batch % self._reader.batches.rounds for batch in batches] if self._job.traits.repeats else batches
+    def _batches(self, steps: range) -> list[int]:
+        return [step % self._reader.batches.rounds for step in steps] if self._job.traits.repeats else list(steps)
 
-    def _course_of(
-        self, iteration: int, steps: range, buffer: int, ahead: int, fetched: bool, counted: int = 0
-    ) -> Course:
+    def _course_of(self, iteration: int, steps: range, buffer: int, fetched: bool, counted: int = 0) -> Course:
         job, traits, late = self._job, self._job.traits, self._job.traits.overlap if iteration else 0
         begin = counted if traits.counted else (steps.start + late) * job.run.workers
         counts = [begin + (step - late) * job.run.workers for step in range(len(steps))]
@@ -173,7 +169,7 @@ class Computing:
             counts[:late] = [int(self._reached) + step * job.run.workers for step in range(late)]
         self._reaches = counts[-1] + job.run.workers
         rates = [job.learning_rate(count) for count in counts]
-        return Course(self._batches(steps, ahead), rates, lambda batch: self.gradient(batch, buffer), self._weights,
+        return Course(self._batches(steps), rates, lambda batch: self.gradient(batch, buffer), self._weights,
                       self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share, iteration,
                       late)  # fmt: skip
 

@@ -45,7 +45,6 @@ class Basis(NamedTuple):
 
     writes: list[Write]  #: own pushes that they lack, which an eager worker adds
     range: RangeOfIteration | None = None  #: the keys that it exchanges, if not all
-    ahead: int = 0  #: batches that were skipped before
 
 
 class Pulled(NamedTuple):
@@ -199,7 +198,7 @@ class Producer:
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration; the batch's loss."""
-        writes, self._range, ahead = basis
+        writes, self._range = basis
         if self._kept is not None and not self._job.layered:  # which starts before all weights are here
             self._kept.begin(iteration)
         if self._keys is not None:
@@ -217,7 +216,7 @@ class Producer:
             self._to_device()
         if self._computing is None:
             return math.nan
-        return self._computing.iteration(iteration, self._buffer(iteration), ahead, fetched=self._fetched,
+        return self._computing.iteration(iteration, self._buffer(iteration), fetched=self._fetched,
                                          counted=self._counted, assigned=self._assigned)  # fmt: skip
 
     def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
@@ -280,11 +279,11 @@ class Producer:
         frame = self._up[self._buffer(iteration)][offset : offset + size_bytes]
         return made.read(index, frames.read(frame), made.told(index, self._memories), **self._whose(iteration))
 
-    def follow(self, iteration: int, ahead: int) -> None:
-        """Take the steps that follow the push of an iteration, on batches that come `ahead` batches later. Its weights
-        have come once the push before was applied, so the buffer of the next iteration is free."""
+    def follow(self, iteration: int) -> None:
+        """Take the steps that follow the push of an iteration. Its weights have come once the push before was applied,
+        so the buffer of the next iteration is free."""
         if self._computing is not None:
-            self._computing.follow(iteration + 1, self._buffer(iteration + 1), ahead)
+            self._computing.follow(iteration + 1, self._buffer(iteration + 1))
 
     def install(self, pulled: Pulled) -> None:
         """The weights of a range have arrived: a frame to be decoded, or there already; or none, and it goes on."""

@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "where it runs": ("workers", "servers", "cluster", "engine", "fleet", "device", "dilation"),
     "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "evaluate",
                                       "keep_weights"),
-    "faults": ("on_death", "on_nonfinite", "lease_s", "checkpoint_every"),
+    "faults": ("on_death", "lease_s", "checkpoint_every"),
 }  # fmt: skip
 UNBROKEN = "\u00a0"  # stands for a space at which no line ends
 #: Values of fields that neither the table of names nor their own choices give one for, as they are typed.

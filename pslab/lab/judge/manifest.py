@@ -22,8 +22,7 @@ def names(r: Reading) -> list[str]:
     last = int(r.arrivals.iteration.max(initial=0)) + 1
     bodies = [*r.all("deaths"), *r.all("lives"), *filter(None, [r.facts.get("diverged")])]
     named = [(body["worker"], body.get("iteration")) for body in bodies]
-    named += [(worker, None) for worker in (*r.all("phases_lost"), *(row[0] for row in r.all("skips")),
-                                            *(row[2] for row in r.all("faulted")))]  # fmt: skip
+    named += [(worker, None) for worker in (*r.all("phases_lost"), *(row[2] for row in r.all("faulted")))]
     return [f"the manifest names worker {worker}, iteration {at}: there are the workers 0 to {r.run.workers - 1}, and "
             f"none came beyond iteration {last}" for worker, at in named
             if worker >= r.run.workers or (at is not None and not at <= last)][:REPORTED]  # fmt: skip

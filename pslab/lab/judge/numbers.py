@@ -184,17 +184,13 @@ def computing(r: Reading) -> list[str]:
     np.add.at(spent_s, (p.worker[rows], p.iteration[rows]), p.end_s[rows] - p.begin_s[rows])
     done = np.full(p.workers, -int(r.in_parts))
     np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1 - r.in_parts)
-    due_s, skips = spent_s.copy(), {(worker, at): count for worker, at, count in r.all("skips")}
+    due_s = spent_s.copy()
     meets = not r.cluster.faults or not r.in_parts  # else a fault may meet any of its parts
-    modelled = np.full(due_s.shape, r.modelled and not r.layered and meets)
-    for worker, at in skips:  # the cluster's costs of what was computed and not sent are in it, too
-        modelled[worker, at : at + 1] = False
     faults, began = Faults(r.cluster, r.run.seed), p.first("compute", "begin_s")
     for worker in np.flatnonzero(done > 0).tolist():
         times = ComputeTimes(r.cluster, r.run.seed, worker)
         for iteration in range(done[worker]):
-            draws = (r.gradients(worker, iteration) - r.traits.overlap) * (1 + skips.get((worker, iteration), 0))
-            draws += r.traits.overlap
+            draws = r.gradients(worker, iteration)
             drawn_s = sum(times.draw() for _ in range(draws)) + draws * float(r.facts.get("inner_s", 0.0))
             due_s[worker, iteration] = drawn_s
             if r.cluster.faults and meets:
@@ -204,7 +200,8 @@ def computing(r: Reading) -> list[str]:
     if r.modelled and lost and sum(r.facts["faults"].values()) < LISTED:
         return [f"the plan stops worker {who} in iteration {at}; the record has no such fault" for who, at in lost]
     slack_s = EXACT * (1 + float(p.end_s.max())) if r.modelled else SLACK_S
-    wrong = np.where(modelled, np.abs(spent_s - due_s) > slack_s, spent_s < due_s - slack_s)
+    exact = r.modelled and not r.layered and meets
+    wrong = np.abs(spent_s - due_s) > slack_s if exact else spent_s < due_s - slack_s
     if not r.modelled and not r.layered and not wrong.any():
         return _measured(r, spent_s, due_s)
     return report_cells(wrong, lambda worker, at: (
@@ -222,7 +219,7 @@ def _measured(r: Reading, spent_s: np.ndarray, due_s: np.ndarray) -> list[str]:
     if late_s.size >= LEAST and bool((np.abs(late_s) <= EXACT * (1 + float(r.phases.end_s.max()))).all()):
         return [f"all {late_s.size} computations took the cluster's seconds to the last bit: they are of virtual time"]
     total_s, longest_s = float(late_s.sum()), r.run.workers * (2 * float(r.facts["seconds"]) + LINGERING_S)
-    recorded = not (r.cluster.faults or r.facts.get("skips") or r.facts.get("resumed"))
+    recorded = not (r.cluster.faults or r.facts.get("resumed"))
     if recorded and r.facts.get("emulation_ok") and total_s > KEPT_SHARE * longest_s:
         return [f"emulation_ok is True; by the phases, computations took {total_s:.3g} s longer than the cluster's"]
     return []

@@ -188,7 +188,6 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "eval_every": "evaluated every {} pushes".format,
     "evaluate": "evaluated {} the run".format,
     "on_death": "on death {}".format,
-    "on_nonfinite": "on non-finite gradients {}".format,
     "checkpoint_every": "checkpoint every {} pushes".format,
     "keep_weights": lambda v: "weights kept" if v else "weights not kept",
     "dilation": lambda v: f"time dilated {v:g} times" if isinstance(v, (int, float)) else "time dilated as needed",

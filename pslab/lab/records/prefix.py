@@ -71,7 +71,7 @@ def cut_to(run: Run, whole: Result) -> Derived | None:
 def _can_be_cut(run: Run) -> bool:
     """Whether the run's history does not depend on its stop rules, and its tables say all that one needs to cut it."""
     one_range = run.ranges == "whole" and run.servers == 1 and run.pull in ("whole", "changed")
-    plain = run.on_nonfinite == "stop" and not run.keep_weights and run.evaluation_period is not None
+    plain = not run.keep_weights and run.evaluation_period is not None
     if run.unknown or run.engine != "virtual" or not (one_range and plain):
         return False
     try:

@@ -177,7 +177,7 @@ class Compression:
         """The parts of a range's push, piece by piece, and how many values are sent.
 
         Raises:
-            NonFinite: the gradient, and nothing is changed; or its sum with the residual or momentum.
+            NonFinite: the gradient, or its sum with the residual or momentum.
         """
         each = list(self._placed(index, kept, self.told(index, kept), whose))
         if not all(is_finite(gradient[piece]) for _, piece in each):

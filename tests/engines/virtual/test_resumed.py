@@ -64,7 +64,6 @@ SLOW: list[dict[str, Any]] = [
     *({"sync": "asp", "prune": row.example or row.name, "pull": "changed"} for row in ROWS["prune"].values()
       if row.name not in ("range", "lowrank", "powersgd", "ef21", "demo", "sketch")),
     *({"sync": "asp", "quantize": row.example or row.name} for row in ROWS["quantize"].values()),
-    {"sync": "asp", "on_nonfinite": "skip"},
     *PORTABLE, *DOWNLINK,
 ]  # fmt: skip
 

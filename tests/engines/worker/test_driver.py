@@ -8,9 +8,8 @@ from tiny import tiny
 
 from pslab.engines.experiment.wire import WHOLE, Answer, Frame, Gradient, Taken, Wanted
 from pslab.engines.virtual.timing import job_without_tensors
-from pslab.engines.worker.driver import SKIPS, WorkerDriver
+from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import PHASES
-from pslab.engines.worker.tensors import Basis
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 
@@ -133,17 +132,6 @@ def spread(**fields: Any) -> Any:
     return job_without_tensors(resolve(tiny(engine="timing", workers=2, cluster=cluster, **fields)))
 
 
-def test_an_iteration_of_several_gradients_that_is_skipped_takes_as_many_batches():
-    driver = Setup(sync="local:3", on_nonfinite="skip").driver
-    driver.start(0.0)
-    basis = driver.basis(0)
-    for skips in (1, 2):
-        basis = driver.skip(0, basis)
-        assert basis is not None
-        assert basis.ahead == 3 * skips
-    assert driver.skipped() == [[1, 0, 2]]
-
-
 def test_an_eager_worker_adds_its_own_pushes_with_the_rates_of_their_steps():
     setup = Setup(sync="eager:3", schedule="linear", push_weight=1.0)
     setup.driver.start(0.0)
@@ -155,9 +143,3 @@ def test_an_eager_worker_adds_its_own_pushes_with_the_rates_of_their_steps():
     found = [(write.iteration, write.rate) for write in setup.driver.basis(2).writes]
     assert found == [(n, setup.job.learning_rate(n)) for n in range(2)]
     assert found[0][1] > found[1][1]
-
-
-def test_only_gradients_in_a_row_that_are_not_finite_end_a_run():
-    driver, basis = Setup(on_nonfinite="skip").driver, Basis([])
-    assert all(driver.skip(iteration, basis) for iteration in range(2 * SKIPS))
-    assert [driver.skip(2 * SKIPS, basis) is None for _ in range(SKIPS + 1)] == [False] * SKIPS + [True]

@@ -42,7 +42,7 @@ OTHERS: dict[str, Any] = {
     "emulation": {"dilation": 2.0, "compute_overrun_share": 0.01, "late_message_share": 0.0, "workers_starved": True},
     "network_bytes": 10_000, "clock_bound_s": 1e-4,
     "deaths": [{"worker": 1, "iteration": 1, "seconds": 0.1, "how": "was killed"}],
-    "diverged": {"worker": 1, "iteration": 3}, "skips": [[1, 2, 1]], "repeated_after": {"dilation": 1.0},
+    "diverged": {"worker": 1, "iteration": 3}, "repeated_after": {"dilation": 1.0},
     "dilation": 2.0, "violations": ["a rule"], "unjudged": ["a rule"], "sweeps": [[0, 0.5, 3]],
 }  # fmt: skip
 ODD = st.one_of(

@@ -24,7 +24,7 @@ NEAR = {"cluster": {"compute_s": 0.01, "compute_sigma": 0.1, "message_s": 1e-4, 
 PRUNED = {"prune": "static:5%", "pull": "changed"}
 UNCUT = {"its rate depends on the budget": {"schedule": "linear"}, "so does its policy": {"sync": "downpour:2,3"},
          "its requests go ahead": {"sync": "eager"}, "its weights are to be kept": {"keep_weights": True},
-         "several ranges": {"ranges": "layers"}, "skipped gradients": {"on_nonfinite": "skip"},
+         "several ranges": {"ranges": "layers"},
          "a worker comes late": {"sync": "bsp", "cluster": {"preset": "lab", "join": {1: 100.0}}},
          "a worker leaves": {"cluster": {"preset": "lab", "leave": {1: 0.3}}},
          "all at one instant": {"cluster": {"compute_s": 0.01}},

@@ -80,7 +80,6 @@ def test_results_on_another_cluster_keep_their_points(tmp_path: Path):
 @pytest.mark.parametrize(("fields", "cluster", "words"), [
     ({"sync": "asp"}, SLOW, "other gradients"),
     ({"sync": "ssp:0"}, SLOW, "without rounds another cluster means other gradients"),
-    ({"on_nonfinite": "skip"}, SLOW, r"on_nonfinite='skip'.*that were skipped"),
     ({}, {"preset": "lab", "leave": {1: 0.1}}, "workers that stay"),
     ({"pushes": None, "seconds": 0.001}, FAST, "no push was applied"),
 ])  # fmt: skip

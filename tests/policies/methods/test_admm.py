@@ -79,7 +79,6 @@ def test_the_rule_of_small_residuals_ends_a_run(tmp_path):
         ({"rate": "dynsgd"}, "which no rate scales", "rate"),
         ({"ranges": "layers"}, "pushes after several gradients", "sync"),
         ({"sync": "downpour:2,1", "prune": "range:9", "pull": "range"}, "ranges of keys in turn", "prune"),
-        ({"sync": "downpour:2,1", "on_nonfinite": "skip"}, "would be lost", "on_nonfinite"),
         ({"sync": "downpour:2,1", "on_death": "restart"}, "would be lost", "on_death"),
         ({"sync": "average", "pushes": None, "seconds": 1.0}, "needs a budget", "pushes"),
     ],
