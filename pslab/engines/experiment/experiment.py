@@ -34,7 +34,7 @@ from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy
-from pslab.tensors.workload.running_statistics import Running, calibration
+from pslab.tensors.workload.running_statistics import calibration
 
 SQUARES = "squares"  # the memory of a rate that needs its worker's own
 
@@ -64,7 +64,7 @@ class Setup:
     whole: tuple[bool, bool] = (False, False)  #: whether loss and metric are computed of the whole test set at once
     metrics: tuple[str, ...] = ()  #: the names of a metric's values but the first
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
-    running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
+    running: tuple[str, ...] = ()  #: paths of the norms whose statistics an evaluation recomputes
     device: Device = field(default=Device())  #: where workers compute
     products: str = MKL  #: the library that multiplies matrices, in all processes
     unreached: tuple[str, ...] = ()  #: parameters that no loss reaches: frozen in the shell, and not exchanged
@@ -202,7 +202,7 @@ class Experiment(Setup):
         train, test = self.dataset.train_x, self.dataset.test_x
         if not self.keyed or not isinstance(train, SparseInputs) or not isinstance(test, SparseInputs):
             return None
-        rows = calibration(self.run.seed, self.examples) if self.running != Running() else np.empty(0, np.int64)
+        rows = calibration(self.run.seed, self.examples) if self.running else np.empty(0, np.int64)
         found = np.union1d(test.keys_of(np.arange(len(test))), train.keys_of(rows))
         return found if len(found) else np.zeros(1, np.int64)
 

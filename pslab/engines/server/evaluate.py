@@ -22,7 +22,7 @@ from pslab.tensors.workload.example_check import joined
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.objective import loss_sum, metric_sums, placed, targets
 from pslab.tensors.workload.reading import batch_slices, read_batches
-from pslab.tensors.workload.running_statistics import Estimate, calibration
+from pslab.tensors.workload.running_statistics import calibration, recompute
 
 BATCH = 1000
 CALIBRATION_BATCH = 256
@@ -57,7 +57,7 @@ class Evaluator:
         (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(module, self._weights)
         seed_globals(job.run.seed, "evaluate")  # the same draws at each snapshot, in whatever process
         Generators(module, loss, metric).seed(job.run.seed, "evaluate")
-        Estimate(module, job.running).renew(self._calibration)
+        recompute(module, job.running, self._calibration)
         return module, loss, metric
 
     @torch.no_grad()
@@ -110,7 +110,7 @@ class Evaluator:
 
 
 def calibration_batches(dataset: Dataset, seed: int) -> Iterator[torch.Tensor]:
-    """The inputs from which a run's evaluations estimate running statistics."""
+    """The inputs from which a run's evaluations recompute running statistics."""
     chosen = calibration(seed, len(dataset.train_y))
     batches = [chosen[piece] for piece in batch_slices(len(chosen), CALIBRATION_BATCH)]
     return (x for x, _ in read_batches(dataset.train_x, dataset.train_y, batches))

@@ -58,7 +58,7 @@ from pslab.tensors.workload.models import (
 from pslab.tensors.workload.module_copies import check_patched, copied
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, resolve_loss, resolve_metric, targets, with_ignored
 from pslab.tensors.workload.reading import Column
-from pslab.tensors.workload.running_statistics import Estimate, Running, running_of
+from pslab.tensors.workload.running_statistics import recompute, running_norms
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
 LARGE = 2**24  # weights: a model of more is not made, nor tried, where only time is modelled
@@ -101,7 +101,7 @@ def _resolved(run: Run) -> Experiment:
     keyspace = Keyspace.of(module)
     _check_keys(run, dataset, keyspace)
     _check_layers(run, policies["ranges"], module)
-    shell, running = keyspace.shell(module), Running()
+    shell, running = keyspace.shell(module), tuple[str, ...]()
     if run.engine != "timing":
         check_patched(module, loss, metric)
         _once(run, "sent", lambda: check_sent(shell))
@@ -123,7 +123,7 @@ def _resolved(run: Run) -> Experiment:
         keyspace = Keyspace.of(module)
         shell = keyspace.shell(module)
     if run.engine != "timing":
-        running = _once(run, "running", lambda: running_of(*tried))
+        running = _once(run, "running", lambda: running_norms(*tried))
     assignment = _assigned(run, dataset)
     owner = _owner(run, dataset, assignment)
     places = None if owner is None else renumbered(owner)
@@ -173,7 +173,7 @@ def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | 
 
 def trained_model(run: Run, weights: np.ndarray) -> nn.Module:
     """The model of a run with these weights, flat, as an evaluation has it: what is frozen as it began, running
-    statistics estimated anew.
+    statistics recomputed.
 
     Raises:
         ConfigError: the model or the data cannot be made, as `resolve` says; the weights are of another model.
@@ -187,11 +187,11 @@ def trained_model(run: Run, weights: np.ndarray) -> nn.Module:
     keyspace.bind(module, torch.from_numpy(weights.copy()))
     for parameter in module.parameters():
         parameter.data = parameter.data.clone()  # no view of all of them
-    running = running_of(made, sample)
+    norms = running_norms(made, sample)
     with restored_globals():
         seed_globals(run.seed, "evaluate")
-        Estimate(module, running).renew(lambda: (batch(x, keyspace.dtype, dataset.mean, dataset.std)
-                                                 for x in calibration_batches(dataset, run.seed)))  # fmt: skip
+        recompute(module, norms, lambda: (batch(x, keyspace.dtype, dataset.mean, dataset.std)
+                                          for x in calibration_batches(dataset, run.seed)))  # fmt: skip
     return module.eval()
 
 

@@ -1,27 +1,17 @@
-"""Running statistics: buffers that a training pass changes and an evaluation reads, such as BatchNorm's running mean.
+"""Running statistics: means and variances that BatchNorm and InstanceNorm update in training and use in evaluation.
 
-Those of the workers are theirs alone and belong to other weights, so they are estimated anew for the weights that are
-evaluated, by passes over the same training batches. One rule holds for every module:
-
-    which     a buffer that a pass in training mode changes and a pass in evaluation mode reads: found by trying
-    from      its initial value
-    how       its module alone is in training mode, all others are in evaluation mode
-    how long  once over the batches for torch's BatchNorm and InstanceNorm, whose statistics are the plain mean over
-              their calls, since their momentum is set to 1 / n at call n; for every other, with the momentum that it
-              has, again and again until it has settled: until twice as many passes move it by less than TOLERANCE of
-              its way
-    refused   a buffer that does not settle within CYCLES times the batches, such as a counter or a very slow mean, and
-              one that changes only where other modules are in training mode, too
-
-What a module keeps outside its buffers cannot be seen.
+Each worker's own belong to other weights than those that are evaluated. So an evaluation recomputes them, as
+torch.optim.swa_utils.update_bn does: the plain mean over all calls of the norm, in one pass over CALIBRATION training
+examples. Only the norms are in training mode then: nothing is dropped out, and a norm that training leaves as it is
+keeps its statistics. Another buffer that training changes and evaluation reads is refused: nobody knows its value for
+the evaluated weights.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,113 +26,68 @@ from pslab.tensors.workload.layer_costs import Uses
 from pslab.tensors.workload.models import temporary_seed
 from pslab.tensors.workload.module_copies import copied
 
-CALIBRATION = 2048  # training examples on which they are estimated
-CYCLES = 128  # over all batches, at most
-TOLERANCE = 0.05  # an exponential moving mean has less than 0.3 % of its initial value left then
-TRIED = 8  # passes that count as one cycle when a model is tried
-
-
-@dataclass(frozen=True)
-class Running:
-    """The running statistics of a model, by the names of its modules and buffers."""
-
-    norms: tuple[str, ...] = ()  #: modules of torch's, whose statistics are a plain mean
-    changed: tuple[str, ...] = ()  #: other buffers that a training pass changes
-    settled: tuple[str, ...] = ()  #: those of them that an evaluation reads
+CALIBRATION = 2048  # training examples from which statistics are recomputed
+STATISTICS = "running_mean", "running_var", "num_batches_tracked"
 
 
 def calibration(seed: int, examples: int) -> npt.NDArray[np.int64]:
-    """The training examples on which a run's are estimated, of so many."""
+    """The numbers of the training examples from which a run's statistics are recomputed, of so many."""
     return numpy_generator(seed, "calibration").permutation(examples)[:CALIBRATION]
 
 
-class Estimate:
-    """Gives a module the running statistics of its weights as they are."""
+@torch.no_grad()
+def recompute(module: nn.Module, paths: Sequence[str], batches: Callable[[], Iterable[Tensor]]) -> None:
+    """Set the statistics of the norms at these paths to the mean over these inputs, each [B, ...]. The module is in
+    evaluation mode afterwards."""
+    module.eval()
+    norms: list[Any] = [module.get_submodule(path) for path in paths]
+    momenta, calls = [norm.momentum for norm in norms], Counter[Any]()
 
-    def __init__(self, module: nn.Module, running: Running) -> None:
-        self._module, self._running = module, running
-        self._norms: list[Any] = [module.get_submodule(path) for path in running.norms]
-        self._owners = [module.get_submodule(name.rpartition(".")[0]) for name in running.changed]
-        self._initial = {name: module.get_buffer(name).clone() for name in running.changed}
+    def count(norm: Any, _: Any) -> None:  # InstanceNorm takes momentum=None, torch's plain mean, for 0
+        calls[norm] += 1
+        norm.momentum = 1 / calls[norm]
 
-    @torch.no_grad()
-    def renew(self, batches: Callable[[], Iterable[Tensor]]) -> list[str]:
-        """Estimate them on these inputs, each [B, ...]; the names of buffers that have not settled.
-
-        The module is in evaluation mode afterwards.
-        """
-        self._module.eval()
-        for owner in (*self._norms, *self._owners):
-            owner.training = True
-        self._put(self._initial)
-        done, before, unsettled = 0, self._initial, list[str]()
-        limit = CYCLES if self._running.settled else len(self._norms[:1])
-        while done < limit:
-            for _ in range(max(1, done)):
-                self._cycle(batches())
-            done, now = max(1, 2 * done), self._taken()
-            unsettled = [name for name in self._running.settled if not _distance(now[name], before[name])
-                         <= TOLERANCE * _distance(now[name], self._initial[name])]  # fmt: skip
-            if not unsettled:
-                break
-            before = now
-        self._module.eval()
-        return unsettled
-
-    def _cycle(self, batches: Iterable[Tensor]) -> None:
-        momenta, calls = [norm.momentum for norm in self._norms], Counter[Any]()
-
-        def count(norm: Any, _: Any) -> None:  # a norm may be called several times in a pass
-            calls[norm] += 1
-            norm.momentum = 1 / calls[norm]
-
-        for norm in self._norms:
-            norm.reset_running_stats()
-        with _hooked(self._norms, count):
-            for x in batches:
-                self._module(x)
-        for norm, momentum in zip(self._norms, momenta, strict=True):
-            norm.momentum = momentum
-
-    def _taken(self) -> dict[str, Tensor]:
-        return {name: self._module.get_buffer(name).clone() for name in self._running.changed}
-
-    def _put(self, values: dict[str, Tensor]) -> None:
-        for owner, (name, value) in zip(self._owners, values.items(), strict=True):
-            owner._buffers[name.rpartition(".")[2]] = value.clone()  # it may have been assigned, or have another shape
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.training = True
+    with _hooked(norms, count):
+        for x in batches() if norms else ():
+            module(x)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    module.eval()
 
 
-def running_of(module: nn.Module, sample: Tensor) -> Running:
-    """The running statistics of a module, by trying a copy on a sample of its input [B, ...].
+def running_norms(module: nn.Module, sample: Tensor) -> tuple[str, ...]:
+    """The paths of the norms whose statistics training changes, by trying a copy on a sample of its input [B, ...].
 
     The module and the global generators are unchanged.
 
     Raises:
-        ConfigError: there is a buffer that cannot be estimated by the rule above.
+        ConfigError: training changes another buffer, which evaluation reads.
     """
     with temporary_seed(), torch.no_grad():
-        found = _found(copied(module).train(), sample)
-        if found.settled:
-            _check(module, found, sample)
-    return found
-
-
-def _found(trial: nn.Module, sample: Tensor) -> Running:
-    norms = {path: each for path, each in trial.named_modules()
-             if isinstance(each, _NormBase) and each.track_running_stats and each.training}  # fmt: skip
-    averaged = {id(buffer) for each in norms.values() for buffer in each.buffers(recurse=False)}
-    before = {name: buffer.clone() for name, buffer in trial.named_buffers() if id(buffer) not in averaged}
-    at_first, called = {path: _statistics(each) for path, each in norms.items()}, set[Any]()
-    with _hooked(norms.values(), lambda norm, _: called.add(norm)), torch.enable_grad():  # forward may differentiate
-        for _ in range(2):
-            trial(sample)
-    fixed = [path for path, each in norms.items()
-             if each in called and all(map(_same, at_first[path], _statistics(each)))]  # fmt: skip
-    changed = tuple(name for name, value in before.items() if not _same(trial.get_buffer(name), value))
-    uses = Uses(trial.eval(), [(name, trial.get_buffer(name)) for name in changed])
-    uses.watch(lambda: trial(sample))
-    averages = tuple(path for path in norms if path not in fixed)
-    return Running(averages, changed, tuple(name for name in changed if name in uses.used))
+        trial = copied(module).train()
+        norms = {path: each for path, each in trial.named_modules()
+                 if isinstance(each, _NormBase) and each.track_running_stats and each.training}  # fmt: skip
+        before, called = {name: buffer.clone() for name, buffer in trial.named_buffers()}, set[Any]()
+        with _hooked(norms.values(), lambda norm, _: called.add(norm)), torch.enable_grad():  # forward may need it
+            for _ in range(2):
+                trial(sample)
+        changed = [name for name, value in before.items() if not _same(trial.get_buffer(name), value)]
+        owned = {f"{path}.{name}".lstrip("."): path for path in norms for name in STATISTICS}
+        others = [name for name in changed if name not in owned]
+        uses = Uses(trial.eval(), [(name, trial.get_buffer(name)) for name in others])
+        uses.watch(lambda: trial(sample))
+    for name in others:
+        if name in uses.used:
+            owner = type(trial.get_submodule(name.rpartition(".")[0])).__name__
+            problem = (f"buffer {name} of {owner} changes in training and is read in evaluation; only statistics of "
+                       "torch's BatchNorm and InstanceNorm are recomputed for the weights that are evaluated: use one "
+                       "of these, or a buffer that training leaves as it is")  # fmt: skip
+            raise ConfigError("model", type(module).__name__, problem)
+    moved = {owned[name] for name in changed if not name.endswith(STATISTICS[-1]) and name in owned}
+    return tuple(path for path, norm in norms.items() if path in moved or norm not in called)
 
 
 @contextmanager
@@ -156,25 +101,5 @@ def _hooked(modules: Iterable[nn.Module], hook: Callable[[Any, Any], None]) -> I
             handle.remove()
 
 
-def _statistics(norm: Any) -> list[Tensor]:
-    return [norm.running_mean.clone(), norm.running_var.clone()]
-
-
-def _check(module: nn.Module, found: Running, sample: Tensor) -> None:
-    trial, name = copied(module), type(module).__name__
-    if unsettled := Estimate(trial, found).renew(lambda: [sample] * TRIED):
-        problem = f"buffer {unsettled[0]} changes in training, is read in evaluation, and does not settle"
-        how = f"within {TRIED * CYCLES} passes, so no value of it belongs to the weights: average faster, or not at all"
-        raise ConfigError("model", name, f"{problem} {how}")
-    for buffer in found.settled:
-        if _same(trial.get_buffer(buffer), module.get_buffer(buffer)):
-            problem = f"buffer {buffer} changes in training, and is read in evaluation, but does not change where"
-            raise ConfigError("model", name, f"{problem} its own module alone is in training mode: change it there")
-
-
 def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-
-
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).norm()) if one.shape == other.shape else float("inf")

@@ -1,9 +1,9 @@
-"""Running statistics: which buffers of a model are estimated anew, what comes of it, and what is refused."""
+"""Running statistics: of which norms they are recomputed, to what, and which other buffers are refused."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import generator
-from pslab.tensors.workload.running_statistics import Estimate, Running, running_of
+from pslab.tensors.workload.running_statistics import recompute, running_norms
 
 BATCHES = [3 + 2 * torch.randn(16, 4, 6, generator=generator(0, "x", i)) for i in range(8)]
 SAMPLE = BATCHES[0][:2]
@@ -21,47 +21,26 @@ SAMPLE = BATCHES[0][:2]
 class Own(nn.Module):
     """Centres its input by an exponential moving mean of its own."""
 
-    def __init__(self, momentum: float = 0.1) -> None:
-        super().__init__()
-        self.momentum = momentum
-        self.register_buffer("middle", torch.zeros(6))
-        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.passes += 1
-            self.middle = (1 - self.momentum) * self.middle + self.momentum * x.mean((0, 1))
-        return x - self.middle
-
-
-class Cumulative(Own):
-    """The plain mean over all batches so far; the counter is read in training alone."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.passes += 1
-            self.middle += (x.mean((0, 1)) - self.middle) / self.passes
-        return x - self.middle
-
-
-class Counting(Own):
-    """What it does in evaluation depends on how many passes there were."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) / (1 + float(self.passes))
-
-
-class Within(nn.Module):
-    """The mean of its own module changes where this one is in training mode."""
-
     def __init__(self) -> None:
         super().__init__()
-        self.own = Own()
+        self.register_buffer("middle", torch.zeros(6))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            self.own.middle += 0.1 * (x.mean((0, 1)) - self.own.middle)
-        return x - self.own.middle
+            self.middle = 0.9 * self.middle + 0.1 * x.mean((0, 1))
+        return x - self.middle
+
+
+class Scaled(nn.BatchNorm1d):
+    """A norm with one more buffer, which counts the passes of training."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.register_buffer("passes", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += self.training
+        return super().forward(x) / self.passes
 
 
 class Frozen(nn.Sequential):
@@ -93,8 +72,7 @@ class Doubled(nn.Sequential):
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    found = running_of(module, SAMPLE)
-    assert Estimate(module, found).renew(lambda: iter(BATCHES)) == []
+    recompute(module, running_norms(module, SAMPLE), lambda: iter(BATCHES))
     assert not any(each.training for each in module.modules())
     return module
 
@@ -133,42 +111,15 @@ def test_instance_norm_gets_the_plain_mean_over_the_batches() -> None:
     torch.testing.assert_close(module.running_var, each.mean(0))
 
 
-@pytest.mark.parametrize("momentum", [0.5, 0.1, 0.02])
-def test_a_mean_of_its_own_settles_whatever_its_start(momentum: float) -> None:
-    each = torch.stack([x.mean((0, 1)) for x in BATCHES])
-    weights = (1 - momentum) ** torch.arange(7, -1, -1.0)
-    long_run = (weights[:, None] * each).sum(0) / weights.sum()  # of endless passes over the batches
-    for start in (0.0, 9.0):
-        module = Own(momentum)
-        module.middle += start
-        assert (renewed(module).middle - long_run).abs().max() <= 0.005 * (long_run - start).abs().max()
-
-
-def test_a_second_estimate_begins_where_the_first_did() -> None:
-    module = Own()
-    estimate, found = Estimate(module, running_of(module, SAMPLE)), []
+def test_a_second_mean_does_not_contain_the_first() -> None:
+    module, found = batch_norms(), []
     for _ in range(2):
-        estimate.renew(lambda: BATCHES)
-        found.append([buffer.clone() for buffer in module.buffers()])
+        found.append([buffer.clone() for buffer in renewed(module).buffers()])
     assert all(map(torch.equal, *found))
 
 
-def test_a_counter_that_only_training_reads_is_no_statistic() -> None:
-    assert running_of(Cumulative(), SAMPLE) == Running(changed=("middle", "passes"), settled=("middle",))
-    torch.testing.assert_close(renewed(Cumulative()).middle, torch.stack(BATCHES).mean((0, 1, 2)))
-    assert running_of(Queue(), SAMPLE).settled == ()
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_the_norm_of_a_spectrum_belongs_to_the_weights() -> None:
-    module = nn.utils.spectral_norm(nn.Linear(6, 5))
-    assert running_of(module, SAMPLE).settled == ("weight_u", "weight_v")
-    estimate = Estimate(module, running_of(module, SAMPLE))
-    with torch.no_grad():
-        module.weight_orig.copy_(torch.randn(5, 6, generator=generator(1, "w")))
-    assert estimate.renew(lambda: BATCHES) == []
-    module(SAMPLE)
-    assert float(torch.linalg.matrix_norm(module.weight.detach(), 2)) == pytest.approx(1, rel=1e-3)
+def test_a_buffer_that_only_training_reads_is_nobodys_concern() -> None:
+    assert running_norms(Queue(), SAMPLE) == ()
 
 
 class Fixed(nn.BatchNorm1d):
@@ -187,7 +138,7 @@ class Skipped(nn.BatchNorm1d):
 
 
 def test_a_norm_that_was_not_called_is_estimated_all_the_same() -> None:
-    assert running_of(nn.Sequential(Skipped(4)), SAMPLE).norms == ("0",)
+    assert running_norms(nn.Sequential(Skipped(4)), SAMPLE) == ("0",)
 
 
 class Adversarial(nn.Sequential):
@@ -203,7 +154,7 @@ class Adversarial(nn.Sequential):
 
 
 def test_a_model_that_differentiates_in_training_is_tried_as_it_trains() -> None:
-    assert running_of(Adversarial(nn.BatchNorm1d(4), nn.Linear(6, 2)), SAMPLE).norms == ("0",)
+    assert running_norms(Adversarial(nn.BatchNorm1d(4), nn.Linear(6, 2)), SAMPLE) == ("0",)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +163,7 @@ def test_a_model_that_differentiates_in_training_is_tried_as_it_trains() -> None
 def test_a_norm_that_training_leaves_as_it_is_stays_as_it_is(model: type[nn.Sequential], norm: nn.Module) -> None:
     module = model(norm, nn.BatchNorm1d(4))
     module[0].running_mean += 7
-    assert running_of(module, SAMPLE).norms == ("1",)
+    assert running_norms(module, SAMPLE) == ("1",)
     assert (renewed(module)[0].running_mean == 7).all()
 
 
@@ -226,28 +177,29 @@ def test_a_model_without_statistics_is_not_passed_through(module: nn.Module) -> 
     def none() -> Iterator[Tensor]:
         raise AssertionError("passed through")
 
-    found = running_of(module, x)
-    assert found == Running()
-    assert Estimate(module, found).renew(none) == []
+    assert running_norms(module, x) == ()
+    recompute(module, (), none)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(
     ("module", "problem"),
-    [(Own(0.001), r"buffer 0\.middle changes in training, is read in evaluation, and does not settle within 1024"),
-     (Counting(), r"buffer 0\.passes changes .* does not settle"),
-     (Within(), r"buffer 0\.own\.middle .* its own module alone is in training mode")],
-    ids=["slow", "counter", "parent's mode"],
+    [(Own, "0.middle of Own"), (Scaled, "0.passes of Scaled"),
+     (lambda: nn.utils.spectral_norm(nn.Linear(6, 5)), "0.weight_u of Linear")],
+    ids=["a mean", "a counter", "spectral norm"],
 )  # fmt: skip
-def test_what_cannot_be_estimated_is_refused_by_name(module: nn.Module, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem) as error:
-        running_of(nn.Sequential(module), SAMPLE)
+def test_other_buffers_that_training_changes_and_evaluation_reads_are_refused(
+    module: Callable[[], nn.Module], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"buffer {problem} changes in training.*use one of these") as error:
+        running_norms(nn.Sequential(module()), SAMPLE)
     assert error.value.field == "model"
 
 
-@pytest.mark.parametrize("module", [Own(), batch_norms()], ids=["own", "batch norm"])
+@pytest.mark.parametrize("module", [Queue(), batch_norms()], ids=["own", "batch norm"])
 def test_trying_changes_nothing(module: nn.Module) -> None:
     before, states = copy.deepcopy(module), global_states()
-    running_of(module, SAMPLE)
+    running_norms(module, SAMPLE)
     assert all(map(torch.equal, module.buffers(), before.buffers()))
     assert [each.training for each in module.modules()] == [each.training for each in before.modules()]
     assert global_states() == states
