@@ -272,17 +272,11 @@ ROWS = _table(
 
     Row("partition", "shuffled", "pslab.tensors.workload.data:Batches", "all examples, drawn anew in each epoch"),
     Row("partition", "random", "pslab.tensors.partitioning.partition:at_random"),
-    Row("partition", "blocks", "pslab.tensors.partitioning.partition:in_blocks"),
-    Row("partition", "moves", "pslab.tensors.partitioning.partition:by_moves", source="Duan, Wang and Wu"),
+    Row("partition", "two-step", "pslab.tensors.partitioning.partition:two_step", source="Duan, Wang and Wu"),
     Row("partition", "parsa", "pslab.tensors.partitioning.partition:parsa", source="Li et al. (KDD workshop 2015)"),
     Row("partition", "multilevel", "pslab.tensors.partitioning.partition:multilevel"),
-    Row("partition", "mtkahypar", "pslab.tensors.partitioning.partition:mtkahypar"),
-    Row("partition", "metis", "pslab.tensors.partitioning.partition:metis"),
 
     Row("placement", "even", "pslab.policies.partition:evenly", "keys in their order, equally many at each server"),
-    Row("placement", "lpt", "pslab.tensors.partitioning.placement:balanced",
-        source="Graham (SIAM J. Appl. Math. 1969)"),
-    Row("placement", "users", "pslab.tensors.partitioning.placement:beside_users"),
     Row("placement", "parsa", "pslab.tensors.partitioning.placement:parsa",
         source="Li et al. (KDD workshop 2015)"),
 

@@ -40,7 +40,7 @@ MORE: list[dict[str, Any]] = [
     {**ALONE, "prune": "dgc"}, {**ALONE, "prune": "range:7", "pull": "range"},
     {**ALONE, "sync": "eager", "prune": "range:7", "pull": "range"}, {**ALONE, "prune": "std:2", "pull": "whole"},
     {"sync": "average:1", "pushes": 64}, {**ALONE, "sync": "downpour:1,2"},
-    {**KEYED, "workers": 2}, {**KEYED, "workers": 2, "servers": 2, "placement": "lpt", "partition": "blocks"},
+    {**KEYED, "workers": 2}, {**KEYED, "workers": 2, "servers": 2, "placement": "parsa", "partition": "two-step"},
     {**ALONE, "optimizer": "adam", "pull": "changed"},
     {"servers": 2, "prune": "static:5%", "pull": "changed", "cluster": LINKS}, {**KEYED, "workers": 2, "servers": 3},
     {**ALONE, "rate": "adagrad:server"}, {**ALONE, "rate": "dynsgd"}, {"evaluate": "beside"},

@@ -69,7 +69,7 @@ def reference(wanted: Run) -> np.ndarray:
     return weights
 
 
-@pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "partition": "blocks"},
+@pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "partition": "two-step"},
                                     {"partition": "multilevel"}], ids=str)  # fmt: skip
 def test_a_run_ends_with_the_weights_of_logistic_regression(fields):
     """Those of keys that no batch holds are never touched."""
@@ -81,11 +81,12 @@ def test_a_run_ends_with_the_weights_of_logistic_regression(fields):
 
 
 @pytest.mark.one_of(2)
-@pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "sync": "ssp:2"}, {**VIRTUAL, "partition": "moves"},
+@pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "sync": "ssp:2"}, {**VIRTUAL, "partition": "two-step"},
                                     {**VIRTUAL, "sync": "local:3", "pushes": 90},
                                     {**VIRTUAL, "servers": 4, "partition": "multilevel"}, {"servers": 2},
                                     {**VIRTUAL, "servers": 2, "sync": "local:3", "pushes": 90},
-                                    {"servers": 2, "partition": "blocks", "placement": "parsa"}], ids=str)  # fmt: skip
+                                    {"servers": 2, "partition": "two-step", "placement": "parsa"}],
+                         ids=str)  # fmt: skip
 def test_every_message_is_as_long_as_was_predicted(tmp_path, fields):
     """Of each range of keys, one for each server: nothing where a batch has none of them."""
     wanted = keyed(**fields)
@@ -116,7 +117,7 @@ def test_every_message_is_as_long_as_was_predicted(tmp_path, fields):
     assert asked <= found.manifest["requested_bytes"] <= asked + sum(unanswered)
 
 
-PLACES = [("even", 1), ("even", 2), ("even", 4), ("users", 2), ("users", 4)]
+PLACES = [("even", 1), ("even", 2), ("even", 4), ("parsa", 2), ("parsa", 4)]
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["apart", "beside"])
@@ -128,7 +129,7 @@ def test_what_crosses_the_network_is_what_was_predicted(placement, servers, besi
 
 
 def test_what_crosses_the_network_between_processes_was_predicted(tmp_path):
-    wanted = placed("users", 2, beside=True).but(engine="local")
+    wanted = placed("parsa", 2, beside=True).but(engine="local")
     found = run(wanted, results=tmp_path, progress=False)
     assert found.manifest["verdict"] == "valid", found.manifest["violations"]
     kinds = found.arrivals.assign(kind=found.arrivals.kind.map(ARRIVALS.index))
@@ -164,12 +165,11 @@ def predicted(wanted: Run, outcome: Outcome) -> int:
 
 def test_it_does_not_matter_for_the_weights_where_keys_lie(tmp_path):
     """Nor for what is said of them: they are evaluated and kept in the order of the data's keys."""
-    fields, rules = {"servers": 3, "partition": "moves"}, ("even", "lpt", "users", "parsa")
-    even, *others = (conduct(keyed(**VIRTUAL, **fields, placement=rule))[0] for rule in rules)
-    for outcome in others:
-        assert np.array_equal(outcome.weights, even.weights)
-        assert np.array_equal(outcome.accuracy[:, [0, 2, 3]], even.accuracy[:, [0, 2, 3]])
-    local = run(keyed(**fields, placement="users"), results=tmp_path, progress=False)
+    fields = {"servers": 3, "partition": "two-step"}
+    even, other = (conduct(keyed(**VIRTUAL, **fields, placement=rule))[0] for rule in ("even", "parsa"))
+    assert np.array_equal(other.weights, even.weights)
+    assert np.array_equal(other.accuracy[:, [0, 2, 3]], even.accuracy[:, [0, 2, 3]])
+    local = run(keyed(**fields, placement="parsa"), results=tmp_path, progress=False)
     assert np.array_equal(local.weights, even.weights)
     assert np.array_equal(local.accuracy[["pushes", "accuracy", "loss"]].to_numpy(), even.accuracy[:, [0, 2, 3]])
 
@@ -183,9 +183,9 @@ class Drawn(Linear):
 
 
 def test_initial_weights_are_those_of_their_keys():
-    fields = {**VIRTUAL, "model": Drawn, "servers": 2, "partition": "blocks", "learning_rate": 1e-9, "pushes": 3}
-    even, users = (conduct(keyed(**fields, placement=rule))[0].weights for rule in ("even", "users"))
-    assert np.array_equal(even, users)
+    fields = {**VIRTUAL, "model": Drawn, "servers": 2, "partition": "two-step", "learning_rate": 1e-9, "pushes": 3}
+    even, other = (conduct(keyed(**fields, placement=rule))[0].weights for rule in ("even", "parsa"))
+    assert np.array_equal(even, other)
     assert len(np.unique(even)) == KEYS
 
 
@@ -203,7 +203,7 @@ class Normed(Linear):
         return self.norm(super().forward(x) + torch.tensor([0.0, 0.1]))
 
 
-@pytest.mark.parametrize("fields", [{}, {"servers": 3}, {"servers": 3, "partition": "moves", "placement": "users"},
+@pytest.mark.parametrize("fields", [{}, {"servers": 3}, {"servers": 3, "partition": "two-step", "placement": "parsa"},
                                     {"model": Normed}], ids=str)  # fmt: skip
 def test_an_evaluation_of_few_keys_is_one_of_the_whole_model(fields):
     wanted = keyed(**VIRTUAL, **fields)
@@ -264,7 +264,7 @@ def test_a_hundred_million_keys_take_little_more_memory_than_themselves(tmp_path
 
 
 def test_a_run_whose_keys_are_placed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    wanted = placed("users", 4, beside=True).but(sync="asp", checkpoint_every=10)
+    wanted = placed("parsa", 4, beside=True).but(sync="asp", checkpoint_every=10)
     killed(monkeypatch, wanted, tmp_path, 2)
     outcome, said = conduct(wanted, tmp_path)
     assert any("goes on after" in words for words in said)
@@ -286,7 +286,7 @@ def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches(monkeypat
 
 
 def test_where_keys_lie_is_a_part_of_what_names_a_run():
-    assert placed("users", 2, beside=False).digest != placed("lpt", 2, beside=False).digest
+    assert placed("parsa", 2, beside=False).digest != placed("even", 2, beside=False).digest
 
 
 def test_both_engines_end_with_the_same_bits_whatever_the_number_of_servers():
@@ -311,13 +311,13 @@ DENSE = {"data": "mnist:train=512,test=128", "model": "mlp"}
     ({"sync": "eager"}, "sync", "rmw=off"), ({"rate": "adagrad"}, "rate", "at the server"),
     ({"on_death": "restart"}, "on_death", "stop or continue"),
     ({"data": DENSE["data"]}, "pull", "sparse rows"),
-    ({**DENSE, "pull": "whole", "partition": "blocks"}, "partition", "keys of sparse rows"),
+    ({**DENSE, "pull": "whole", "partition": "two-step"}, "partition", "keys of sparse rows"),
     ({"model": "mlp"}, "model", f"one weight for each of the data's {KEYS} keys"),
-    ({"placement": "users"}, "placement", "with one server"),
-    ({"placement": "lpt", "servers": 2}, "placement", "the same keys all along"),
-    ({"placement": "lpt", "servers": 2, "pull": "whole", "partition": "blocks"}, "placement", "pull='keys'"),
-    ({"placement": "users", "servers": 4, "partition": "blocks"}, "placement", "server 3 of 4 without keys"),
-    ({"placement": "user"}, "placement", "users"),
+    ({"placement": "parsa"}, "placement", "with one server"),
+    ({"placement": "parsa", "servers": 2}, "placement", "the same keys all along"),
+    ({"placement": "parsa", "servers": 2, "pull": "whole", "partition": "two-step"}, "placement", "pull='keys'"),
+    ({"placement": "parsa", "servers": 4, "partition": "two-step"}, "placement", "server 3 of 4 without keys"),
+    ({"placement": "parso"}, "placement", "parsa"),
     ({"servers": 4, "cluster": BESIDE}, "cluster.colocated", "server 3 of 4 has no worker"),
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_done_key_by_key_is_refused(fields, field, words):

@@ -395,9 +395,8 @@ def _owner(run: Run, dataset: Dataset, assignment: Any) -> Any:
     if run.placement == "even":
         return None
     rows = dataset.train_x.rows(dataset.name)  # type: ignore[union-attr]  # keys are those of sparse rows
-    by, servers = run.placement, run.servers
-    return _once(run, f"placement {by} {servers} {run.partition} {run.workers} {run.seed}",
-                 lambda: place(used(rows, assignment, run.workers), rows.key_count, servers, by))  # fmt: skip
+    return _once(run, f"placement {run.servers} {run.partition} {run.workers} {run.seed}",
+                 lambda: place(used(rows, assignment, run.workers), rows.key_count, run.servers))  # fmt: skip
 
 
 def _check_device(run: Run) -> None:

@@ -1,15 +1,13 @@
 """partition(rows, workers, rule): which worker holds which rows.
 
 Every rule gives each row to one worker. A row weighs its entries, unless rows are to be balanced, since the entries are
-what a worker computes. By moves and by levels no worker holds more than `capacity` of the weight; the other rules
+what a worker computes. By two-step and by levels no worker holds more than `capacity` of the weight; the other rules
 balance as well as they can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +18,6 @@ from pslab.errors import ConfigError, nearest
 from pslab.tensors.partitioning.multilevel import halved
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.sparse import SparseRows
-from pslab.version import install
 
 Array = NDArray[Any]
 BALANCES = ("entries", "rows")
@@ -46,7 +43,7 @@ def partition(
     """Which worker holds each row: int64 [rows].
 
     Args:
-        rule: one of RULES. Parsa's balances rows, whatever `balance` says, and METIS may exceed ε.
+        rule: one of RULES. Parsa's balances rows, whatever `balance` says.
         epsilon: by how much more than an equal share a worker may hold.
         balance: what is shared out equally: entries, which are what a worker computes, or rows.
 
@@ -93,24 +90,20 @@ def at_random(problem: Problem) -> Array:
     return parts
 
 
-def in_blocks(problem: Problem) -> Array:
-    """Contiguous blocks of equal weight: what costs nothing, and is good where neighbours are alike."""
-    weights, workers = problem.weights, problem.workers
-    middle = np.cumsum(weights) - weights / 2
-    return np.minimum((middle * workers / max(int(weights.sum()), 1)).astype(np.int64), workers - 1)
-
-
-def by_moves(problem: Problem) -> Array:
-    """The two-step heuristic's first step: rows move, one by one, to where they save the most traffic.
+def two_step(problem: Problem) -> Array:
+    """The two-step heuristic's first step: rows move from contiguous blocks, one by one, to where they save most.
 
     Rows are visited in random order until none moves. Each goes to the worker below `most` with the largest gain in
-    Σ(λ - 1), or with none if that makes the two loads more equal.
+    Σ(λ - 1), or with none if that makes the two loads more equal. The second step is `placement`.
 
     Source: Duan, Wang and Wu; that it starts from contiguous blocks, and moves, is this project's: streaming rows onto
     the worker with the fewest new keys gains nothing where one key is in all rows.
     """
+    weights, workers = problem.weights, problem.workers
     order = numpy_generator(problem.seed, "partition", "moves").permutation(len(problem.rows))
-    parts = moved(problem, in_blocks(problem), order)
+    middle = np.cumsum(weights) - weights / 2
+    blocks = np.minimum((middle * workers / max(int(weights.sum()), 1)).astype(np.int64), workers - 1)
+    parts = moved(problem, blocks, order)
     return moved(problem, parts, order) if relieve(problem, parts) else parts
 
 
@@ -150,53 +143,8 @@ def parsa(problem: Problem) -> Array:
     return parts
 
 
-def mtkahypar(problem: Problem) -> Array:
-    """Mt-KaHyPar for Σ(λ - 1), with the preset that gives the same partition each time.
-
-    Source: Gottesbüren et al. (ESA 2022)
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    rows, library = problem.rows, _library("mtkahypar")
-    machine = library.initialize(1)
-    context = machine.context_from_preset(library.PresetType.DETERMINISTIC)
-    context.set_partitioning_parameters(problem.workers, problem.epsilon, library.Objective.KM1)
-    library.set_seed(problem.seed % 2**31)
-    starts, holders = rows.holders
-    nets = [holders[first:end].tolist() for first, end in pairwise(starts) if end - first > 1]
-    graph = machine.create_hypergraph(context, len(rows), len(nets), nets, problem.weights.tolist(), [1] * len(nets))
-    found = graph.partition(context)
-    return np.array([found.block_id(row) for row in range(len(rows))], np.int64)
-
-
-def metis(problem: Problem) -> Array:
-    """METIS on the bipartite graph of rows and keys: it counts cut edges, and may exceed ε.
-
-    Source: Karypis and Kumar (SIAM J. Sci. Comput. 1998)
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    rows, library = problem.rows, _library("pymetis")
-    starts, holders = rows.holders
-    edges = np.concatenate([rows.keys + len(rows), holders])
-    ends = np.concatenate([rows.starts, rows.starts[-1] + starts[1:]])
-    heavy = np.concatenate([problem.weights, np.zeros(rows.key_count, np.int64)])
-    _, parts = library.part_graph(problem.workers, xadj=ends.tolist(), adjncy=edges.tolist(), vweights=heavy.tolist())
-    return np.array(parts[: len(rows)], np.int64)
-
-
-def _library(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ConfigError("partition", name, f"is not installed: {install('partition')}") from None
-
-
 RULES: dict[str, Callable[[Problem], Array]] = {
-    "random": at_random, "blocks": in_blocks, "moves": by_moves, "parsa": parsa, "multilevel": multilevel,
-    "mtkahypar": mtkahypar, "metis": metis,
+    "random": at_random, "two-step": two_step, "parsa": parsa, "multilevel": multilevel,
 }  # fmt: skip
 
 
@@ -257,7 +205,7 @@ def _packed(weights: Array, workers: int, most: int) -> Array:
 
 
 def moved(problem: Problem, parts: Array, order: Array) -> Array:
-    """The partition that `by_moves` makes of another one, with rows visited in this order."""
+    """The partition that `two_step` makes of another one, with rows visited in this order."""
     rows, weights, workers = problem.rows, problem.weights.astype(np.int64), problem.workers
     parts = parts.astype(np.int64)  # a copy
     counts = np.zeros((rows.key_count, workers), np.int32)

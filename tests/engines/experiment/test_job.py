@@ -28,7 +28,7 @@ def sent(experiment: Experiment, data: Arena) -> tuple[Job, bytes]:
     return job, cloudpickle.dumps(job)
 
 
-@pytest.mark.parametrize("fields", [{}, {"placement": "lpt", "partition": "blocks"}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"placement": "parsa", "partition": "two-step"}], ids=str)
 def test_a_process_has_the_arrays_of_the_parents_job_as_views_of_the_data_arena(fields: dict[str, object]):
     data = Arena()
     job, message = sent(resolve(tiny(**KEYED, **fields)), data)
@@ -44,13 +44,13 @@ def test_a_process_has_the_arrays_of_the_parents_job_as_views_of_the_data_arena(
 
 
 def test_an_order_does_not_grow_with_the_keys_or_examples():
-    experiment, arena = resolve(tiny(**KEYED, placement="lpt", partition="blocks")), Arena()
+    experiment, arena = resolve(tiny(**KEYED, placement="parsa", partition="two-step")), Arena()
     many = dataclasses.replace(experiment, assignment=np.zeros(10**5, np.int64), places=np.arange(10**5))
     assert len(sent(many, arena)[1]) < len(sent(experiment, arena)[1]) + 100
 
 
 def test_a_process_that_does_not_look_where_the_arrays_lie_raises_and_reads_nothing_else():
-    there = pickle.loads(sent(resolve(tiny(**KEYED, placement="lpt", partition="blocks")), Arena())[1])
+    there = pickle.loads(sent(resolve(tiny(**KEYED, placement="parsa", partition="two-step")), Arena())[1])
     with pytest.raises(TypeError):
         there.places[np.arange(3)]
 
