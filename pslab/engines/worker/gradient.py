@@ -170,8 +170,7 @@ class Computing:
         self._reaches = counts[-1] + job.run.workers
         rates = [job.learning_rate(count) for count in counts]
         return Course(self._batches(steps), rates, lambda batch: self.gradient(batch, buffer), self._weights,
-                      self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share, iteration,
-                      late)  # fmt: skip
+                      self._buffers[buffer], fetched, traits.pushes(iteration), iteration, late)  # fmt: skip
 
     def commit(self) -> None:
         """Let the method keep the result of `iteration`; NonFinite if that is not finite."""

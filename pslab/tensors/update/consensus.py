@@ -14,7 +14,6 @@ import torch
 
 from pslab.protocol.server import Step
 from pslab.tensors.entries import Entries
-from pslab.tensors.update.minimize import minimized
 from pslab.tensors.update.steps import Course, Local
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, inside, mean_over_users, outside, positions
@@ -26,7 +25,6 @@ class Solving(Local):
     """A worker's half: its x and its u, and what it makes of a new z.
 
     Args:
-        policy: it has `steps`, `rho` and `solver`.
         x, u: [at least size], zero before the first round; a worker of sparse data has the same keys in each.
         stated: [4] of float64; its rho is zero before the first round.
         rho: [1] of float64, as the server states it.
@@ -34,17 +32,14 @@ class Solving(Local):
 
     keeps = True
 
-    def __init__(
-        self, policy: Any, x: torch.Tensor, u: torch.Tensor, stated: torch.Tensor, rho: torch.Tensor
-    ) -> None:  # fmt: skip
-        self._policy, self._x, self._u, self._stated, self._rho = policy, x, u, stated, rho
+    def __init__(self, x: torch.Tensor, u: torch.Tensor, stated: torch.Tensor, rho: torch.Tensor) -> None:
+        self._x, self._u, self._stated, self._rho = x, u, stated, rho
         self._next: tuple[torch.Tensor, torch.Tensor, list[float]] | None = None  # x, u, stated after this round
 
     def run(self, course: Course) -> float:
         z, rho = course.weights.clone(), float(self._rho[0])
         x, u, norms = self._begin(z, rho)
-        solve = self._by_steps if self._policy.solver == "sgd" else self._by_evaluations
-        x, loss = solve(course, x, z - u, rho)
+        x, loss = self._solve(course, x, z - u, rho)
         course.weights.copy_(z)
         course.gradient.copy_(z - (x + u))
         self._next = x, u, [*norms, rho]
@@ -67,7 +62,7 @@ class Solving(Local):
         u = self._u[: len(z)] + far
         return x, u * (before / rho), list(map(_square, (far, x, u)))  # what u stands for is rho times it
 
-    def _by_steps(self, course: Course, x: torch.Tensor, near: torch.Tensor, rho: float) -> tuple[torch.Tensor, float]:
+    def _solve(self, course: Course, x: torch.Tensor, near: torch.Tensor, rho: float) -> tuple[torch.Tensor, float]:
         """Gradient steps on the loss, each followed by the proximal step of the penalty: stable at any rho."""
         losses = []
         for batch, rate in zip(course.batches, course.rates, strict=True):
@@ -75,25 +70,6 @@ class Solving(Local):
             losses.append(course.at(batch))
             x = x.sub(course.gradient, alpha=rate).add_(near, alpha=rate * rho).div_(1 + rate * rho)
         return x, sum(losses) / len(losses)
-
-    def _by_evaluations(
-        self, course: Course, x: torch.Tensor, near: torch.Tensor, rho: float
-    ) -> tuple[torch.Tensor, float]:
-        """L-BFGS on the loss of all batches of a pass, and the penalty."""
-        batches, found = course.batches[: len(course.batches) // self._policy.steps], list[float]()
-
-        def objective(point: torch.Tensor) -> tuple[float, torch.Tensor]:
-            course.weights.copy_(point)
-            slope, loss = torch.zeros_like(point), 0.0
-            for batch in batches:
-                loss += course.at(batch) * course.share(batch) / len(batches)
-                slope.add_(course.gradient, alpha=1 / len(batches))
-            found.append(loss)
-            away = point - near
-            return loss + rho / 2 * _square(away), slope.add_(away, alpha=rho)
-
-        x = minimized(objective, x, self._policy.steps)
-        return x, min(found)
 
 
 class Consensus:

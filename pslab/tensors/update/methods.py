@@ -74,7 +74,7 @@ def at_worker(
     """
     method = traits_of(sync).method
     if method == CONSENSUS and rho is not None:
-        return Solving(sync, kept["x"], kept["u"], kept[STATED], rho)
+        return Solving(kept["x"], kept["u"], kept[STATED], rho)
     if method == REPLICA:
         return LocalSteps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
     if inner is None:

@@ -18,7 +18,6 @@ class Course(NamedTuple):
     gradient: torch.Tensor  #: [size]; in the end, what is to be pushed
     fetched: bool  #: whether weights have come since the last push
     pushed: bool  #: whether the push will hold anything
-    share: Callable[[int], float] = lambda batch: 1.0  #: what a batch's mean counts in the worker's loss
     iteration: int = 0  #: whose push it is for
     late: int = 0  #: of its steps so many are the first, which the iteration before takes after its push
 

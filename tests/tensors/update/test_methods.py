@@ -1,4 +1,4 @@
-"""The methods' halves: a worker's own steps, means over the workers that hold a weight, and L-BFGS with a budget."""
+"""The methods' halves: a worker's own steps, and means over the workers that hold a weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.sync.asp import ASP
 from pslab.tensors.entries import Entries
 from pslab.tensors.update.methods import over_users
-from pslab.tensors.update.minimize import minimized
 from pslab.tensors.update.steps import Course, LocalSteps
 from pslab.tensors.update.store import Part
 from pslab.tensors.update.vectors import mean_over_users
@@ -107,51 +106,3 @@ def test_the_server_averages_over_users_only_where_the_policy_averages():
     (found,) = over_users(LocalSGD(2), Part((slice(0, 3),)), [ONE, OTHER])
     assert (found.indices.tolist(), found.values.tolist()) == ([0, 1], [2, 2])
     assert over_users(ASP(), Part((slice(0, 3),)), [ONE, OTHER]) == [ONE, OTHER]
-
-
-# --- L-BFGS ---------------------------------------------------------------------------------------------------------
-
-
-def quadratic(size: int = 30):
-    """A badly scaled one, and how often it was evaluated."""
-    scales = torch.logspace(-1, 2, size, dtype=torch.float64)
-    target = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    count = [0]
-
-    def objective(x):
-        count[0] += 1
-        return float((scales * (x - target) ** 2).sum() / 2), scales * (x - target)
-
-    return objective, target, count
-
-
-@pytest.mark.parametrize("evaluations", [1, 2, 10, 200])
-def test_it_keeps_to_its_budget_never_gets_worse_and_finds_the_minimum(evaluations):
-    objective, target, count = quadratic()
-    begin = torch.zeros_like(target)
-    found = minimized(objective, begin, evaluations)
-    assert count[0] <= evaluations
-    assert objective(found)[0] <= objective(begin)[0]
-    assert torch.equal(begin, torch.zeros_like(target))
-    assert evaluations < 200 or torch.allclose(found, target, atol=1e-3)
-
-
-def test_it_is_far_better_than_gradient_descent_and_stops_at_the_minimum():
-    objective, target, count = quadratic()
-    x = torch.zeros_like(target)
-    for _ in range(60):
-        x = x - 0.015 * objective(x)[1]  # at twice this rate it diverges
-    assert objective(minimized(objective, torch.zeros_like(target), 60))[0] < objective(x)[0] / 100
-    count[0] = 0
-    assert torch.equal(minimized(objective, target, 50), target)
-    assert count[0] == 1
-
-
-def test_rosenbrock():
-    def objective(x):
-        a, b = x
-        value = 100 * (b - a**2) ** 2 + (1 - a) ** 2
-        return float(value), torch.stack([-400 * a * (b - a**2) - 2 * (1 - a), 200 * (b - a**2)])
-
-    found = minimized(objective, torch.tensor([-1.2, 1.0], dtype=torch.float64), 200)
-    assert torch.allclose(found, torch.ones(2, dtype=torch.float64), atol=1e-4)
