@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from pslab.errors import ConfigError
 class Device:
     """The CPU: its memory is the one that workers and server share, so a tensor is there already.
 
-    A device with memory of its own starts its work and its copies in order, and does not wait for them. What stands on
-    the CPU is complete after `fetch` or `synchronize`.
+    A device with memory of its own starts its work and its copies in order, and does not wait for them. Reading a
+    number of a tensor on the device (`item`, `float`, `cpu`) waits for all that was started before.
     """
 
     separate: ClassVar[bool] = False  #: whether it has memory of its own, to and from which tensors are copied
@@ -43,27 +43,29 @@ class Device:
         """The memory that is free on each of these devices, if it is their own."""
         return []
 
+    def pin(self, run: object, here: list[torch.Tensor]) -> None:
+        """Let copies between this memory on the CPU and the device pass through no other memory, until another run."""
+
     def to(self, here: torch.Tensor) -> torch.Tensor:
         """A tensor on the CPU, on the device."""
         return here
 
     def put(self, here: torch.Tensor, there: torch.Tensor) -> None:
-        """Copy a tensor on the CPU into one on the device. The first may be changed at once."""
+        """Copy a tensor on the CPU into one on the device. The first must stay as it is until a number is read of the
+        device."""
         there.copy_(here)
 
-    def fetch(self, *there: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Tensors on the device, complete, on the CPU. On the CPU itself they are the same ones."""
-        return there
-
-    def synchronize(self) -> None:
-        """Wait until all that was started on the device is done."""
+    def get(self, there: torch.Tensor, here: torch.Tensor) -> None:
+        """Copy a tensor on the device into one on the CPU, which is complete once a number is read of the device."""
+        here.copy_(there)
 
 
 @dataclass(frozen=True)
 class Cuda(Device):
     """A CUDA device. Several workers on one are normal: of n devices, worker i computes on number i mod n.
 
-    Copies go through page-locked memory, of which torch keeps a cache, so they overlap with what the CPU does.
+    Copies overlap with what the CPU does if its memory is page-locked: a run's, by `pin`, or torch's, which it keeps in
+    a cache and through which all other copies to the device go.
     """
 
     separate: ClassVar[bool] = True
@@ -90,19 +92,43 @@ class Cuda(Device):
     def free_bytes(self) -> list[int]:
         return [torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count())]
 
+    def pin(self, run: object, here: list[torch.Tensor]) -> None:
+        """Register memory with CUDA. All that another run has registered is released first: its pages may have been
+        given back since, and the device would go on reading those that were there."""
+        global _pinned
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        if _pinned[0] is not run:
+            for each in _pinned[1]:
+                runtime.cudaHostUnregister(each.data_ptr())
+            _pinned = run, []
+        for each in here:
+            if each.is_pinned():  # by another worker in this process
+                continue
+            with torch.cuda.device(self.place):  # so that no other device gets a context
+                refused = int(runtime.cudaHostRegister(each.data_ptr(), each.nbytes, 0))
+            if not refused:
+                _pinned[1].append(each)
+            else:  # as where a user may lock no more: copies go through torch's memory
+                with suppress(RuntimeError):  # the next launch reports that error: let it be this one
+                    torch.ones(1, device=self.place)
+
     def to(self, here: torch.Tensor) -> torch.Tensor:
-        return here.pin_memory().to(self.place, non_blocking=True)
+        return sent(here, self.place)
 
     def put(self, here: torch.Tensor, there: torch.Tensor) -> None:
-        there.copy_(here.pin_memory(), non_blocking=True)
+        there.copy_(here.pin_memory(), non_blocking=True)  # the same memory if that is page-locked
 
-    def fetch(self, *there: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = tuple(each.to("cpu", non_blocking=True) for each in there)  # into page-locked memory
-        self.synchronize()
-        return found
+    def get(self, there: torch.Tensor, here: torch.Tensor) -> None:
+        here.copy_(there, non_blocking=True)
 
-    def synchronize(self) -> None:
-        torch.cuda.synchronize(self.place)
+
+#: The run whose memory this process has registered, and that memory, which is not unmapped while it is registered.
+_pinned: tuple[Any, list[torch.Tensor]] = (None, [])
+
+
+def sent(here: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor on the CPU, on a device, without waiting for it."""
+    return here if device.type == "cpu" else here.pin_memory().to(device, non_blocking=True)
 
 
 def no_cuda(where: str = "here") -> str:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from apart import Apart
+from apart import Apart, Strict, elsewhere
 from contexts import context_of_a_server, laid_out
 from tiny import finished, tiny
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Experiment, Outcome
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.local.worker import Selecting
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.virtual import parallel_runs
-from pslab.engines.worker.tensors import Producer
+from pslab.engines.worker.tensors import Producer, Pulled
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors import device as devices
 from pslab.tensors.device import Device
+from pslab.tensors.finite import NonFinite
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = ["stand-in", pytest.param("cuda", marks=needs_cuda)]
@@ -167,48 +171,94 @@ def test_what_selection_waits_for_others_is_an_overrun_on_a_device_too(apart, sp
 # --- what is waited for, and when ----------------------------------------------------------------------------------
 
 
-EVENTS: list[str] = []
-
-
-@dataclasses.dataclass(frozen=True)
-class Watched(Apart):
-    """It notes when it is waited for."""
-
-    def synchronize(self) -> None:
-        EVENTS.append("synchronize")
-
-
-class Operators(TorchDispatchMode):
-    """It notes what torch computes, and what is read from it."""
-
-    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
-        EVENTS.append(operator.overloadpacket.__name__)
-        return operator(*arguments, **(named or {}))
-
-
 def producer(device: Device, **fields: Any) -> Producer:
     """Worker 0 of a run, all of it in this process."""
+    return Producer(*placed(device, **fields))
+
+
+def placed(device: Device, **fields: Any) -> tuple[Job, int, Arena, Arena]:
     job, arena, data = laid_out(dataclasses.replace(resolve(tiny(workers=1, **fields)), device=device))
-    return Producer(job, 0, arena, data)
+    return job, 0, arena, data
 
 
-def test_the_loss_is_read_after_the_backward_pass_and_a_wait_for_the_device():
-    made = producer(Watched())
+def pushed(device: Device, iterations: int = 3, **fields: Any) -> tuple[list[bytes], list[list[str]]]:
+    """What a worker pushes in some iterations, as bytes in the memory that the server reads; and of each iteration what
+    waited for the device."""
+    with elsewhere() as waits:
+        job, _, arena, _ = given = placed(device, **fields)
+        worker, found, each = Producer(*given), list[bytes](), list[list[str]]()
+        worker.warm_up()
+        for iteration in range(iterations):
+            waits.clear()
+            worker.install(Pulled(0, iteration, WHOLE))
+            payloads, _ = worker.payloads(iteration, worker.gradient(iteration))
+            for index, payload in enumerate(payloads):
+                whole, own = payload.size_bytes == WHOLE, job.parts[index].slices[0]
+                at = job.layout.gradients[0][0] + own.start * job.layout.dtype.itemsize if whole else (
+                    job.layout.up[0][0] + job.layout.frames[index][0])  # fmt: skip
+                size = own.stop - own.start if whole else payload.size_bytes
+                found.append(bytes(arena.bytes(at, size * job.layout.dtype.itemsize if whole else size)))
+            each.append(list(waits))
+    return found, each
+
+
+THESIS = {"model": "mlp", "data": "mnist:train=64,test=16", "prune": "static:1%", "pull": "changed"}
+
+
+@pytest.mark.parametrize(("fields", "most"), [
+    (THESIS, 3),  # for the loss, for whether the gradient is finite, and for what is selected
+    ({**THESIS, "ranges": "layers"}, 3),
+    ({**THESIS, "prune": "none", "quantize": "int8", "pull": "whole"}, 3),
+    ({**THESIS, "prune": "randomk:1%"}, 3),
+    ({**THESIS, "prune": "none", "pull": "whole"}, 2),
+], ids=["static", "layers", "int8", "randomk", "dense"])  # fmt: skip
+def test_an_iteration_waits_for_its_device_a_few_times(fields: dict[str, Any], most: int):
+    frames, waits = pushed(Strict(), **fields)
+    assert [len(each) for each in waits] == [most] * 3, waits
+    assert frames == pushed(Device(), **fields)[0]
+
+
+SPARSE = ("static:5%", "static:5%,mode=frozen", "std:1", "dynamic", "dynamic:mode=ratchet", "dgc:5%,warm_up=0",
+          "threshold:0.01", "randomk:5%", "adaq:5%", "ef21:5%", "lowrank:1", "powersgd:1", "demo:topk=3,chunk=4",
+          "sketch:cols=20,rows=3")  # fmt: skip
+CODES = ("fp16", "bf16", "int8", "uint8", "fp8", "e3m0", "qsgd:4", "terngrad", "onebit", "efsign", "sign", "signum",
+         "natural", "uniform8", "quantile:16", "dynamic8", "inceptionn")  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [*({"prune": rule} for rule in SPARSE), *({"quantize": code} for code in CODES),
+                                    {"prune": "static:5%", "quantize": "qsgd:4,residual=on"}], ids=in_words)
+def test_every_rule_compresses_on_a_device_what_it_does_on_the_cpu(fields: dict[str, Any]):
+    assert pushed(Strict(), dtype="float64", **fields)[0] == pushed(Device(), dtype="float64", **fields)[0]
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_residual_as_it_was():
+    def infinite(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, target) * torch.inf
+
+    with pytest.raises(NonFinite):
+        pushed(Strict(), loss=infinite, prune="static:5%")
+
+
+def test_images_travel_to_the_device_as_bytes():
+    came = list[torch.dtype]()
+
+    class Noting(Strict):
+        def to(self, here: torch.Tensor) -> torch.Tensor:
+            came.append(here.dtype)
+            return super().to(here)
+
+    with elsewhere():
+        worker = producer(Noting(), model="mlp:64", data="mnist:train=64,test=16")
+        came.clear()
+        worker.gradient(0)
+    assert came == [torch.uint8, torch.int64]
+
+
+@pytest.mark.parametrize("device", [Device(), Apart()])
+def test_a_layered_worker_takes_gradients_as_they_are_ready_and_of_a_device_once_all_are(device: Device):
+    made, events = producer(device, ranges="layers"), list[str]()
     made.warm_up()
-    EVENTS.clear()
-    with Operators():
-        made.gradient(0)
-    backward, read = EVENTS.index("_log_softmax_backward_data"), EVENTS.index("_local_scalar_dense")
-    assert EVENTS.index("_log_softmax") < backward < EVENTS.index("synchronize") < read
-    assert EVENTS[EVENTS.index("synchronize") :] == ["synchronize", "_local_scalar_dense"]
-
-
-def test_a_layered_worker_looks_at_its_clock_when_the_device_has_done_what_came_before():
-    made = producer(Watched(), ranges="layers")
-    made.warm_up()
-    made.attend(lambda layer: EVENTS.append("needs"), lambda: EVENTS.append("turns"),
-                lambda layer, loss: EVENTS.append("ready"))  # fmt: skip
-    EVENTS.clear()
+    made.attend(lambda layer: events.append(f"needs {layer}"), lambda: events.append("turns"),
+                lambda layer, loss: events.append(f"takes {layer}, {math.isfinite(loss)}"))  # fmt: skip
     made.gradient(0)
-    assert EVENTS == ["synchronize", "needs"] * 2 + ["synchronize", "turns"] + ["synchronize", "ready"] * 2 + [
-        "synchronize"]  # fmt: skip
+    assert events == ["needs 0", "needs 1", "turns", "takes 1, True", "takes 0, True"]

@@ -109,6 +109,11 @@ class Setup:
         return self.keyed or self.compression is not None
 
     @property
+    def positioned(self) -> bool:
+        """Whether frames that travel have positions of entries, which compiled loops read and write."""
+        return self._chosen or self.run.pull != "whole" or self.downlink is not None
+
+    @property
     def _chosen(self) -> bool:
         """Whether a push holds some entries of a gradient, and not all."""
         return self.keyed or (self.compression is not None and isinstance(self.compression.rule, Chosen))

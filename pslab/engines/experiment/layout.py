@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from mmap import PAGESIZE
 from typing import TypeVar
 
 import torch
@@ -103,7 +104,8 @@ class Layout:
 
         def take(size_bytes: int) -> int:
             nonlocal at
-            begin, at = at, at + aligned(size_bytes)
+            # memory that is registered with a device must share no page with any other
+            begin, at = at, at + aligned(size_bytes, PAGESIZE if experiment.device.separate else ALIGNMENT)
             return begin
 
         flat = size * dtype.itemsize

@@ -96,7 +96,9 @@ class LocalWorker:
         kill_after(math.inf)
         schedule = self.driver.range_schedule
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
-                "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
+                "modelled_s": self.modelled_s, "alive_s": self.now(),
+                # a device computes a layer later than the process asks for it
+                "layers_s": [] if self.job.device.separate else self.layers_s,
                 "clock_bound_s": self.context.bound_s(), "refused": self.driver.refused, "faulted": self.faults.rows,
                 "sweeps": schedule.sweeps if schedule else []}  # fmt: skip
         report(self.context.parent, "worked", body)

@@ -99,11 +99,11 @@ class Evaluator:
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and targets of the test set, as the model and the loss take them."""
         for x, y in read_batches(self._dataset.test_x, self._dataset.test_y, self._slices):
-            yield self._batch(x), targets(y, self._dtype).to(self._device)
+            yield self._batch(x), targets(y.to(self._device), self._dtype)
 
     def _batch(self, x: torch.Tensor) -> torch.Tensor:
         x = x if self._job.evaluated is None else on_keys(x, self._job.evaluated)
-        return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)
+        return batch(x.to(self._device), self._dtype, self._dataset.mean, self._dataset.std)
 
     def _calibration(self) -> Iterator[torch.Tensor]:
         return map(self._batch, calibration_batches(self._dataset, self._job.run.seed))

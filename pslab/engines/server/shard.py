@@ -57,8 +57,8 @@ class TensorShard:
             self._held = HeldWeights(job.downlink.compression(job), job.parts, weights, workers, job.traits.rotation)
         if not job.optimizer.plain_sgd:
             self._warm_up()
-        if job.sparse or job.run.pull != "whole":
-            prepare(job.layout.dtype)
+        if job.positioned:
+            prepare(job.layout.dtype, selects=job.downlink is not None)
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
         self._encoded: tuple[Any, bytes] | None = None  # the last answer, behind its key
 

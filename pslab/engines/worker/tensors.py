@@ -23,6 +23,7 @@ from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
 from pslab.tensors.compression import frame as frames
 from pslab.tensors.compression import prepare
+from pslab.tensors.compression.rule import Parts
 from pslab.tensors.compression.sparse import Ranges
 from pslab.tensors.entries import Entries
 from pslab.tensors.finite import NonFinite, checked_finite, is_finite
@@ -121,6 +122,9 @@ class Producer:
         self._slices: Sequence[slice] = ()  # of the flat vector, that this iteration exchanges, if it has a range
         self._downlink = None if job.downlink is None else job.downlink.compression(job)
         self._rated = 0  # ranges of this iteration
+        self._pushes = dict[int, tuple[list[Parts], int]]()  # of ranges that are compressed, and not yet written
+        self._take: Callable[[int, float], None] = lambda layer, loss: None
+        self._untaken = list[int]()  # layers whose gradients a device is computing
         self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
 
     def _use_whole(self, alone: bool, data: Arena) -> None:
@@ -136,6 +140,9 @@ class Producer:
             self._held.copy_(data.tensor(at, layout.size, layout.dtype))
         elif not layout.in_place:
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
+        if arena.shared:  # of other memory pages are given back during a run
+            dense = self._job.compression is None
+            device.pin(layout, [self._shared_weights, *(self._shared_gradients if dense else [])])
         self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing
         buffers = self._shared_gradients
@@ -146,8 +153,9 @@ class Producer:
 
     def warm_up(self) -> None:
         """Once per module, before the run starts: it leaves no trace."""
-        if self._job.sparse or self._job.run.pull != "whole":
-            prepare(self._job.layout.dtype)
+        job, here = self._job, not self._device.separate  # where gradients are compressed
+        if job.positioned or (here and job.sparse):
+            prepare(job.layout.dtype, selects=here)
         for gradient in () if self._successor else self._shared_gradients:
             gradient.zero_()  # the system makes its pages now, and not while a run is timed
         if self._computing is None:
@@ -181,20 +189,16 @@ class Producer:
         self, needs: Callable[[int], None], forward_done: Callable[[], None], ready: Callable[[int, float], None]
     ) -> None:
         """Call a layered worker's functions as the passes of each iteration reach them: `needs(layer)` waits for
-        weights, `forward_done()` is called where the forward pass ends, and `ready(layer, loss)` takes a gradient. The
-        device has done all work before each call, since these functions read clocks."""
+        weights, `forward_done()` is called where the forward pass ends, and `ready(layer, loss)` takes a gradient.
+
+        A device that was waited for at each layer would have nothing to do meanwhile: so it is given all passes at
+        once, and the gradients are taken, in the order in which they became ready, once it has computed them."""
         computing = self._computing
         if computing is None or computing.layerwise is None:
             return
-
-        def done(act: Callable[[], None]) -> None:
-            self._device.synchronize()
-            act()
-
-        layerwise = computing.layerwise
-        layerwise.needs = lambda layer: done(lambda: needs(layer))
-        layerwise.forward_done = lambda: done(forward_done)
-        layerwise.ready = lambda layer: done(lambda: ready(layer, computing.loss))
+        layerwise, self._take = computing.layerwise, ready
+        layerwise.needs, layerwise.forward_done = needs, forward_done
+        layerwise.ready = self._untaken.append if self._device.separate else lambda layer: ready(layer, computing.loss)
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration; the batch's loss."""
@@ -216,8 +220,11 @@ class Producer:
             self._to_device()
         if self._computing is None:
             return math.nan
-        return self._computing.iteration(iteration, self._buffer(iteration), fetched=self._fetched,
+        loss = self._computing.iteration(iteration, self._buffer(iteration), fetched=self._fetched,
                                          counted=self._counted, assigned=self._assigned)  # fmt: skip
+        while self._untaken:
+            self._take(self._untaken.pop(0), loss)
+        return loss
 
     def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
         """Rate, prune and encode: the payload of each range, and the instant before encoding, on the monotonic clock.
@@ -229,12 +236,16 @@ class Producer:
         """
         if self._keys is not None:
             return self._key_payloads(iteration, self._keys.of(iteration), loss)
-        job, buffer = self._job, self._buffer(iteration)
+        job, buffer, begins = self._job, self._buffer(iteration), True
         ranges: Sequence[int] = job.exchanged(iteration)
-        span = slice(0, job.layout.size)
+        chosen, span = ranges, slice(0, job.layout.size)
         if layer is not None:
             ranges = job.ranges_of[layer]
-            span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
+            if self._device.separate:  # all layers are ready, and are compressed at once
+                begins = not self._rated
+            else:
+                chosen = ranges
+                span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
         if self._kept is not None:
             self._kept.begin(iteration)
         gradient = self._gradients[buffer][span]
@@ -243,22 +254,23 @@ class Producer:
         if not job.traits.pushes(iteration):
             self._whole(iteration, len(ranges))
             return [Gradient(0, 0, loss) for _ in ranges], time.monotonic()
-        if self._squares is not None:
+        if begins and self._squares is not None:
             checked_finite(gradient)  # they are for ever
             self._squares.divide(gradient, gradient, span.start)
         if (made := job.compression) is None:
-            self._refuse_nonfinite(is_finite(gradient), iteration)
-            if self._device.separate:
-                (here,) = self._device.fetch(gradient)
-                self._shared_gradients[buffer][span].copy_(here)
+            if begins:
+                if self._device.separate:
+                    self._device.get(gradient, self._shared_gradients[buffer][span])
+                self._refuse_nonfinite(is_finite(gradient), iteration)
             self._whole(iteration, len(ranges))
             return [Gradient(WHOLE, job.parts[i].size, loss) for i in ranges], time.monotonic()
-        whole = made.rule.before(self._gradients[buffer], job.run.workers)
-        whose = {**self._whose(iteration), "slices": self._slices}
-        each = [(index, *made.push(index, whole, self._memories, **whose)) for index in ranges]
-        self._device.synchronize()
+        if begins:
+            whole = made.rule.before(self._gradients[buffer], job.run.workers)
+            whose = {**self._whose(iteration), "slices": self._slices}
+            self._pushes = dict(zip(chosen, made.pushes(chosen, whole, self._memories, **whose), strict=True))
         selected_s, found = time.monotonic(), []
-        for index, pieces, count in each:
+        for index in ranges:
+            pieces, count = self._pushes.pop(index)
             offset, room = job.layout.frames[index]
             size = frames.write(self._up[buffer][offset : offset + room], pieces)
             found.append(Gradient(size, count, loss))

@@ -31,10 +31,11 @@ def rule_of(prune: Any) -> Any:
     return prune if isinstance(prune, Rule) else Users(prune)
 
 
-def prepare(dtype: torch.dtype) -> None:
-    """Compile the loops for vectors of this dtype, where no earlier process has: that takes seconds, and no run is to
-    be timed meanwhile."""
-    v = torch.ones(64, dtype=dtype)
-    select.add_top(v, 1, v.clone())
-    select.std(v)
+def prepare(dtype: torch.dtype, *, selects: bool = True) -> None:
+    """Compile the loops for positions, and for this process's selection of vectors of this dtype, where no earlier
+    process has: that takes seconds, and no run is to be timed meanwhile."""
+    if selects:
+        v = torch.ones(64, dtype=dtype)
+        select.add_top(v, 1, v.clone())
+        select.std(v)
     bits.indices_of(bits.positions(torch.arange(3), 64), 64)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 
@@ -46,10 +49,19 @@ def unpack(code: torch.Tensor, width: int, n: int) -> torch.Tensor:
     return found
 
 
-def positions(indices: torch.Tensor, n: int) -> torch.Tensor:
+class Positions(NamedTuple):
+    """Increasing indices below n on a device, which become bytes on the CPU."""
+
+    indices: torch.Tensor
+    n: int
+
+
+def positions(indices: torch.Tensor, n: int) -> Any:
     """Increasing indices below n as bytes: a form and their number (u32 each), then the shortest of three forms: gaps
-    as LEB128, a bit for each of n, or the starts and lengths of runs (u32)."""
-    device, cpu = indices.device, indices.cpu().numpy()
+    as LEB128, a bit for each of n, or the starts and lengths of runs (u32). On a device they become so in `fetched`."""
+    if indices.device.type != "cpu":
+        return Positions(indices, n)
+    cpu = indices.numpy()
     out = np.empty(5 * len(cpu), np.uint8)
     length, runs = loops().write_gaps(cpu, out)
     size, how = min((length, GAPS), (-(-n // 8), BITS), (8 * runs, RUNS))
@@ -64,7 +76,27 @@ def positions(indices: torch.Tensor, n: int) -> torch.Tensor:
         body = np.packbits(mask, bitorder="little")
     else:
         body = out[:size]
-    return torch.from_numpy(np.concatenate([head, body])).to(device)
+    return torch.from_numpy(np.concatenate([head, body]))
+
+
+def fetched(parts: Sequence[Any]) -> list[torch.Tensor]:
+    """Return parts on the CPU, and positions as bytes: one transfer brings all that is on a device."""
+    found = [part.indices if isinstance(part, Positions) else part for part in parts]
+    there = [number for number, part in enumerate(found) if part.device.type != "cpu"]
+    there.sort(key=lambda number: -found[number].element_size())  # so that each begins at a multiple of its element
+    whole, at = torch.cat([as_bytes(found[number]) for number in there]).cpu(), 0
+    for number in there:
+        part, size = found[number], found[number].numel() * found[number].element_size()
+        found[number] = whole[at : at + size].view(part.dtype).view(part.shape)
+        at += size
+    return [positions(here, part.n) if isinstance(part, Positions) else here
+            for here, part in zip(found, parts, strict=True)]  # fmt: skip
+
+
+def as_bytes(part: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, flat."""
+    flat = part.reshape(-1) if part.numel() else part.new_empty(0)  # an empty one may have no stride
+    return flat.view(torch.uint8)
 
 
 def count_of(written: torch.Tensor) -> int:
@@ -72,13 +104,15 @@ def count_of(written: torch.Tensor) -> int:
     return int(written[4:8].view(torch.int32))
 
 
-def indices_of(written: torch.Tensor, n: int) -> torch.Tensor:
+def indices_of(written: Any, n: int) -> torch.Tensor:
     """Return the indices (int64) of such bytes.
 
     Raises:
         FrameError: they are not increasing indices below n.
     """
-    data = written.cpu().numpy()
+    if isinstance(written, Positions):
+        return written.indices
+    data = written.numpy()
     if len(data) < 8:
         raise FrameError(f"{len(data)} bytes are no positions")
     (how, count), body = data[:8].view(np.int32).tolist(), data[8:]
@@ -100,16 +134,16 @@ def indices_of(written: torch.Tensor, n: int) -> torch.Tensor:
         indices = indices[: found if found == len(indices) else 0]
     if len(indices) != count or (count and not 0 <= indices[0] <= indices[-1] < n):
         raise FrameError(f"positions that are not {count} from 0 to {n - 1}")
-    return torch.from_numpy(indices).to(written.device)
+    return torch.from_numpy(indices)
 
 
 def floats(part: torch.Tensor) -> torch.Tensor:
     """The float32 numbers of a part, as float64.
 
     Raises:
-        FrameError: some are not finite.
+        FrameError: some are not finite. On a device, to which no frame comes, a push looks at all its parts at once.
     """
     found = part.view(torch.float32).double()
-    if not bool(found.isfinite().all()):
+    if part.device.type == "cpu" and not bool(found.isfinite().all()):
         raise FrameError("a scale that is no finite number")
     return found

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pslab.errors import FrameError
-from pslab.tensors.compression.bits import indices_of, positions
+from pslab.tensors.compression.bits import as_bytes, indices_of, positions
 from pslab.tensors.entries import Entries
 
 Parts = list[torch.Tensor]
@@ -30,7 +29,7 @@ def dense_bytes(n: int, itemsize: int) -> int:
 
 def write(buffer: memoryview, pieces: Sequence[Parts]) -> int:
     """Write a frame to the start of a buffer; its length in bytes."""
-    flat = [_bytes(part) for parts in pieces for part in parts]
+    flat = [as_bytes(part).numpy() for parts in pieces for part in parts]
     head = np.array([len(parts) for parts in pieces], "u1").tobytes() + np.array([*map(len, flat)], "<u4").tobytes()
     at = HEAD.size + len(head)
     buffer[HEAD.size : at] = head
@@ -41,11 +40,6 @@ def write(buffer: memoryview, pieces: Sequence[Parts]) -> int:
         at += len(part)
     HEAD.pack_into(buffer, 0, zlib.crc32(buffer[HEAD.size : at]), at, len(pieces))
     return at
-
-
-def _bytes(part: torch.Tensor) -> NDArray[np.uint8]:
-    flat = part.reshape(-1) if part.numel() else part.new_empty(0)  # an empty one may have no stride
-    return flat.view(torch.uint8).cpu().numpy()
 
 
 def length(pieces: Sequence[Parts]) -> int:

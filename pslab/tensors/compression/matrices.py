@@ -14,6 +14,7 @@ import torch
 from pslab.config.parameters import Bounds, OneOf, check
 from pslab.tensors.compression.rule import At, Parts, Rule
 from pslab.tensors.compression.select import top
+from pslab.tensors.device import sent
 from pslab.tensors.random_streams import numpy_generator
 
 Shape = tuple[int, ...]
@@ -28,7 +29,7 @@ def orthonormal(x: torch.Tensor) -> torch.Tensor:
         for before in found.T[:number]:
             own -= (own @ before) * before
         left = own.norm()
-        own[:] = own / left if left > DEPENDENT * length else 0.0
+        own[:] = torch.where(left > DEPENDENT * length, own / left, 0.0)  # without a wait for a device
     return found
 
 
@@ -62,10 +63,10 @@ class Factors(Rule):
     def count(self, parts: Parts, at: At) -> int:
         return self.values(at)
 
-    def drawn(self, at: At, size: int, *names: str | int) -> torch.Tensor:
+    def drawn(self, at: At, size: int, device: torch.device, *names: str | int) -> torch.Tensor:
         """Orthonormal columns [size, rank], the same in every push."""
         chance = numpy_generator(at.seed, *names, at.start)
-        return orthonormal(torch.from_numpy(chance.standard_normal((size, self.rank)))).to(at.memory["server"].device)
+        return sent(orthonormal(torch.from_numpy(chance.standard_normal((size, self.rank)))), device)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class LowRank(Factors):
         kept = at.memory["q"][: self.rank * columns]
         q = kept.view(-1, self.rank).double()
         m = torch.nn.functional.pad(v, (0, rows * columns - at.size)).view(rows, columns).double()
-        q = torch.where(q.any(0), q, self.drawn(at, len(q), "lowrank", at.worker))  # a zero column would stay zero
+        # a column of zeros would stay so
+        q = torch.where(q.any(0), q, self.drawn(at, len(q), v.device, "lowrank", at.worker))
         p = orthonormal(m @ q).to(v.dtype)
         kept.copy_((m.T @ p.double()).flatten())
         return at.code.compress(torch.cat([p.flatten(), kept]), at)
@@ -155,7 +157,7 @@ class PowerSGD(Factors):
         found = self._product(mean, at)
         if self.factored(at) and at.turn >= self.after:
             own = orthonormal(mean.view(-1, self.rank))
-            own = torch.where(own.any(0), own, self.drawn(at, len(own), "powersgd"))
+            own = torch.where(own.any(0), own, self.drawn(at, len(own), own.device, "powersgd"))
             at.memory["server"][: mean.numel()] = orthonormal(own).flatten()
         return found
 
@@ -181,17 +183,17 @@ class PowerSGD(Factors):
         """Return F [n, rank] of this push: the factor that the server told, or at first one that all workers draw."""
         size = at.shape[1 if self._odd(at) else 0]
         if at.turn <= self.after:
-            return self.drawn(at, size, "powersgd").to(at.dtype).double()
+            return self.drawn(at, size, at.memory["server"].device, "powersgd").to(at.dtype).double()
         return at.memory["server"][: self.rank * size].view(size, self.rank).double()
 
 
 @lru_cache
-def cosines(n: int) -> torch.Tensor:
+def cosines(n: int, device: torch.device) -> torch.Tensor:
     """The orthonormal cosine transform (DCT-II) of n numbers, as a matrix [n, n], a row for each coefficient."""
     rows, columns = torch.arange(n, dtype=torch.float64)[:, None], torch.arange(n, dtype=torch.float64)
     found: torch.Tensor = torch.cos(torch.pi * (columns + 0.5) * rows / n) * (2 / n) ** 0.5
     found[0] = (1 / n) ** 0.5
-    return found
+    return found.to(device)
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ class DeMo(Rule):
     def compress(self, v: torch.Tensor, at: At) -> Parts:
         chunks = self._chunks(v.double(), at)
         a, b = chunks.shape[1:]
-        found = (cosines(a) @ chunks @ cosines(b).T).reshape(len(chunks), -1)
+        found = (cosines(a, v.device) @ chunks @ cosines(b, v.device).T).reshape(len(chunks), -1)
         chosen = torch.stack([top(row, min(self.topk, a * b)) for row in found])
         return [chosen.to(torch.int16), found.gather(1, chosen).to(v.dtype)]
 
@@ -255,13 +257,14 @@ class DeMo(Rule):
         """All coefficients [chunks, entries], zero where they are not sent; 1 where they are."""
         i, a, j, b = self._sides(at)
         where = parts[0].view(torch.int16).long().view(i * j, -1).clamp(0, a * b - 1)
-        found = torch.zeros(i * j, a * b, dtype=torch.float64)
+        found = torch.zeros(i * j, a * b, dtype=torch.float64, device=where.device)
         values = parts[1].view(at.dtype).double().view(where.shape)
         return found.scatter(1, where, values), found.scatter(1, where, torch.ones_like(values))
 
     def _back(self, coefficients: torch.Tensor, at: At) -> torch.Tensor:
         i, a, j, b = self._sides(at)
-        chunks = cosines(a).T @ coefficients.view(-1, a, b) @ cosines(b)
+        there = coefficients.device
+        chunks = cosines(a, there).T @ coefficients.view(-1, a, b) @ cosines(b, there)
         return chunks.view(i, j, a, b).swapaxes(1, 2).reshape(-1).to(at.dtype)
 
 
@@ -301,15 +304,15 @@ class CountSketch(Rule):
     def compress(self, v: torch.Tensor, at: At) -> Parts:
         if self.rows * self.cols >= at.size:
             return [v.clone()]
-        buckets, signs = self._hashes(at)
-        table = torch.zeros(self.rows, self.cols, dtype=torch.float64)
+        buckets, signs = (sent(each, v.device) for each in self._hashes(at))
+        table = torch.zeros(self.rows, self.cols, dtype=torch.float64, device=v.device)
         return [table.scatter_add_(1, buckets, signs * v.double()).flatten().to(v.dtype)]
 
     def decompress(self, parts: Parts, at: At) -> torch.Tensor:
         table = parts[0].view(at.dtype)
         if self.rows * self.cols >= at.size:
             return table
-        buckets, signs = self._hashes(at)
+        buckets, signs = (sent(each, table.device) for each in self._hashes(at))
         each = (table.double().view(self.rows, self.cols).gather(1, buckets) * signs).sort(0).values
         return ((each[self.rows // 2] + each[(self.rows - 1) // 2]) / 2).to(at.dtype)
 

@@ -22,10 +22,11 @@ import numpy as np
 import torch
 
 from pslab.errors import FrameError
-from pslab.tensors.compression.bits import floats
+from pslab.tensors.compression.bits import fetched, floats
 from pslab.tensors.compression.frame import Parts, dense_bytes, length
+from pslab.tensors.device import sent
 from pslab.tensors.entries import Entries, KeptVector
-from pslab.tensors.finite import NonFinite, is_finite
+from pslab.tensors.finite import NonFinite, are_finite
 from pslab.tensors.random_streams import generator, numpy_generator, seed_of
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.keyspace import Keyspace
@@ -117,7 +118,7 @@ class At(NamedTuple):
     def chance(self, like: torch.Tensor) -> torch.Tensor:
         """Return as many numbers from 0 to 1, other ones in each push."""
         drawn = numpy_generator(self.seed, "quantize", self.worker, self.step, self.start).random(len(like), np.float32)
-        return torch.from_numpy(drawn).to(like.device)
+        return sent(torch.from_numpy(drawn), like.device)
 
     def draw(self, *names: str | int) -> int:
         """A whole number, another one in each push; without the worker's number the same for all."""
@@ -174,18 +175,29 @@ class Compression:
     def push(
         self, index: int, gradient: torch.Tensor, kept: Mapping[str, torch.Tensor], **whose: Any
     ) -> tuple[list[Parts], int]:
-        """The parts of a range's push, piece by piece, and how many values are sent.
+        """The parts of a range's push, piece by piece, on the CPU, and how many values are sent. Raises as `pushes`."""
+        return self.pushes([index], gradient, kept, **whose)[0]
+
+    def pushes(
+        self, indices: Sequence[int], gradient: torch.Tensor, kept: Mapping[str, torch.Tensor], **whose: Any
+    ) -> list[tuple[list[Parts], int]]:
+        """The pushes of several ranges. A device is waited for twice for all of them: until it is known whether the
+        gradient is finite, and until the parts are on the CPU; and where a rule must see how many entries it sends.
 
         Raises:
             NonFinite: the gradient, or its sum with the residual or momentum.
         """
-        each = list(self._placed(index, kept, self.told(index, kept), whose))
-        if not all(is_finite(gradient[piece]) for _, piece in each):
+        ranges = [list(self._placed(index, kept, self.told(index, kept), whose)) for index in indices]
+        if not are_finite([gradient[piece] for each in ranges for _, piece in each]):
             raise NonFinite("the gradient is not finite")
-        found = [self.rule.push(gradient[piece], at) for at, piece in each]
-        if not all(is_finite(part) for parts in found for part in parts if part.is_floating_point()):
+        found = [[self.rule.push(gradient[piece], at) for at, piece in each] for each in ranges]
+        if gradient.device.type != "cpu":
+            here = iter(fetched([part for own in found for parts in own for part in parts]))
+            found = [[[next(here) for _ in parts] for parts in own] for own in found]
+        if not are_finite([part for own in found for parts in own for part in parts if part.is_floating_point()]):
             raise NonFinite("the gradient's sum with the residual or the momentum is not finite")
-        return found, sum(self.rule.count(parts, at) for parts, (at, _) in zip(found, each, strict=True))
+        return [(own, sum(self.rule.count(parts, at) for parts, (at, _) in zip(own, each, strict=True)))
+                for own, each in zip(found, ranges, strict=True)]  # fmt: skip
 
     def read(self, index: int, parts: Sequence[Parts], served: torch.Tensor, **whose: Any) -> Entries:
         """Return the entries of a range that a push says, by what the server keeps of it.

@@ -1,7 +1,8 @@
 """Selection: the largest entries of a vector, or all above a threshold; on the CPU by loops that numba compiles.
 
 Elsewhere torch selects the same entries: before a comparison a threshold (float64) is raised by one part in 2**40 and
-rounded to the vector's dtype, and the order of a summation changes it by less.
+rounded to the vector's dtype, and the order of a summation changes it by less. The largest entries are selected without
+a wait for the device; where their number is not known before, the number has to be waited for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pslab.tensors.entries import Array
 TIE = 2.0**-40
 ENOUGH, LOWERED = 0.8, 10  # the share of the wanted entries that suffices; how often a threshold is lowered by it
 SAMPLE, RARE = 1 << 12, 20
+BLOCK = 1 << 20  # entries of a device that are summed up at once
 
 
 def loops() -> Any:
@@ -37,8 +39,14 @@ def top(v: torch.Tensor, k: int) -> torch.Tensor:
     """Return the sorted indices of the k largest |v|; of equal entries the first ones."""
     if not k:
         return torch.empty(0, dtype=torch.int64, device=v.device)
+    if v.device.type != "cpu":
+        size = v.abs().nan_to_num_(nan=math.inf, posinf=math.inf)  # the push that has it is refused, and selects k, too
+        edge = size.topk(k, sorted=False).values.min()
+        more, equal = size > edge, size == edge
+        chosen = more | (equal & (equal.cumsum(0) <= k - more.sum()))
+        return torch.nonzero_static(chosen, size=k).flatten()
     found = _candidates(v, k)
-    return found[torch.from_numpy(_largest(v[found].cpu().numpy(), k)).to(v.device)]
+    return found[torch.from_numpy(_largest(v[found].numpy(), k))]
 
 
 def add_top(v: torch.Tensor, k: int, added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,13 +81,13 @@ def _largest(values: Array, k: int) -> Array:
 
 def _candidates(v: torch.Tensor, k: int) -> torch.Tensor:
     """Return indices of the k largest and of few others, by a sample's estimate of the least of these k."""
-    if v.device.type == "cpu" and 2 * k < len(v):
+    if 2 * k < len(v):
         sample = v.detach().numpy()[:: max(1, len(v) // SAMPLE)]
         for margin in (4, 16):  # standard deviations of the estimate
             found = _exceeding(v, float(_edge(sample, k / len(v), margin)))
             if len(found) >= k:
                 return found
-    return torch.arange(len(v), device=v.device)
+    return torch.arange(len(v))
 
 
 def _edge(sample: Array, fraction: float, margin: int = 4) -> Any:
@@ -138,11 +146,16 @@ def std(v: torch.Tensor) -> float:
     """The population standard deviation in float64; exactly 0 for a constant vector."""
     if not len(v):
         return 0.0
-    if v.device.type != "cpu":
-        return float((v.double() - v[0].double()).std(correction=0))
-    x = v.detach().contiguous().numpy()
-    _, _, total, squares = loops().sums(x, math.inf, float(x[0]))
-    return math.sqrt(max(0.0, squares / len(x) - (total / len(x)) ** 2))
+    if v.device.type == "cpu":
+        x = v.detach().contiguous().numpy()
+        _, _, total, squares = loops().sums(x, math.inf, float(x[0]))
+    else:
+        sums = v.new_zeros(2, dtype=torch.float64)
+        for block in torch.split(v, BLOCK):  # of which alone there is a copy in float64
+            moved = block.double() - v[0].double()
+            sums += torch.stack([moved.sum(), moved.square_().sum()])
+        total, squares = sums.tolist()
+    return math.sqrt(max(0.0, squares / len(v) - (total / len(v)) ** 2))
 
 
 def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
@@ -150,20 +163,25 @@ def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
 
     Each is the mean of |v| over the entries above the one before, while there are some; the first one is 0.
     """
-    thresholds, edge = list[float](), 0.0
-    while len(thresholds) < passes:
-        if v.device.type == "cpu":
+    thresholds = list[float]()
+    if v.device.type == "cpu":
+        edge = 0.0
+        while len(thresholds) < passes:
             count, total, *_ = loops().sums(v.detach().contiguous().numpy(), edge, 0.0)
-        else:
-            larger = v.abs() > edge
-            count, total = int(larger.sum()), float((v.abs() * larger).sum(dtype=torch.float64))
-        if not count:
-            break
-        thresholds.append(total / count)
-        edge = _rounded(thresholds[-1] * (1 + TIE), v)
+            if not count:
+                break
+            thresholds.append(total / count)
+            edge = _rounded(thresholds[-1] * (1 + TIE), v)
+    else:
+        size, means = v.abs(), [v.new_zeros((), dtype=torch.float64)]
+        for _ in range(passes):
+            larger = size > (means[-1] * (1 + TIE)).to(v.dtype)
+            mean = (size * larger).sum(dtype=torch.float64) / larger.sum()  # of none: not a number
+            means.append(torch.where(mean.isnan(), means[-1], mean))
+        thresholds = [each for each in torch.stack(means).tolist() if each > 0]
     if not thresholds:
         return torch.empty(0, dtype=torch.int64, device=v.device), []
-    found = _exceeding(v, edge)
+    found = above(v, thresholds[-1])
     return (found if len(found) else reaching(v, thresholds[-1])), thresholds
 
 

@@ -7,8 +7,7 @@ below; a rule without these fails.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -16,9 +15,9 @@ import numpy as np
 import pytest
 import references
 import torch
+from apart import Elsewhere, elsewhere
 from references import Worker, largest, quantized
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from pslab.config.spec import build
 from pslab.config.table import ROWS
@@ -261,38 +260,6 @@ def test_a_users_rule_may_give_indices_in_any_form(chosen: object):
 
 
 # --- selection, here and on another device ----------------------------------------------------------------------------
-
-
-class Elsewhere(torch.Tensor):
-    """A tensor that says it is on a GPU, and like one has no `numpy()`."""
-
-    device = torch.device("cuda")  # type: ignore[assignment]
-
-    def cpu(self) -> torch.Tensor:  # type: ignore[override]
-        with torch._C.DisableTorchFunctionSubclass():
-            return self.as_subclass(torch.Tensor)
-
-    def numpy(self, **more: Any) -> Any:
-        raise TypeError("can't convert cuda device type tensor to numpy")
-
-
-class OnDevice(TorchFunctionMode):
-    """Makes tensors for device="cuda" on the CPU, as `Elsewhere`."""
-
-    def __torch_function__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, moved = dict(kwargs or {}), False
-        devices = [each for each in args[1:] if isinstance(each, torch.device)]
-        if torch.device("cuda") in (kwargs.get("device"), *devices):
-            args = tuple(torch.device("cpu") if isinstance(each, torch.device) else each for each in args)
-            kwargs, moved = {**kwargs, **({"device": "cpu"} if "device" in kwargs else {})}, True
-        made = called(*args, **kwargs)
-        return made.as_subclass(Elsewhere) if moved and isinstance(made, torch.Tensor) else made
-
-
-@contextmanager
-def elsewhere() -> Iterator[None]:
-    with OnDevice():
-        yield
 
 
 def definitions(v: np.ndarray, k: int, sigmas: float, passes: int, threshold: float) -> dict[str, list[int]]:
