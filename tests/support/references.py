@@ -278,7 +278,7 @@ class Worker:
                 return np.flatnonzero(size >= rule.theta * (1 - 1e-12)).tolist()
             case "randomk":
                 draw = np.random.Generator(np.random.PCG64(self.seed_of(self.setting.seed, "shared", step, start)))
-                return np.sort(draw.permutation(len(v))[: ceil_of(rule.fraction, len(v))]).tolist()
+                return np.sort(draw.choice(len(v), ceil_of(rule.fraction, len(v)), False, shuffle=False)).tolist()
             case "adaq":
                 signs = [(own, int(np.count_nonzero(own))) for own in (v.clip(min=0), v.clip(max=0))]
                 return sorted(at for own, count in signs if count for at in largest(own, ceil_of(rule.fraction, count)))

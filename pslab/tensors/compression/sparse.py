@@ -18,6 +18,7 @@ from pslab.errors import ConfigError
 from pslab.tensors.compression.bits import count_of, indices_of, positions
 from pslab.tensors.compression.rule import At, Parts, Rule, Sparse
 from pslab.tensors.compression.select import above, add_top, dynamic, reaching, sample_stride, sampled, share, std, top
+from pslab.tensors.device import sent
 from pslab.tensors.update.inner import clipped
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -336,8 +337,10 @@ class RandomK(Chosen):
         return share(self.fraction, n)
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
-        order = np.random.Generator(np.random.PCG64(at.draw("shared"))).permutation(at.size)
-        return torch.from_numpy(np.sort(order[: share(self.fraction, at.size)])).to(v.device)
+        chance = np.random.Generator(np.random.PCG64(at.draw("shared")))
+        # of few entries the time and memory of these, not of a permutation of all
+        drawn = chance.choice(at.size, share(self.fraction, at.size), replace=False, shuffle=False)
+        return sent(torch.from_numpy(np.sort(drawn)), v.device)
 
     def where(self, indices: torch.Tensor, n: int) -> Parts:
         return []
