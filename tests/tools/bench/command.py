@@ -21,11 +21,11 @@ class Section(NamedTuple):
     words: str
     path: str  #: module:function, which gives the rows
 
-    def rows(self, quick: bool) -> Iterable[Row]:
-        """Measure, row by row; fewer times if it is to be quick."""
+    def rows(self, quick: bool, **where: str) -> Iterable[Row]:
+        """Measure, row by row; fewer times if it is to be quick. A section may be told `where` workers compute."""
         module, _, function = self.path.partition(":")
-        measure: Callable[[bool], Iterable[Row]] = getattr(import_module(f"tools.bench.{module}"), function)
-        return measure(quick)
+        measure: Callable[..., Iterable[Row]] = getattr(import_module(f"tools.bench.{module}"), function)
+        return measure(quick, **where)
 
 
 SECTIONS = {
@@ -60,6 +60,8 @@ def add(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument("section", nargs="*")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there too")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
+                        help="where two workers of the section training compute")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="fewer repeats: rougher results")
 
 
@@ -69,10 +71,13 @@ def main(options: argparse.Namespace) -> int:
     for name in options.section:
         if name not in SECTIONS:
             raise ConfigError("section", name, nearest(name, SECTIONS))
+    where = {} if options.device == "cpu" else {"device": options.device}
+    if where and options.section != ["training"]:
+        raise ConfigError("device", options.device, "only the section training has a device: name it alone")
     measured = []
     for name in options.section or DEFAULT:
         print(f"{name}: {SECTIONS[name].words}", flush=True)
-        for row in SECTIONS[name].rows(options.quick):
+        for row in SECTIONS[name].rows(options.quick, **where):
             print(line(row), flush=True)
             measured.append(row.plain(name))
     if options.json:

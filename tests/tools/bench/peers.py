@@ -33,9 +33,9 @@ HEAD = 4096  # bytes of flags before the tensors
 
 
 class Peers:
-    """The processes."""
+    """The processes, which train on a device."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, device: str = "cpu") -> None:
         context = mp.get_context("spawn")
         self.workers, self._arena = workers, Arena()
         self._folder = tempfile.TemporaryDirectory(prefix="pslab-bench-")
@@ -45,7 +45,7 @@ class Peers:
             here, there = context.Pipe()
             ends = [server for server, _ in lines] if rank == workers else [lines[rank][1]]
             process = context.Process(
-                target=_peer, args=(there, rank, workers, ends, self._arena, self._folder.name), daemon=True
+                target=_peer, args=(there, rank, workers, ends, self._arena, self._folder.name, device), daemon=True
             )
             process.start()
             self._pipes.append(here)
@@ -68,17 +68,20 @@ class Peers:
 
 
 @contextlib.contextmanager
-def peers(workers: int) -> Iterator[Peers]:
+def peers(workers: int, device: str = "cpu") -> Iterator[Peers]:
     """Peers that are ended in any case."""
-    with contextlib.closing(Peers(workers)) as others:
+    with contextlib.closing(Peers(workers, device)) as others:
         yield others
 
 
 class Training:
     """Plain training of the thesis's MLP on MNIST, with pslab's model, data and order of the examples."""
 
-    def __init__(self, workers: int, rank: int, batch_size: int, rate: float, momentum: float, seed: int) -> None:
-        self.data, self.module = resolve_data("mnist", data_root()), build_model("mlp", seed)
+    def __init__(
+        self, workers: int, rank: int, batch_size: int, rate: float, momentum: float, seed: int, device: str = "cpu"
+    ) -> None:
+        self._device = device
+        self.data, self.module = resolve_data("mnist", data_root()), build_model("mlp", seed).to(device)
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=rate, momentum=momentum)
         self._batches = Batches(len(self.data.train_y), workers, rank, batch_size, seed)
 
@@ -86,24 +89,30 @@ class Training:
         """Compute a gradient and apply it."""
         rows = torch.from_numpy(self._batches.at(iteration))
         self.optimizer.zero_grad()
-        loss = functional.cross_entropy(self.module(self._inputs(self.data.train_x[rows])), self.data.train_y[rows])
+        target = self.data.train_y[rows].to(self._device)
+        loss = functional.cross_entropy(self.module(self._inputs(self.data.train_x[rows])), target)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
+        loss.item()  # as a run does, which waits for a device here
 
     @torch.no_grad()
     def accuracy(self) -> float:
         """On the test set."""
-        return float((self.module(self._inputs(self.data.test_x[:])).argmax(1) == self.data.test_y[:]).float().mean())
+        found = self.module(self._inputs(self.data.test_x[:])).argmax(1).cpu()
+        return float((found == self.data.test_y[:]).float().mean())
 
     def _inputs(self, x: torch.Tensor) -> torch.Tensor:
-        return batch(x, torch.float32, self.data.mean, self.data.std)
+        return batch(x.to(self._device), torch.float32, self.data.mean, self.data.std)
 
 
 class _Peer:
     """What one of the processes does: each way of WAYS returns its seconds per round."""
 
-    def __init__(self, rank: int, workers: int, ends: list[Connection], arena: Arena, folder: str) -> None:
+    def __init__(
+        self, rank: int, workers: int, ends: list[Connection], arena: Arena, folder: str, device: str
+    ) -> None:
         self.rank, self.workers, self.ends, self.arena, self.folder = rank, workers, ends, arena, folder
+        self.device = device
         self.serves = rank == workers
         self._connections: list[socket.socket] = []
         self._meets = False  # the others by torch's rpc
@@ -183,7 +192,8 @@ class _Peer:
         return 0.0 if self.serves else self._trained(batch_size, rounds, parallel=False)
 
     def _trained(self, batch_size: int, rounds: int, *, parallel: bool) -> float:
-        training = Training(self.workers, self.rank, batch_size, rate=0.01, momentum=0.0, seed=0)
+        training = Training(self.workers, self.rank, batch_size, rate=0.01, momentum=0.0, seed=0,
+                            device=self.device)  # fmt: skip
         if parallel:
             self._join()
             training.module = torch.nn.parallel.DistributedDataParallel(training.module)

@@ -166,14 +166,14 @@ TRAININGS: dict[str, tuple[dict[str, object], dict[str, float | None]]] = {  # f
 }
 
 
-def training(quick: bool, batch_size: int = 64, count: int = 60) -> Iterator[Row]:
+def training(quick: bool, batch_size: int = 64, count: int = 60, device: str = "cpu") -> Iterator[Row]:
     """Dense and pruned runs, beside DDP over gloo and the same steps without any exchange; then how late messages are
     in an emulated cluster: with workers that the system schedules as all others, and with those that let the server
-    first."""
-    for workers in (2, 4):
-        with peers(workers) as others:
+    first. On a GPU two workers alone, without that cluster."""
+    for workers in (2, 4) if device == "cpu" else (2,):
+        with peers(workers, device) as others:
             spent = alternated(
-                {**{name: partial(training_s, count, workers=workers, batch_size=batch_size, **fields)
+                {**{name: partial(training_s, count, workers=workers, batch_size=batch_size, device=device, **fields)
                     for name, (fields, _) in TRAININGS.items()},
                  DDP: partial(others.seconds, "ddp", batch_size, count),
                  BARE: partial(others.seconds, "alone", batch_size, count)}, 3 if quick else 7,
@@ -181,6 +181,8 @@ def training(quick: bool, batch_size: int = 64, count: int = 60) -> Iterator[Row
         for name, (_, bars) in TRAININGS.items():
             for against, bar in bars.items():
                 yield Row(f"W={workers}, batch {batch_size}: {name}", spent[name], spent[against], against, bar)
+    if device != "cpu":
+        return
     usual, after = alternated({yields: partial(late_share, yields) for yields in (False, True)},
                               1 if quick else 5).values()  # fmt: skip
     name = "lab, W=4, asp, static:1%: messages late, workers"
