@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -237,6 +240,28 @@ def test_a_gradient_that_is_not_finite_leaves_the_residual_as_it_was():
 
     with pytest.raises(NonFinite):
         pushed(Strict(), loss=infinite, prune="static:5%")
+
+
+NO_LOOPS = """
+import dataclasses, sys
+from apart import Apart
+from contexts import laid_out
+from tiny import tiny
+from pslab.engines.server.shard import TensorShard
+from pslab.engines.worker.tensors import Producer
+from pslab.lab.runs.resolve import resolve
+
+job, arena, data = laid_out(dataclasses.replace(resolve(tiny(workers=1, quantize="int8")), device=Apart()))
+worker, server = Producer(job, 0, arena, data), TensorShard(job, arena)
+worker.warm_up()
+worker.payloads(0, worker.gradient(0))
+assert "pslab.tensors.compression.loops" not in sys.modules
+"""
+
+
+def test_where_no_push_has_positions_no_loop_is_compiled_for_a_device():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", NO_LOOPS], env=environment, check=True)
 
 
 def test_images_travel_to_the_device_as_bytes():

@@ -84,7 +84,8 @@ class OnDevice(TorchFunctionMode):
         if there and (name == "cpu" or (name == "to" and torch.device("cpu") in flat)):
             self.waits.append(name)
             return args[0].as_subclass(torch.Tensor).clone()
-        moved = CUDA in [each for each in (*flat, given.get("device")) if isinstance(each, torch.device)]
+        devices = [each for each in (*flat, given.get("device")) if isinstance(each, torch.device)]
+        moved = any(each.type == "cuda" for each in devices)
         if not moved or name == "_parse_to":  # a module, which then moves its tensors
             return called(*args, **given)
         if name in ("to", "tensor") and not there and blocks:
