@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from apart import Apart, Strict, elsewhere
+from apart import Apart, Elsewhere, Strict, elsewhere
 from contexts import context_of_a_server, laid_out
-from tiny import finished, tiny
+from tiny import finished, net, tiny
 from torch import nn
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Experiment, Outcome
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.engines.experiment.wire import WHOLE
+from pslab.engines.experiment.wire import WHOLE, Gradient
 from pslab.engines.local.worker import Selecting
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.virtual import parallel_runs
@@ -191,11 +191,18 @@ def pushed(device: Device, iterations: int = 3, **fields: Any) -> tuple[list[byt
         job, _, arena, _ = given = placed(device, **fields)
         worker, found, each = Producer(*given), list[bytes](), list[list[str]]()
         worker.warm_up()
+        worker.attend(lambda layer: None, lambda: None, lambda *ready: take(*ready))
         for iteration in range(iterations):
+            payloads = dict[int, Gradient]()
+
+            def take(layer: int, loss: float, at: int = iteration, into: dict[int, Gradient] = payloads) -> None:
+                into |= dict(zip(job.ranges_of[layer], worker.payloads(at, loss, layer)[0], strict=True))
+
             waits.clear()
             worker.install(Pulled(0, iteration, WHOLE))
-            payloads, _ = worker.payloads(iteration, worker.gradient(iteration))
-            for index, payload in enumerate(payloads):
+            loss = worker.gradient(iteration)  # a layered worker pushes meanwhile
+            payloads = payloads or dict(enumerate(worker.payloads(iteration, loss)[0]))
+            for index, payload in sorted(payloads.items()):
                 whole, own = payload.size_bytes == WHOLE, job.parts[index].slices[0]
                 at = job.layout.gradients[0][0] + own.start * job.layout.dtype.itemsize if whole else (
                     job.layout.up[0][0] + job.layout.frames[index][0])  # fmt: skip
@@ -235,11 +242,13 @@ def test_every_rule_compresses_on_a_device_what_it_does_on_the_cpu(fields: dict[
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_residual_as_it_was():
-    def infinite(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(output, target) * torch.inf
-
-    with pytest.raises(NonFinite):
-        pushed(Strict(), loss=infinite, prune="static:5%")
+    job, *_ = placed(Device(), prune="static:5%", ranges="layers")
+    residual, gradient = torch.ones(job.layout.size), torch.zeros(job.layout.size)
+    gradient[-1] = torch.inf
+    there, kept = gradient.as_subclass(Elsewhere), {"residual": residual.as_subclass(Elsewhere)}
+    with elsewhere(), pytest.raises(NonFinite, match="the gradient is not finite"):
+        job.compression.pushes([0, 1], there, kept, worker=0, step=0, turn=0, epoch=0.0)
+    assert (residual == 1).all()
 
 
 NO_LOOPS = """
@@ -279,11 +288,31 @@ def test_images_travel_to_the_device_as_bytes():
     assert came == [torch.uint8, torch.int64]
 
 
+EVENTS: list[str] = []
+
+
+class Telling(nn.Module):
+    """It notes when the backward pass comes to the first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.first, self.tanh, self.last = net(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(self.flat(x))
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: EVENTS.append("backward"))
+        return self.last(self.tanh(hidden))
+
+
 @pytest.mark.parametrize("device", [Device(), Apart()])
 def test_a_layered_worker_takes_gradients_as_they_are_ready_and_of_a_device_once_all_are(device: Device):
-    made, events = producer(device, ranges="layers"), list[str]()
+    EVENTS.clear()  # a model may name no list that is not as a worker's process would find it
+    made, events = producer(device, ranges="layers", model=Telling), EVENTS
     made.warm_up()
+    EVENTS.clear()
     made.attend(lambda layer: events.append(f"needs {layer}"), lambda: events.append("turns"),
                 lambda layer, loss: events.append(f"takes {layer}, {math.isfinite(loss)}"))  # fmt: skip
     made.gradient(0)
-    assert events == ["needs 0", "needs 1", "turns", "takes 1, True", "takes 0, True"]
+    taken = ["backward", "takes 1, True"] if device.separate else ["takes 1, True", "backward"]
+    assert events == ["needs 0", "needs 1", "turns", *taken, "takes 0, True"]
