@@ -9,10 +9,10 @@ import pytest
 from conducted import judged
 from histories import History, assert_valid, history
 from tiny import finished, tiny
+from tools.audit.verdict import audit
 from whole import in_process
 
 from pslab.config.table import ROWS
-from pslab.lab.judge.verdict import judge
 
 POLICIES = [row.small or row.example or name for name, row in ROWS["sync"].items()]
 # workers that push a few times in a run, and mostly wait
@@ -44,14 +44,14 @@ def test_a_run_with_faults_ends_and_is_valid(sync: str, faults: str):
     assert set(facts["faults"]) == {fault["what"] for fault in FAULTS[faults]}
     if sync not in FEW:
         assert all(facts["faults"].values())
-    assert_valid(judge(run, tables, facts))
+    assert_valid(audit(run, tables, facts))
 
 
 @pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "dssp:1,1", "elastic:2", "backup:1"])
 def test_layer_by_layer_a_run_with_faults_ends_and_is_valid(sync: str):
     run, tables, facts = faulty(sync, FAULTS["all"], ranges="layers")
     assert facts["outcome"] == "budget"
-    assert_valid(judge(run, tables, facts))
+    assert_valid(audit(run, tables, facts))
 
 
 def test_a_kill_is_noticed_after_a_lease():
@@ -67,7 +67,7 @@ def test_a_worker_that_joins_before_its_death_was_noticed_begins_a_new_life():
     arrivals = tables["arrivals"]
     moves = arrivals[arrivals.kind.isin(["leave", "join"])]
     assert moves[["kind", "worker", "seconds"]].to_numpy().tolist() == [["leave", 2, 5.0], ["join", 2, 5.0]]
-    assert_valid(judge(run, tables, facts))
+    assert_valid(audit(run, tables, facts))
 
 
 def test_a_killed_worker_is_replaced_when_its_death_is_noticed_if_it_may_be():
@@ -77,7 +77,7 @@ def test_a_killed_worker_is_replaced_when_its_death_is_noticed_if_it_may_be():
     moves = arrivals[arrivals.kind.isin(["leave", "join"])]
     assert moves[["kind", "worker", "seconds"]].to_numpy().tolist() == [["leave", 2, 7.0], ["join", 2, 7.0]]
     assert (facts["deaths"], [life["worker"] for life in facts["lives"]]) == ([], [2])
-    assert_valid(judge(run, tables, facts))
+    assert_valid(audit(run, tables, facts))
 
 
 def test_acknowledgements_come_without_weights_where_none_would_bring_them():
@@ -85,14 +85,14 @@ def test_acknowledgements_come_without_weights_where_none_would_bring_them():
     late = [{"what": "delay", "worker": 1, "iteration": 1, "direction": "up", "for_s": 9.0}]
     run, tables, facts = history("eager:9", {"compute_s": 1.0, "latency_s": 0.01, "faults": late}, workers=2)
     assert facts["outcome"] == "budget"
-    assert_valid(judge(run, tables, facts))
+    assert_valid(audit(run, tables, facts))
 
 
 def test_a_worker_that_is_back_before_its_first_push_begins_with_its_first_range():
     cluster = {"compute_s": 1.0, "latency_s": 0.1, "leave": {1: 0.5}, "join": {1: 0.7}}
     run, tables, facts = history("asp", cluster, prune="range:7,local_apply=off", pull="range")
     assert tables["pushes"].query("worker == 1").iteration.min() == 0
-    assert_valid(judge(run, tables, facts))
+    assert_valid(audit(run, tables, facts))
 
 
 @pytest.mark.one_of(4)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import finished, tiny
+from tools.audit.verdict import audit
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from whole import in_process
@@ -15,7 +16,6 @@ from whole import in_process
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.errors import ConfigError, WorkerFailed
-from pslab.lab.judge.verdict import judge
 from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run, sweep
@@ -147,14 +147,14 @@ def below_zero(output: Tensor, target: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("fields", [{}, {"loss": below_zero}, {"metric": worst_error}], ids=["mse", "loss", "metric"])
-def test_the_judge_knows_the_values_of_named_losses_and_the_accuracy_alone(tmp_path, fields):
+def test_an_audit_knows_the_values_of_named_losses_and_the_accuracy_alone(tmp_path, fields):
     result = run(wanted("mse", engine="virtual", **fields), results=tmp_path, progress=False)
     assert result.manifest["verdict"] == "valid"
     tables = {"accuracy": result.accuracy, "phases": result.phases, "pushes": result.pushes,
               "arrivals": result.arrivals}  # fmt: skip
     low = {**tables, "pushes": result.pushes.assign(loss=-1.0)}
     recorded = Run.of(result.run.plain())
-    verdict = judge(recorded, low, result.manifest)
+    verdict = audit(recorded, low, result.manifest)
     assert any("has a loss of -1" in each for each in verdict.violations) == ("loss" not in fields)
 
 

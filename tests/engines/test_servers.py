@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conducted import judged
 from tiny import tiny
 from tools.chaos.campaign import performed
 from tools.chaos.draw import drawn
 from whole import conduct, killed, same
 
 from pslab.config.run import Run
-from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.server_node import StoreNode
 from pslab.engines.virtual.timing import execute
 from pslab.engines.worker.phases import COMPUTE, PHASE_COLUMNS
 from pslab.errors import ConfigError
-from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 
 CLUSTER = {"compute_s": 0.01, "slow": {1: 2.0}, "bandwidth_bit_s": 2e6, "latency_s": 2e-3, "apply_s": 4e-3,
@@ -29,11 +28,6 @@ END, PHASE, WORKER = map(PHASE_COLUMNS.index, ("end_s", "phase", "worker"))
 
 def virtual(**fields: Any) -> Run:
     return tiny(**{"engine": "virtual", "cluster": CLUSTER, **fields})
-
-
-def judged(run: Run, outcome: Outcome) -> dict[str, Any]:
-    facts = tables_of(run, outcome)[2]
-    return {name: facts[name] for name in ("verdict", "violations", "unjudged") if name in facts}
 
 
 def ends(run: Run, worker: int = 0) -> list[float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from tiny import net, tiny
+from tools.audit.verdict import audit
 from torch import nn
 
 from pslab.config.run import Run
@@ -31,9 +32,10 @@ def conduct(look: Look = quiet, **fields: Any) -> Outcome:
 
 
 def judged(run: Run, outcome: Outcome) -> dict[str, Any]:
-    """The verdict on a run, and what is wrong with it, if anything is."""
-    facts = tables_of(run, outcome)[2]
-    return {name: facts[name] for name in ("verdict", "violations") if name in facts}
+    """The audit's verdict on a run, and the rules that it breaks, if any."""
+    tables, _, facts = tables_of(run, outcome)
+    found = audit(run, tables, facts)
+    return {"verdict": found.verdict, **({"violations": found.violations} if found.violations else {})}
 
 
 class Signals:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from pslab.errors import RecordError
 from pslab.lab.commands.finding import PROBLEM
 from pslab.lab.commands.verify import judgement, rerun, sums
 from pslab.lab.records.disk import write_manifest
-from pslab.lab.records.record import evaluation_sum
 from pslab.lab.records.results import load
 
 Falsify = Callable[[Path], None]
@@ -157,19 +156,17 @@ def other_weights(folder: Path) -> None:
     np.save(folder / "weights.npy", np.load(folder / "weights.npy") * 1.01)
 
 
-def falsified(record: Path, place: Path, falsify: Falsify, *, sums: Iterable[str] = ("files", "evaluations")) -> Path:
+def falsified(record: Path, place: Path, falsify: Falsify, *, sums: bool = True) -> Path:
     """A copy of a record that is falsified, in the folder of its digest.
 
     Args:
-        sums: which of them the forger makes anew. Evaluations have one together with the weights, which no file is.
+        sums: whether the forger makes the sums of the files anew.
     """
     copy = shutil.copytree(record, place / record.name)
     falsify(copy)
     if not sums:
         return copy
     found = json.loads((copy / "manifest.json").read_text())
-    if "evaluations" in sums:
-        found["evaluation_sha256"] = evaluation_sum(copy, found["weights_sha256"])
     write_manifest(copy, found, list(found["sha256"]))
     return copy.rename(copy.with_name(found["digest"]))
 

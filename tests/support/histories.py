@@ -1,4 +1,4 @@
-"""Histories of runs without tensors, for the judge, and changes of their tables."""
+"""Histories of runs without tensors, for the audit, and changes of their tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 from tiny import tiny
+from tools.audit.verdict import Verdict, audit
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.lab.judge.tables import tables_of
-from pslab.lab.judge.verdict import Verdict, judge
 from pslab.lab.records.record import Result
 from pslab.lab.runs.resolve import resolve
 
@@ -55,7 +55,7 @@ def _cached(name: str) -> History:
 
 def recorded(result: Result) -> Verdict:
     """The verdict on a record, read from its files."""
-    return judge(result.run, {name: getattr(result, name) for name in TABLES}, result.manifest)
+    return audit(result.run, {name: getattr(result, name) for name in TABLES}, result.manifest)
 
 
 def fresh(name: str) -> History:
@@ -89,7 +89,7 @@ def judged(name: str, **changes: Any) -> Verdict:
             tables[what] = change(tables[what])
     if "pushes" in changes:
         facts["pushes"] = len(tables["pushes"])
-    return judge(wanted, tables, facts)
+    return audit(wanted, tables, facts)
 
 
 # --- changes of a table -----------------------------------------------------------------------------------------------

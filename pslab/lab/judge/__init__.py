@@ -1,1 +1,1 @@
-"""Whether a finished run's history obeys the protocol and its policy."""
+"""Whether a finished run follows from its arrivals, by the protocol and the policy; and a run's tables."""

@@ -1,168 +1,243 @@
-"""The verdict on a completed run, local or virtual: whether its tables satisfy every rule.
+"""The verdict on a finished run: its recorded arrivals, handed once more to a fresh server with the same policy, must
+lead to the recorded pushes, in their order and on their versions, to the recorded waits, and to the manifest's counts.
 
-What is allowed follows from the policy object (its traits and its decisions), never from its name.
+A policy decides by messages and their instants alone, and both are recorded, so the replay is exact. The verdict trusts
+the files and the clock: it finds bugs of policies and engines. A record that was forged on purpose may pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import zip_longest
+from operator import itemgetter
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from pslab.config.cluster import resolve_cluster
 from pslab.config.run import Run
+from pslab.config.spec import resolve
+from pslab.engines.experiment.compatibility import lengths
+from pslab.engines.experiment.wire import Gradient
 from pslab.errors import ConfigError
-from pslab.lab.judge import arrivals, manifest, numbers, phases, pushes
-from pslab.lab.judge.reading import Reading, Unjudged
-from pslab.lab.judge.replay import replay
-from pslab.lab.records.facts import wrong_facts
+from pslab.protocol.messages import NO_WORKER, Pull, Push
+from pslab.protocol.noting import NotingPolicy
+from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
+from pslab.protocol.traits import sized
 
-SHOWN = 5  # violations in a manifest
-FACTS = ("outcome", "seconds", "pushes", "accepted", "dropped", "deaths")
-
-
-class Requirement(NamedTuple):
-    """One rule: its check returns the violations in words, or None if the rule does not apply to a record."""
-
-    name: str
-    check: Callable[[Reading], list[str] | None]
-    relied_on: bool = True  #: whether later rules rely on it: they are not judged if it does not hold
+LOST = "the policy reads losses, and the record has none of pushes that were not applied"
+SLACK_S = 1e-6  # instants that are derived from others are not equal to the last bit
+DECIDED = ("range", "worker", "iteration", "version_pulled", "version_applied")  # what the policy decides of a push
 
 
-STOP = Requirement("the stop rule", manifest.stop, relied_on=False)
-ARRIVED = (
-    Requirement("arrivals", arrivals.rows_are_possible),
-    Requirement("the order of arrivals", arrivals.in_order),
-    Requirement("what the manifest names", manifest.names),
-    Requirement("the gradient that was not finite", manifest.divergence, relied_on=False),
-    Requirement("how the emulation was kept", manifest.emulation, relied_on=False),
-    Requirement("clocks", manifest.clocks, relied_on=False),
-    Requirement("ends of processes", manifest.processes, relied_on=False),
-)
-APPLIED = (
-    Requirement("pushes are numbered", pushes.numbers),
-    Requirement("each push once and in order", pushes.once),
-    Requirement("versions", pushes.versions),
-    Requirement("pulled versions", pushes.pulled),
-    Requirement("own pushes are read", pushes.own),
-    Requirement("weights are requested before the push", pushes.asked_before),
-    Requirement("one decision for all ranges", pushes.alike),
-    Requirement("staleness", pushes.staleness),
-    Requirement("times of application", pushes.instants),
-    STOP,
-    Requirement("faults of the cluster's plan", arrivals.faults),
-)
-TIMED = (
-    Requirement("who left and who joined", manifest.moves, relied_on=False),
-    Requirement("phases", phases.spans),
-    Requirement("one computation at a time", phases.computing),
-    Requirement("computed before it is pushed", phases.chain),
-    Requirement("dealt with as it arrived", phases.received),
-    Requirement("requested eagerly", phases.eagerly),
-    Requirement("the newest weights", phases.newest),
-    Requirement("the bound of the policy's window", phases.beyond, relied_on=False),
-    Requirement("no step while a worker computes", phases.steps_inside, relied_on=False),
-    Requirement("losses", numbers.losses),
-    Requirement("bytes of pushes", numbers.bytes_up),
-    Requirement("bytes of pulls", numbers.bytes_down),
-    Requirement("bytes on the network", numbers.network),
-    Requirement("times of computation", numbers.computing),
-    Requirement("times on links", numbers.travelling),
-    Requirement("no gap between phases", numbers.joints),
-    Requirement("evaluations", numbers.evaluations),
-    Requirement("instants inside the run", numbers.inside),
-)
+class Differs(Exception):
+    """The record does not follow from its arrivals; the message says both."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was judged of a history, and what was found. It depends on the history alone."""
+    """valid, invalid or unknown, and the reason."""
 
-    verdict: str  #: valid, invalid, unknown
-    checked: tuple[str, ...] = ()  #: what was judged
-    violations: tuple[str, ...] = ()  #: why it is invalid: which worker, when, and what was expected
-    unjudged: tuple[str, ...] = ()  #: what was not judged and why; unknown because of it, or otherwise valid
+    verdict: str
+    why: str = ""
 
     def facts(self) -> dict[str, Any]:
         """The facts for the manifest."""
-        facts: dict[str, Any] = {"verdict": self.verdict}
-        if self.verdict == "invalid":
-            facts["violations"] = list(self.violations[:SHOWN])
-        elif self.verdict == "unknown":
-            facts["unjudged"] = list(self.unjudged[:SHOWN])
-        return facts
+        name = {"invalid": "violations", "unknown": "unjudged"}.get(self.verdict)
+        return {"verdict": self.verdict, **({name: [self.why]} if name else {})}
+
+
+def policy_of(run: Run, facts: Mapping[str, Any]) -> Any:
+    """The policy object of a recorded run.
+
+    Raises:
+        ConfigError: the record does not determine the policy, as if it was an object of the user.
+    """
+    policy = resolve("sync", run.sync)
+    return sized(policy, lengths(run, facts["pass_iterations"])) if hasattr(policy, "sized") else policy
 
 
 def judge(run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> Verdict:
-    """Whether a history satisfies every rule of the server, the workers and the run's policy.
+    """Whether a run's tables and facts follow from its arrivals.
 
     Args:
         tables: "arrivals", "pushes" and "phases" of a record; "accuracy" for a stop at a target.
-        facts: FACTS, as a manifest has them.
+        facts: of its manifest.
     """
-    if absent := [name for name in FACTS if name not in facts]:
-        return Verdict("unknown", unjudged=(f"the manifest has no {', '.join(absent)}",))
-    if wrong := wrong_facts(facts):
-        return Verdict("unknown", unjudged=tuple(f"the manifest cannot be read: {words}" for words in wrong))
-    judgement = _Judgement()
     try:
-        judgement.judge(Reading(run, tables, facts))
-    except ConfigError as error:
-        return Verdict("unknown", unjudged=(f"the run cannot be made from its record: {error}",))
-    except Unjudged as problem:
-        judgement.missing.append(str(problem))
-    return judgement.verdict()
+        policy = NotingPolicy(policy_of(run, facts))
+    except (ConfigError, KeyError) as error:
+        return Verdict("unknown", f"the policy cannot be built from its record: {error}")
+    if absent := [name for name in ("arrivals", "pushes", "phases") if name not in tables]:
+        return Verdict("unknown", f"the record has no table of {', '.join(absent)}")
+    try:
+        _Replay(run, policy, tables, facts).compare()
+    except Exception as error:  # a policy of the user may raise anything
+        if "loss" in policy.read and (tables["arrivals"].kind == "push").sum() > len(tables["pushes"]):
+            return Verdict("unknown", LOST)
+        raised = "" if isinstance(error, Differs) else f"the replay raised {type(error).__name__}: "
+        return Verdict("invalid", f"{raised}{error}")
+    if facts["outcome"] == "interrupted" or not len(tables["pushes"]):
+        return Verdict("unknown", "the run was interrupted, or no push was applied")
+    return Verdict("valid")
 
 
-class _Judgement:
-    """A verdict in the making, from the rules that need least to those that need most."""
+class _Replay:
+    """A fresh server, and its effects on the recorded arrivals."""
 
-    def __init__(self) -> None:
-        self.checked: list[str] = []
-        self.violations: list[str] = []
-        self.missing: list[str] = []  # what no valid history lacks
+    def __init__(self, run: Run, policy: Any, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> None:
+        self.run, self.policy, self.tables, self.facts = run, policy, tables, facts
+        cluster, arrivals, pushes = resolve_cluster(run.cluster), tables["arrivals"], tables["pushes"]
+        present = [worker for worker in range(run.workers) if cluster.present(worker)]
+        self.ranges = int(facts.get("ranges", arrivals.range.max() + 1))
+        self.server = Server(present, self.ranges, policy)
+        self.rotation, self.barrier = self.server.traits.rotation, self.server.traits.barrier
+        # workers that were not there all the time in one process: they hold no weights when they are back
+        self.movers = {*range(run.workers)} - {*present} | {life["worker"] for life in facts.get("lives", ())}
+        self.movers |= {*arrivals.worker[arrivals.kind.isin(["leave", "join"])]}
+        names = zip(pushes.worker, pushes.range, pushes.iteration, strict=True)
+        self.losses = dict(zip(names, pushes.loss, strict=True))
+        # (worker, range, its turn) -> the version on which the policy has started a worker that has not pushed since
+        self.started = {(worker, index, 0): 0 for worker in present for index in range(self.ranges)}
+        self.held: dict[tuple[int, int, int], int] = {}  # (worker, range, iteration) -> the version that it named
+        self.released: dict[tuple[int, int, int], int] = {}  # the same -> the worker whose message ended its wait
+        self.applied: list[tuple[Any, ...]] = []  # DECIDED and the instant, of each push that the policy applies
+        self.parts, self.counts = Counter[tuple[int, int]](), Counter[str]()
+        self.steps: dict[tuple[int, int], int] = {}  # (worker, iteration) -> its gradients, where the policy assigns
 
-    def verdict(self) -> Verdict:
-        """What has been found."""
-        word = "invalid" if self.violations else "unknown" if self.missing else "valid"
-        return Verdict(word, tuple(self.checked), tuple(self.violations), tuple(self.missing))
-
-    def judge(self, record: Reading) -> None:
-        """Hold a record to all rules.
+    def compare(self) -> None:
+        """Replay the arrivals.
 
         Raises:
-            Unjudged: nothing can be judged from its arrivals, or from its pushes.
+            Differs: the record says otherwise.
         """
-        phases = None  # the table, once it is read
-        if not self._hold(record, ARRIVED):
-            return
-        applied = record.pushes.size
-        if record.interrupted:
-            self.missing.append("the run was interrupted: how it would have ended is unknown")
-        if not applied:
-            self.missing.append("the table of pushes is empty")
-            if record.facts["outcome"] == "stalled":
-                self._hold(record, [STOP])
-        elif not self._hold(record, APPLIED):
-            return
-        else:
-            self.missing += record.unknown
-            try:
-                phases = record.phases
-                self._hold(record, TIMED)
-            except Unjudged as problem:
-                self.missing.append(str(problem))
-        if record.known and not self.violations:
-            self._hold(record, [Requirement("the policy's decisions, replayed", lambda record: replay(record, phases))])
+        arrivals, server, spent = self.tables["arrivals"], self.server, False
+        handled = arrivals[arrivals.kind != "join"].seconds  # a worker that joins takes none of the server's time
+        if not np.isfinite(arrivals.seconds).all() or (handled.diff() < -SLACK_S).any():
+            raise Differs("arrivals are not in the order of their instants")
+        for row in arrivals.itertuples(index=False):
+            what = f"worker {row.worker}'s {row.kind} of iteration {row.iteration} at {row.seconds:.6g} s"
+            if row.kind == "push":
+                if spent:
+                    raise Differs(f"{what} was accepted after the budget of {self.run.pushes} pushes was used up")
+                self._push(row, what)
+                spent = server.spent(self.run.pushes)
+            elif row.kind == "pull":
+                self._name(row.worker, row.range, row.iteration - 1, row.version, what)
+                pull = Pull(row.worker, row.range, row.iteration, row.version)
+                self._perform(server.handle(pull, row.seconds), row.seconds)
+            elif (row.kind == "leave") != (row.worker in server.workers):
+                raise Differs(f"{what}: the worker is {'' if row.kind == 'join' else 'not '}present")
+            elif row.kind == "leave":
+                self.started = {name: version for name, version in self.started.items() if name[0] != row.worker}
+                self._perform(server.leave(row.worker, row.seconds), row.seconds)
+            elif (joined := server.join(row.worker)) != row.iteration:
+                raise Differs(f"{what}: the server has it join with iteration {joined}")
+        self._compare_pushes()
+        self._compare_facts()
+        self._compare_waits()
 
-    def _hold(self, record: Reading, rules: Iterable[Requirement]) -> bool:
-        """Whether these rules hold, as far as later ones rely on them."""
-        for rule in rules:
-            if (found := rule.check(record)) is None:
-                continue
-            self.checked.append(rule.name)
-            self.violations += found
-            if found and rule.relied_on:
-                return False
-        return True
+    def _push(self, row: Any, what: str) -> None:
+        name = row.worker, row.range, row.iteration
+        push = Push(*name, row.version, Gradient(0, 0, self.losses.get(name, np.nan)))
+        effects = self.server.handle(push, row.seconds)
+        if not (effects and isinstance(effects[0], Refuse)):
+            turn = self.rotation.turn(row.range, row.iteration)
+            started = self.started.pop((row.worker, row.range, turn), None)
+            if started != row.version:
+                says = "does not start it" if started is None else f"starts it on version {started}"
+                raise Differs(f"{what} was computed on version {row.version}; the policy {says}")
+            self._name(*name, row.version, what)
+        self._perform(effects, row.seconds)
+
+    def _name(self, worker: int, index: int, iteration: int, version: int, what: str) -> None:
+        """Compare the versions that a worker's push of an iteration and its request for the next one name."""
+        if worker not in self.movers and (held := self.held.setdefault((worker, index, iteration), version)) != version:
+            raise Differs(f"{what} names version {version}; the worker holds version {held}")
+
+    def _perform(self, effects: Iterable[Effect], now: float) -> None:
+        pending = deque(effects)
+        while pending:
+            effect = pending.popleft()
+            if isinstance(effect, Step):
+                self._step(effect, now)
+            elif isinstance(effect, Reply):
+                worker, index, iteration, *_ = effect.pull
+                self.started[worker, index, self.rotation.turn(index, iteration)] = effect.version
+                self.released[worker, index, iteration] = effect.released_by
+                if effect.steps:
+                    self.steps[worker, iteration] = effect.steps
+                pending.extend(self.server.answered(index))
+            elif isinstance(effect, Discard):
+                self.counts["dropped"] += 1
+            elif isinstance(effect, Refuse):
+                self.counts["refused"] += 1
+
+    def _step(self, step: Step, now: float) -> None:
+        computing = {worker for worker, index, _ in self.started if index == step.range} if self.barrier else set()
+        if computing:
+            raise Differs(f"version {step.version} is made at {now:.6g} s while worker {min(computing)} computes; the "
+                          "policy claims a barrier")  # fmt: skip
+        for push in step.pushes:
+            self.applied.append((step.range, push.worker, push.iteration, push.version, step.version, now))
+            name = push.worker, push.iteration
+            self.parts[name] += 1
+            if self.parts[name] == len(self.rotation.ranges(push.iteration, self.ranges)):
+                self.counts["pushes"] += push.steps
+
+    def _compare_pushes(self) -> None:
+        """Compare the table of pushes with the policy's steps, each range in its order."""
+        columns = (self.tables["pushes"][name].tolist() for name in (*DECIDED, "seconds", "staleness"))
+        recorded, replayed = (sorted(rows, key=itemgetter(0)) for rows in (zip(*columns, strict=True), self.applied))
+        for here, there in zip_longest(recorded, replayed):
+            if here is None or there is None or here[:5] != there[:5]:
+                raise Differs(f"the policy applies {_in_words(there)}; the table of pushes has {_in_words(here)}")
+            *_, pulled, applied, seconds, staleness = here
+            if seconds < (now := there[5]) - SLACK_S:
+                raise Differs(f"{_in_words(here)} was applied at {seconds:.6g} s; its cause arrived at {now:.6g} s")
+            if staleness != applied - 1 - pulled:
+                raise Differs(f"{_in_words(here)} has a recorded staleness of {staleness}")
+
+    def _compare_facts(self) -> None:
+        """Compare the manifest's counts, and how the run ended."""
+        facts, run, outcome = self.facts, self.run, self.facts["outcome"]
+        self.counts["accepted"] = self.server.gradients
+        for name in ("pushes", "accepted", "dropped"):
+            if facts.get(name, 0) != self.counts[name]:
+                raise Differs(f"the manifest counts {facts.get(name)} as {name}; the arrivals make {self.counts[name]}")
+        refused = facts.get("refused", 0) - bool(facts.get("diverged"))  # a gradient that is not finite is no arrival
+        if self.counts["refused"] > refused:
+            raise Differs(f"the server refuses {self.counts['refused']} messages; the manifest counts {refused}")
+        if [[*name, count] for name, count in sorted(self.steps.items())] != facts.get("steps", []):
+            raise Differs("the manifest has other numbers of gradients of iterations than the policy assigns")
+        if outcome == "stalled":
+            raise Differs("the run stalled: every worker waited, and no message was under way: the policy answered too "
+                          "few pushes (Apply, Aggregate, Drop) or requests (Start)")  # fmt: skip
+        accuracy, residuals = self.tables.get("accuracy"), facts.get("residuals")
+        reached = {
+            "budget": self.server.spent(run.pushes),
+            "seconds": facts["seconds"] + SLACK_S >= (run.seconds or np.inf),
+            "target": accuracy is None or run.reaches_target(accuracy.accuracy),
+            "converged": residuals and self.policy.converged(*residuals[-1][-2:]),
+        }
+        if not reached.get(outcome, True):
+            raise Differs(f"the run ended by {outcome!r} of its stop rules, which it never reached")
+
+    def _compare_waits(self) -> None:
+        """Compare for whom each worker is said to have waited."""
+        phases = self.tables["phases"]
+        for row in phases[(phases.phase == "wait") & ~phases.worker.isin(self.movers)].itertuples():
+            whom = self.released.get((row.worker, row.range, row.iteration + 1), row.waits_for)
+            if whom != row.waits_for:
+                raise Differs(f"worker {row.worker}'s wait of iteration {row.iteration} is said to be for worker "
+                              f"{row.waits_for}; worker {whom} ended it ({NO_WORKER}: none)")  # fmt: skip
+
+
+def _in_words(push: tuple[Any, ...] | None) -> str:
+    if push is None:
+        return "no further push"
+    index, worker, iteration, pulled, applied, *_ = push
+    return f"worker {worker}'s iteration {iteration} of range {index} on version {pulled} as version {applied}"

@@ -22,7 +22,7 @@ from pslab.config.run import Run
 from pslab.errors import Unwritable
 from pslab.lab.records import disk, journal
 from pslab.lab.records.own_source import texts_of
-from pslab.lab.records.record import FILES, WEIGHTS, Result, emulation_ok, environment, evaluation_sum, read_facts
+from pslab.lab.records.record import FILES, WEIGHTS, Result, emulation_ok, environment, read_facts
 
 LIVE = "live.jsonl"
 READ_BYTES = 1 << 24  # of a draft's lines at a time
@@ -106,7 +106,6 @@ class Draft:
             tables[name].to_csv(self.path / f"{name}.csv", index=False)
         if kept:
             np.save(self.path / WEIGHTS, weights, allow_pickle=False)
-        manifest["evaluation_sha256"] = evaluation_sum(self.path, manifest["weights_sha256"])
         files = [f"{name}.csv" for name in tables] + [WEIGHTS] * kept
         manifest = disk.write_manifest(self.path, manifest, files)
         (self.path / LIVE).unlink(missing_ok=True)

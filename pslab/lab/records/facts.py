@@ -79,7 +79,7 @@ _DEATH = {"worker": COUNT, "iteration": COUNT, "seconds": SECONDS, "how": TEXT}
 _PART = FactType("a whole number", lambda value: _whole(value) and _number(value))  # -1 is none
 _EMULATION = mapped(NUMBER | FLAG)
 FACTS: dict[str, FactType] = {
-    "digest": TEXT, "weights_sha256": TEXT, "evaluation_sha256": TEXT,
+    "digest": TEXT, "weights_sha256": TEXT,
     "sha256": mapped(TEXT), "source": mapped(TEXT), "not_found_again": TEXT,
     "outcome": TEXT, "verdict": TEXT, "violations": listed(TEXT), "unjudged": listed(TEXT), "error": TEXT,
     "seconds": SECONDS, "wall_s": SECONDS, "preparation_s": SECONDS, "turning_s": SECONDS, "server_busy_s": SECONDS,

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -237,11 +236,6 @@ def read_facts(place: Path) -> dict[str, Any]:
     if wrong:
         raise DamagedRecord(place, f"{place / 'manifest.json'} is no manifest of a run: {'; '.join(wrong)}")
     return manifest
-
-
-def evaluation_sum(place: Path, weights_sha256: str) -> str:
-    """The SHA-256 of a record's evaluations together with its weights, which say what the last one is."""
-    return hashlib.sha256((place / "accuracy.csv").read_bytes() + weights_sha256.encode()).hexdigest()
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:

@@ -93,10 +93,13 @@ def trace(result: Result) -> dict[int, list[float]]:
 
 def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     from pslab.config.cluster import resolve_cluster
-    from pslab.lab.judge.reading import policy_of
+    from pslab.lab.judge.verdict import policy_of
     from pslab.protocol.traits import Traits, traits_of
 
-    sync, _ = policy_of(run, facts)  # of a policy of the user's a record knows nothing
+    try:
+        sync = policy_of(run, facts)
+    except ConfigError:  # a record does not hold an object of the user
+        sync = None
     traits = Traits() if sync is None else traits_of(sync)
     costs, layers_s = facts["costs"], facts.get("layers_s") or ()
     warm = phases[phases.iteration >= min(WARM, phases.iteration.max() // 2)]

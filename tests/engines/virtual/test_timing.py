@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from tiny import finished, tiny
+from tools.audit.verdict import audit
 from torch import nn
 
 from pslab.config.cluster import MEASURED, PRESETS, Cluster
@@ -20,7 +21,6 @@ from pslab.engines.experiment.wire import WHOLE, Gradient, Wanted
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import RecordedSizes, Sizes, execute, job_without_tensors
 from pslab.errors import ConfigError
-from pslab.lab.judge.verdict import judge
 from pslab.lab.runs import machine
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.partition import Cut
@@ -104,7 +104,7 @@ def test_a_run_without_tensors_takes_as_long_and_sends_as_much(fields: dict[str,
     )
     pd.testing.assert_frame_equal(one, two)
     pushes = two.assign(loss=np.nan)[list(PUSH_COLUMNS)].astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
-    assert judge(run.but(engine="timing"), {"pushes": pushes}, without.facts).verdict != "invalid"
+    assert audit(run.but(engine="timing"), {"pushes": pushes}, without.facts).verdict != "invalid"
 
 
 @pytest.mark.parametrize(("prune", "within"), [("static:1%", 1.5), ("static:10%", 1.5), ("none", 1.2)])

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tiny import tiny
+from tools.audit.verdict import audit
 from torch import nn
 from torch.nn import functional
 from whole import conduct
 
 from pslab.config.table import ROWS
 from pslab.lab.judge.tables import tables_of
-from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
 from pslab.tensors.workload.data import Batches, batch
@@ -111,4 +111,4 @@ def test_the_record_of_a_quantized_run_is_valid_and_one_with_other_bytes_is_not(
     pushes, facts = tables[0]["pushes"], tables[2]
     for bytes_up in (7.0, pushes.bytes_up_raw.max() * 3 + 50_000):
         forged = {**tables[0], "pushes": pushes.assign(bytes_up=bytes_up)}
-        assert any("a frame of those takes" in each for each in judge(wanted, forged, facts).violations)
+        assert any("a frame of those takes" in each for each in audit(wanted, forged, facts).violations)

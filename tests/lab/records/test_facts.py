@@ -20,7 +20,6 @@ from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import PslabError, RecordError
 from pslab.lab.commands.verify import judgement
-from pslab.lab.judge.verdict import judge
 from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.facts import COLUMNS, wrong_facts
 from pslab.lab.records.record import TABLES, Result
@@ -121,15 +120,6 @@ def test_any_change_of_a_manifest_leads_to_a_verdict_or_a_sentence(records, tmp_
 
 
 @changes
-def test_a_judge_of_facts_as_they_are_reaches_a_verdict(records, name, data):
-    """Also of what no record on the disk can hold: `judge` has its own look at them."""
-    result = records[name]
-    facts = changed(data.draw, {**result.manifest, **data.draw(st.sampled_from([{}, OTHERS]))})
-    tables = {each: getattr(result, each) for each in TABLES}
-    assert judge(result.run, tables, facts).verdict in ("valid", "invalid", "unknown")
-
-
-@changes
 def test_any_change_of_a_table_leads_to_a_verdict_or_a_sentence(records, tmp_path, name, data):
     copy = renewed(records[name].path, tmp_path / "copy")
     table = data.draw(st.sampled_from(TABLES))
@@ -158,10 +148,6 @@ def test_an_odd_fact_is_named(records, tmp_path, facts, words):
     seal(copy, {**json.loads((copy / "manifest.json").read_text()), **facts})
     with pytest.raises(RecordError, match=words):
         load(copy)
-    result = records["methods"]
-    found = judge(result.run, {name: getattr(result, name) for name in TABLES}, {**result.manifest, **facts})
-    assert found.verdict == "unknown"
-    assert words in found.unjudged[0]
 
 
 def test_columns_are_those_of_the_engines():

@@ -1,4 +1,4 @@
-"""One run of a campaign, and what must hold of it: it ends, it is judged valid, its weights are what was applied."""
+"""One run of a campaign, and what must hold of it: it ends, audit and replay find nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pslab.engines.virtual.timing import exchange, job_without_tensors
 from pslab.lab.judge import tables
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.compression.sparse import Ranges
+from tools.audit.verdict import audit
 from tools.chaos.draw import drawn
 from tools.chaos.replay import pushes_of, replay
 from tools.chaos.sums import SumGradients, SumShard, replayed
@@ -91,10 +92,11 @@ def _on_processes(run: Run, on_progress: Callable[[dict[str, Any]], None]) -> tu
 
 
 def _judged(run: Run, outcome: Outcome) -> list[str]:
-    _, _, facts = tables.tables_of(run, outcome)
-    found = [str(words) for words in facts.get("violations", ())]
-    if facts["verdict"] == "unknown" and facts["pushes"]:
-        found += [f"not judged: {words}" for words in facts["unjudged"]]
+    made, _, facts = tables.tables_of(run, outcome)
+    verdict = audit(run, made, facts)
+    found = list(verdict.violations)
+    if verdict.verdict == "unknown" and facts["pushes"]:
+        found += [f"not judged: {words}" for words in verdict.unjudged]
     if facts["outcome"] not in ENDS:
         found.append(f"it ended as {facts['outcome']}")
     return found

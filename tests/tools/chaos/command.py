@@ -27,7 +27,7 @@ def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser(
         "chaos", help="random runs with random faults: does all hold that must?",
-        description="Random runs with random faults, which the judge and a sequential replay of their pushes hold to "
+        description="Random runs with random faults, which an audit and a sequential replay of their pushes hold to "
         "what must be. The seed, the number of a run and the commit say all: each violation comes with the command "
         "that repeats it.",
     )  # fmt: skip

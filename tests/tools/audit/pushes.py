@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pslab.lab.judge.reading import REPORTED, Pushes, Reading, report
+from tools.audit.reading import REPORTED, Pushes, Reading, report
 
 
 def numbers(r: Reading) -> list[str]:

@@ -11,9 +11,9 @@ from pslab.config.metric import metric_of
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.emulation.faults import LISTED, Faults
 from pslab.engines.local.pace import KEPT_SHARE
-from pslab.lab.judge.reading import REPORTED, SLACK_S, Reading, columns, report, report_cells
 from pslab.policies.partition import servers_of
 from pslab.tensors.compression.frame import START
+from tools.audit.reading import REPORTED, SLACK_S, Reading, columns, report, report_cells
 
 EXACT = 1e-9  # relative: what a sum of two instants loses
 LEAST = 8  # computations, from which on it is no chance that all are exact

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import KILL
 from pslab.engines.local.pace import DILATIONS, kept
-from pslab.lab.judge.reading import REPORTED, SLACK_S, Reading
 from pslab.protocol.worker import buffers_of
+from tools.audit.reading import REPORTED, SLACK_S, Reading
 
 SHARES = ("dilation", "compute_overrun_share", "late_message_share")  # what says whether an emulation was kept
 
@@ -136,22 +135,6 @@ def _unseen(r: Reading, life: Mapping[str, Any], rewinds: list[Any]) -> str:
     return ""
 
 
-def stop(r: Reading) -> list[str]:
-    """The run stopped by its stop rule; the pushes of a budget are counted by the replay."""
-    run, seconds, outcome, found = r.run, r.facts["seconds"], r.facts["outcome"], list[str]()
-    if outcome == "seconds" and not seconds >= (run.seconds or np.inf) - SLACK_S:
-        found.append(f"the run stopped for its time of {run.seconds} s after {seconds:.6g} s")
-    if outcome == "target" and not _reached(r):
-        what = f"{'a median of three of ' * run.target_held}{metric_of(run).name}"
-        found.append(f"the run stopped for its target, {what} {run.target_accuracy}, which it never reached")
-    if outcome == "converged" and not _converged(r):
-        found.append("the run stopped because its residuals were small; the last that are recorded are not")
-    if outcome == "stalled":
-        found.append("the run stalled: every worker waited, and no message was under way: the policy answered too few "
-                     "pushes (Apply, Aggregate, Drop) or requests (Start)")  # fmt: skip
-    return found
-
-
 def moves(r: Reading) -> list[str]:
     """Workers leave and join when the cluster says so, or die, or where a new process takes their place."""
     arrivals, cluster, phases, found = r.arrivals, r.cluster, r.phases, list[str]()
@@ -173,13 +156,3 @@ def moves(r: Reading) -> list[str]:
     left |= {fault[2] for fault in r.all("faulted") if fault[0] == KILL}  # the dead do not take their leave
     return found + [f"worker {worker} leaves at {at:.6g} s, and the server was not notified"
                     for worker, at in cluster.leave.items() if at < last_s and worker not in left]  # fmt: skip
-
-
-def _reached(r: Reading) -> bool:
-    accuracy = r.tables.get("accuracy")
-    return accuracy is None or r.run.reaches_target(accuracy["accuracy"])
-
-
-def _converged(r: Reading) -> bool:
-    residuals = r.facts.get("residuals")
-    return not r.known or bool(residuals and r.sync.converged(*residuals[-1][-2:]))

@@ -15,16 +15,15 @@ from pslab.config.cluster import resolve_cluster
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
 from pslab.config.table import find
-from pslab.engines.experiment.compatibility import lengths
 from pslab.errors import ConfigError
-from pslab.protocol.traits import Traits, sized, traits_of
+from pslab.lab.judge.verdict import policy_of
+from pslab.protocol.traits import Traits, traits_of
 from pslab.protocol.worker import EAGER_BUFFERS
 from pslab.tensors.compression.codes import Plain
 from pslab.tensors.compression.sparse import Everything
 
 REPORTED = 3  # violations of one kind that are written out
 SLACK_S = 1e-6  # instants that are derived from others are not equal to the last bit
-UNKNOWN_POLICY = "the policy cannot be built from its record"
 NUMBERS = ("loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw")
 
 
@@ -49,26 +48,15 @@ def columns(
     table: pd.DataFrame | None, name: str, integers: Sequence[str], floats: Sequence[str], objects: Sequence[str] = (),
     *, may_be_empty: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Columns of a table as int64, float64 and object arrays.
+    """Return columns of a table as int64, float64 and object arrays.
 
     Raises:
-        Unjudged: no table, no rows (unless it may be empty), a missing column, or a value that is not of its type.
+        Unjudged: there is no such table, or it has no rows and may not be empty.
     """
-    if table is None:
-        raise Unjudged(f"there is no table of {name}")
-    if missing := [column for column in (*integers, *floats, *objects) if column not in table]:
-        raise Unjudged(f"the table of {name} has no column {', '.join(missing)}")
-    if not len(table) and not may_be_empty:
-        raise Unjudged(f"the table of {name} is empty")
-    try:
-        values = {column: table[column].to_numpy(np.float64) for column in (*integers, *floats)}
-    except (TypeError, ValueError) as error:
-        raise Unjudged(f"the table of {name} contains a value that is not a number ({error})") from None
-    for column in integers:
-        if not (np.abs(values[column]) < 2**53).all() or (values[column] % 1).any():
-            raise Unjudged(f"the table of {name} contains in {column} a value that is not an integer")
-        values[column] = values[column].astype(np.int64)
-    return values | {column: table[column].to_numpy(object) for column in objects}
+    if table is None or not (len(table) or may_be_empty):
+        raise Unjudged(f"there is no table of {name}" if table is None else f"the table of {name} is empty")
+    kinds = {**dict.fromkeys(integers, np.int64), **dict.fromkeys(floats, np.float64), **dict.fromkeys(objects, object)}
+    return {column: table[column].to_numpy(kind) for column, kind in kinds.items()}
 
 
 @dataclass(frozen=True)
@@ -261,7 +249,11 @@ class Reading:
     def __init__(self, run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> None:
         self.run, self.tables, self.facts = run, tables, facts
         self.cluster = resolve_cluster(run.cluster)
-        self.sync, self.unknown = policy_of(run, facts)
+        self.sync, self.unknown = None, list[str]()
+        try:
+            self.sync = policy_of(run, facts)
+        except ConfigError as error:
+            self.unknown = [f"{error}: its bound and its decisions were not judged"]
         self.known = self.sync is not None
         self.traits = traits_of(self.sync) if self.known else Traits()
         self.layered = _layered(run)  #: whether workers wait for each layer's weights, and push layer by layer
@@ -414,19 +406,3 @@ def _layered(run: Run) -> bool:
     except ConfigError:
         return True
     return bool(getattr(ranges, "layered", True))
-
-
-def policy_of(run: Run, facts: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """The policy object; None, and why, if the record does not determine it."""
-    sync = run.sync
-    try:
-        policy, passed = resolve("sync", sync), facts.get("pass_iterations")
-        if not hasattr(policy, "sized"):
-            return policy, []
-        if passed is None:
-            return None, ["the manifest has no pass_iterations, which the policy counts in"]
-        return sized(policy, lengths(run, passed)), []
-    except ConfigError as error:
-        if not isinstance(sync, str):
-            return None, [f"{sync!r} is no synchronization policy: it {error.problem}"]
-        return None, [f"{UNKNOWN_POLICY} ({sync}): its bound and its decisions were not judged"]

@@ -1,4 +1,4 @@
-"""Every rule of the judge: a history that is changed in one way is found, and reported in the right words."""
+"""Every rule of the audit: a history that is changed in one way is found, and reported in the right words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslab.lab.judge.verdict import judge
+from tools.audit.verdict import audit
 
 INTEGERS = ("push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness")
 
@@ -51,7 +51,6 @@ def first_of_the_slow(pushes: pd.DataFrame) -> int:
 
 
 PUSHES: dict[str, tuple[Change, str]] = {
-    "none": (lambda p: p[:0], "which the table of pushes lacks"),
     "missing": (lambda p: p.drop(index=7).reset_index(drop=True), "push 9 is where push 8 was expected"),
     "missing, renumbered": (lambda p: renumbered(p.drop(index=7)), "was never applied: its next push"),
     "repeated": (lambda p: repeated(p, 7), "is applied twice: as push 8 and as push 9"),
@@ -60,7 +59,6 @@ PUSHES: dict[str, tuple[Change, str]] = {
     "two of two workers swapped": (
         lambda p: swapped(p, (r := last_of(p, 0)), r - 1, "worker", "iteration", "version_pulled", "staleness"),
         "has a recorded staleness of"),
-    "never received": (lambda p: forgotten(p, last_of(p, 0)), "the policy makes it of worker 0's iteration 8"),
     "unknown worker": (lambda p: plus(p, 12, "worker", 7), "not of 0 to 2"),
     "negative range": (lambda p: plus(p, 12, "range", -1), "both count from 0"),
     "skipped version": (
@@ -94,13 +92,6 @@ def too_many_missing(pushes: pd.DataFrame) -> pd.DataFrame:
     old = int(pushes.version_applied[mine[2]]) - 1
     for each in mine[3:7]:
         pushes = pulled(pushes, each, min(0, old - int(pushes.version_pulled[each])))
-    return pushes
-
-
-def last_ones_forgotten(pushes: pd.DataFrame) -> pd.DataFrame:
-    """A worker's last three pushes; two may be in hand."""
-    for row in pushes.index[pushes.worker == 2][-1:-4:-1]:
-        pushes = forgotten(pushes, row)
     return pushes
 
 
@@ -162,18 +153,6 @@ EAGER_PHASES: dict[str, tuple[Change, str]] = {
 
 
 FACTS: dict[tuple[str, str], tuple[dict[str, Any], str]] = {
-    ("ssp:1", "one more is accepted"): ({"accepted": 31}, "counts 31 pushes as accepted; what arrived makes 30"),
-    ("ssp:1", "one less is accepted"): ({"accepted": 29}, "counts 29 pushes as accepted; what arrived makes 30"),
-    ("ssp:1", "one less is applied"): ({"pushes": 29}, "counts 29 pushes as applied; what arrived makes 30"),
-    ("ssp:1", "its time was up"): ({"outcome": "seconds"}, "the run stopped for its time of None s"),
-    ("ssp:1", "it reached a target"): ({"outcome": "target"}, "the run stopped for its target, accuracy None"),
-    ("ssp:1", "it stalled"): ({"outcome": "stalled"}, "the run stalled"),
-    ("local:3", "less than a round is accepted"): ({"accepted": 29}, "as accepted; what arrived makes 30"),
-    ("local:3", "more than a round is accepted"): ({"accepted": 37}, "as accepted; what arrived makes 30"),
-    ("local:3", "a round is applied"): ({"pushes": 9}, "counts 9 pushes as applied; what arrived makes 27"),
-    ("asp", "two are dropped"): ({"dropped": 2}, "counts 2 pushes as dropped; what arrived makes 0"),
-    ("many dropped", "more are dropped"): ({"dropped": 99}, "counts 99 pushes as dropped"),
-    ("many dropped", "none is dropped"): ({"dropped": 0}, "counts 0 pushes as dropped; what arrived makes"),
     ("asp", "faults without a plan"): ({"faulted": [["drop", "up", 0, 1, 0, 1.0]]}, "the cluster has none"),
     ("faults", "another count"): ({"faults": {"drop": 1, "stop": 1, "kill": 1}}, "it lists"),
 }  # fmt: skip
@@ -220,7 +199,6 @@ FOUND: dict[str, tuple[str, dict[str, Any], str]] = {
     **{f"pushes: {name}": ("ssp:1", {"pushes": change}, words) for name, (change, words) in PUSHES.items()},
     **{f"eager pushes: {name}": ("eager linked", {"pushes": change}, words)
        for name, (change, words) in EAGER_PUSHES.items()},
-    "the last pushes of an eager worker": ("eager", {"pushes": last_ones_forgotten}, "the policy makes"),
     "pushes that might have been dropped": ("many dropped", {"pushes": lambda p: forgotten(p, 12)}, ""),
     **{f"phases: {name}": ("ssp:1", {"phases": change}, words) for name, (change, words) in PHASES.items()},
     **{f"eager phases: {name}": ("eager linked", {"phases": change}, words)
@@ -233,14 +211,10 @@ FOUND: dict[str, tuple[str, dict[str, Any], str]] = {
     "what was delayed came later": ("delay", {"arrivals": asked("seconds", -0.5)}, "sooner than 0.6 s later"),
     "what was duplicated came twice": ("duplicate", {
         "arrivals": lambda a: a.drop_duplicates(["kind", "worker", "iteration"])}, "was duplicated, and came once"),
-    "a request names the weights of the push before": (
-        "asp", {"arrivals": asked("version", -1)}, "as its push and its request for the next one say"),
     "who was to be killed pushes no more": ("asp", {
         "run": planned({"what": "kill", "worker": 1, "iteration": 4}),
         "facts": {"faults": {"kill": 0}, "faulted": []}}, "was to kill it"),
     "a stop is recorded": ("stop", {"facts": {"faults": {"stop": 0}, "faulted": []}}, "the record has no such fault"),
-    "more pushes than the budget": ("ssp:1", {"run": {"pushes": 29}}, "after the budget of 29 pushes was used up"),
-    "fewer pushes than the budget": ("ssp:1", {"run": {"pushes": 31}}, "stopped at its budget of 31 pushes after 30"),
     "a violation in an interrupted run": ("ssp:1", {
         "facts": {"outcome": "interrupted"}, "pushes": lambda p: plus(p, 12, "staleness", 1)}, "staleness of"),
 }  # fmt: skip
@@ -263,8 +237,8 @@ def test_a_decision_for_all_ranges_must_be_the_same_on_each():
     both = renumbered(pd.concat([tables["pushes"], second]).sort_values(["seconds", "version_applied"], kind="stable"))
     arrivals = pd.concat([tables["arrivals"], tables["arrivals"].assign(range=1)]).sort_index(kind="stable")
     tables, facts = {**tables, "arrivals": arrivals}, {**facts, "dropped": 2 * facts["dropped"], "ranges": 2}
-    assert_valid(judge(wanted, {**tables, "pushes": both}, facts))
-    assert_invalid(judge(wanted, {**tables, "pushes": both[:-1]}, facts), "the policy decides for all of them")
+    assert_valid(audit(wanted, {**tables, "pushes": both}, facts))
+    assert_invalid(audit(wanted, {**tables, "pushes": both[:-1]}, facts), "the policy decides for all of them")
 
 
 @settings(max_examples=60, deadline=None)
@@ -273,11 +247,9 @@ def test_a_decision_for_all_ranges_must_be_the_same_on_each():
 def test_no_number_of_a_push_can_be_changed(sync, row, name, by):
     wanted, tables, facts = fresh(f"{sync} linked" if sync.startswith("eager") else sync)
     row %= len(tables["pushes"])
-    assert_invalid(judge(wanted, {**tables, "pushes": plus(tables["pushes"], row, name, by)}, facts))
+    assert_invalid(audit(wanted, {**tables, "pushes": plus(tables["pushes"], row, name, by)}, facts))
     changed = pulled(tables["pushes"], row, by)
-    assert_invalid(judge(wanted, {**tables, "pushes": changed}, facts))
-    if sync in ("bsp", "ssp:1", "asp"):  # the phases are not needed for it: the versions and the policy are enough
-        assert_invalid(judge(wanted, {"pushes": changed, "arrivals": tables["arrivals"]}, facts))
+    assert_invalid(audit(wanted, {**tables, "pushes": changed}, facts))
 
 
 @settings(max_examples=40, deadline=None)
@@ -285,7 +257,7 @@ def test_no_number_of_a_push_can_be_changed(sync, row, name, by):
 def test_no_push_can_be_left_out(sync, rows):
     wanted, tables, facts = fresh(sync)
     changed = renumbered(tables["pushes"].drop(index=list(rows)))
-    assert_invalid(judge(wanted, {**tables, "pushes": changed}, facts))
+    assert_invalid(audit(wanted, {**tables, "pushes": changed}, facts))
 
 
 def test_a_push_that_arrived_in_time_must_not_be_dropped():
@@ -299,4 +271,21 @@ def test_a_push_that_arrived_in_time_must_not_be_dropped():
     # received as early as is possible, it would have been in time
     changed = shifted(phases, row, -0.99 * float(phases.begin_s[row] - phases.end_s[compute]))
     earlier = shifted(changed, row, -0.9 * float(changed.begin_s[row] - phases.begin_s[compute]))
-    assert_invalid(judge(wanted, {**tables, "phases": earlier}, facts))
+    assert_invalid(audit(wanted, {**tables, "phases": earlier}, facts))
+
+
+def test_phases_may_be_missing_only_of_a_worker_whose_process_had_them():
+    wanted, tables, facts = fresh("asp")
+    tables["phases"] = tables["phases"].query("worker != 2")
+    assert_invalid(audit(wanted, tables, facts), "worker 2 pushed iteration 0, which was never computed")
+    lost = {**facts, "phases_lost": [2]}
+    assert_invalid(audit(wanted, tables, lost), "phases of worker 2 are said to be lost; none of its processes has")
+    replaced = {**lost, "lives": [{"worker": 2, "iteration": 1, "seconds": 1.0, "how": "is gone"}]}
+    assert_valid(audit(wanted.but(on_death="restart"), tables, replaced))
+
+
+def test_a_run_whose_policy_is_unknown_is_audited_by_the_common_rules():
+    wanted, tables, facts = fresh("asp")
+    verdict = audit(wanted.but(sync="bps"), tables, facts)
+    assert (verdict.verdict, "own pushes are read" in verdict.checked) == ("unknown", True)
+    assert_invalid(audit(wanted.but(sync="bps"), {**tables, "pushes": repeated(tables["pushes"], 7)}, facts))

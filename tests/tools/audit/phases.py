@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pslab.lab.judge.reading import SLACK_S, Reading, report, report_cells
+from tools.audit.reading import SLACK_S, Reading, report, report_cells
 
 
 def spans(r: Reading) -> list[str]:

@@ -11,8 +11,8 @@ import numpy as np
 from pslab.config.cluster import OF_FRAMES, Fault
 from pslab.engines.emulation.faults import BOTH, DUPLICATE, KILL, LISTED, NO_RANGE, Faults, Row
 from pslab.engines.emulation.links import UP
-from pslab.lab.judge.reading import REPORTED, SLACK_S, Reading, report
 from pslab.protocol.messages import Pull, Push
+from tools.audit.reading import REPORTED, SLACK_S, Reading, report
 
 KINDS = ("push", "pull", "leave", "join")
 FEW = 1000  # iterations, beside those that have an arrival: tables of them stay small
