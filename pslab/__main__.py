@@ -21,10 +21,8 @@ VERBS = {
     "figures": "pslab.lab.commands.figures",
     "lab": "pslab.lab.commands.lab",
     "init": "pslab.lab.commands.init",
-    "new-study": "pslab.lab.commands.new_study",
     "list": "pslab.lab.commands.list",
     "check": "pslab.lab.commands.check",
-    "trace": "pslab.lab.commands.trace",
     "verify": "pslab.lab.commands.verify",
     "export": "pslab.lab.commands.export",
     "bench": TOOL,
@@ -76,17 +74,12 @@ def _warn(verb: str, message: Warning | str, *_: object) -> None:
 def _main(verb: str, words: list[str]) -> int:
     parser = argparse.ArgumentParser("pslab", description="A workbench for parameter-server training.")
     parser.add_argument("--version", action="version", version=f"pslab {__version__}")
-    parser.add_argument("--completion", action="store_true", default=argparse.SUPPRESS,  # no verb has this option
-                        help="for bash and zsh: eval \"$(pslab --completion)\"")  # fmt: skip
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=Verb)
     for name in [verb] if verb in VERBS else VERBS:  # a verb alone loads only what it needs
         verb_of(name).add(verbs)
     if not verb:
         parser.print_help()
         return 2
-    if verb == "--completion":
-        print(import_module("pslab.lab.commands.completion").script(verbs.choices))
-        return 0
     if verb not in VERBS and not verb.startswith("-"):
         print(f"pslab: unknown verb {verb!r}; {nearest(verb, VERBS)}", file=sys.stderr)
         return 2

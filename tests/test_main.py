@@ -43,7 +43,7 @@ def test_a_package_that_is_only_on_the_path_works_as_an_installed_one(tmp_path: 
     assert f", {version} (" in versions
     assert said[-1] == "1 2"
     assert "0" in said
-    assert "bench       a tool of developers, in a checkout of pslab" in ended.stdout
+    assert "bench a tool of developers, in a checkout of pslab" in " ".join(ended.stdout.split())
     assert "pslab bench: bench is a tool of developers and no part of an installed pslab: clone" in ended.stderr
 
 
@@ -89,7 +89,7 @@ def test_no_verb_and_an_unknown_one_are_refused(capsys: pytest.CaptureFixture):
     assert "pslab: unknown verb 'figurs'; did you mean 'figures'? allowed: advise, bench, " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "near"), [(["list", "--jsn"], "json"), (["run", "--worker", "3"], "workers"),
+@pytest.mark.parametrize(("words", "near"), [(["list", "--markdwn"], "markdown"), (["run", "--worker", "3"], "workers"),
                                              (["run", "--push-wieght=1"], "push-weight")])  # fmt: skip
 def test_an_unknown_option_names_the_nearest(words: list[str], near: str, capsys: pytest.CaptureFixture):
     assert main(words) == 2

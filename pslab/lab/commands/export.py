@@ -1,4 +1,4 @@
-"""pslab export: finished runs as notebooks that run them, and for pandas, TensorBoard and MLflow."""
+"""pslab export: finished runs as notebooks that run them, and for TensorBoard and MLflow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 #: The command that shows an export.
 VIEWS = {
     "notebook": "jupyter lab {place}",
-    "parquet": "pandas.read_parquet('{place}/run.parquet')",
     "tensorboard": "tensorboard --logdir {place}",
     "mlflow": "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {place}",
 }
@@ -17,7 +16,7 @@ VIEWS = {
 
 def add(verbs: Any) -> None:
     """The verb and its options."""
-    parser = verbs.add_parser("export", help="finished runs as notebooks; for pandas (parquet), TensorBoard, or MLflow")
+    parser = verbs.add_parser("export", help="finished runs as notebooks, for TensorBoard or MLflow")
     parser.add_argument("records", nargs="+", metavar="RECORD",
                         help="a digest of a run, or of an advice for all its runs; its start, or a record's directory")
     parser.add_argument("--to", required=True, metavar="TOOL", help=", ".join(VIEWS))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
-import json
 import re
 import shlex
 import sys
@@ -170,9 +169,7 @@ def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser("list", help="every policy, pruning rule, model, ... by name")
     parser.add_argument("name", nargs="?", help="a kind such as sync, or a name such as static, which is shown in full")
-    shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="as JSON")
-    shape.add_argument("--markdown", action="store_true", help="as tables, for the documentation")
+    parser.add_argument("--markdown", action="store_true", help="as tables, for the documentation")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -187,9 +184,7 @@ def main(options: argparse.Namespace) -> int:
         hint = f"did you mean {near[0]!r}? " if near else ""
         print(f"pslab list: unknown name {options.name!r}; {hint}'pslab list' shows all", file=sys.stderr)
         return 2
-    if options.json:
-        print(json.dumps([dataclasses.asdict(entry) for entry in found], indent=1))
-    elif options.markdown:
+    if options.markdown:
         print(markdown(found))
     elif options.name is None or wanted in kinds:
         print(overview(found))

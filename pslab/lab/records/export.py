@@ -1,7 +1,6 @@
-"""Results as notebooks that run them, and as other tools read them: parquet tables, event files for TensorBoard, runs
-in MLflow.
+"""Results as notebooks that run them, as event files for TensorBoard, and as runs in MLflow.
 
-These need a package that nothing else here does: pip install 'pslab-workbench[export]'.
+TensorBoard and MLflow need packages that nothing else here does: pip install 'pslab-workbench[export]'.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
-
 from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, named_object
@@ -24,7 +21,7 @@ from pslab.errors import ConfigError, ExportError, nearest
 from pslab.lab.records.disk import MANIFEST
 from pslab.lab.records.own_source import cells_of, statements_of
 from pslab.lab.records.record import Result, default_results
-from pslab.lab.records.results import EACH, Results, evaluations
+from pslab.lab.records.results import Results, evaluations
 from pslab.version import install
 
 EXPERIMENT, DIGEST = "pslab", "pslab.digest"  # the experiment in MLflow, and the tag that a run is found by
@@ -36,9 +33,9 @@ def export(results: Iterable[Result] | Result, to: str, out: Path | str | None =
     """Write results for another tool; where they are now.
 
     Args:
-        to: notebook (one for each run, which runs it: own objects' sources, parameters, the Run), parquet (a file for
-            each table of `Results.frame`), tensorboard (a folder of events for each run; steps are
-            pushes, times the cluster's) or mlflow (runs of the experiment "pslab"; what is there already stays).
+        to: notebook (one for each run, which runs it: own objects' sources, parameters, the Run), tensorboard (a folder
+            of events for each run; steps are pushes, times the cluster's) or mlflow (runs of the experiment "pslab";
+            what is there already stays).
         out: a folder, by default results/exports/<to>; of mlflow also a store's address, such as sqlite:///mlflow.db.
 
     Raises:
@@ -55,20 +52,6 @@ def export(results: Iterable[Result] | Result, to: str, out: Path | str | None =
     except OSError as error:
         raise ExportError(f"{place} cannot be written: {error}") from error
     return place
-
-
-def _parquet(results: Results, place: str) -> None:
-    Path(place).mkdir(parents=True, exist_ok=True)
-    for each in EACH if all("arrivals.csv" in result.manifest["sha256"] for result in results) else [*EACH][:-1]:
-        table = results.frame(each)
-        for name in [name for name in table if table[name].dropna().map(type).nunique() > 1]:
-            table[name] = table[name].map(_text)
-        table.to_parquet(Path(place) / f"{each}.parquet", engine="pyarrow", index=False)
-
-
-def _text(value: Any) -> Any:
-    """A column of numbers and words holds words: a dilation is "2.0" or "auto"."""
-    return None if pd.isna(value) else str(value)
 
 
 def _tensorboard(results: Results, place: str) -> None:
@@ -163,6 +146,5 @@ def _cell(text: str, *, kind: str = "code", **metadata: Any) -> dict[str, Any]:
 
 #: The package that a tool needs, and what writes for it.
 TOOLS: Mapping[str, tuple[str, Callable[[Results, str], None]]] = MappingProxyType(
-    {"notebook": ("json", _notebook), "parquet": ("pyarrow", _parquet), "tensorboard": ("tensorboard", _tensorboard),
-     "mlflow": ("mlflow", _mlflow)}
+    {"notebook": ("json", _notebook), "tensorboard": ("tensorboard", _tensorboard), "mlflow": ("mlflow", _mlflow)}
 )

@@ -34,7 +34,7 @@ from pslab.config.parameters import plain
 from pslab.config.run import Run
 from pslab.errors import DamagedRecord, RecordError
 from pslab.lab.records import card
-from pslab.lab.records.disk import check_sums, read_file, read_manifest, read_table
+from pslab.lab.records.disk import check_sums, read_file, read_manifest, read_table, write_file
 from pslab.lab.records.facts import REQUIRED, TEXTS, wrong_columns, wrong_facts
 from pslab.version import __version__
 
@@ -117,6 +117,17 @@ class Result:
     def state_dict(self) -> dict[str, Any]:
         """The trained model's parameters and buffers by name, for torch.save and load_state_dict; see `model`."""
         return dict(self.model().state_dict())
+
+    def trace(self, out: Path | str | None = None) -> Path:
+        """Write the run in Chrome's trace format, for ui.perfetto.dev: a file, by default traces/<digest>.json in the
+        results; the file's path is returned.
+
+        Raises:
+            ExportError: the disk is full or the folder cannot be written to.
+        """
+        events = import_module("pslab.lab.records.trace").trace(self)
+        path = self.path.parents[1] / "traces" / f"{self.digest}.json" if out is None else Path(out)
+        return write_file(path, json.dumps(events, separators=(",", ":"), ensure_ascii=False).encode())
 
     def __repr__(self) -> str:
         return f"<Result {self.digest}: {self.ended}; {textwrap.shorten(repr(self.run), 200, placeholder=' ...')}>"

@@ -239,7 +239,7 @@ def folder(start: Path) -> Path:
     for place in (start, *start.parents, *Path(__file__).parents):
         if (place / "notebooks" / PLAN).is_file():
             return place / "notebooks"
-    problem = "not found from here: go to a copy of the project's sources, or name the folder with --notebooks"
+    problem = "not found from here: go to a folder that `pslab init FOLDER` made, or to a checkout of pslab"
     raise ConfigError("notebooks", None, problem)
 
 

@@ -207,8 +207,8 @@ def test_export_takes_all_its_runs_with_their_policies(advice: Advice, copy: Pat
     taken: list[Any] = []
     monkeypatch.setattr("pslab.lab.records.export.export", lambda results, to, out: taken.append(results) or str(out))
     results = str(copy.parents[1])
-    assert main(["export", copy.name, advice.winner[0].digest, "--to", "parquet", "--results", results]) == 0
-    assert exporting.VIEWS["parquet"].split("(")[0] in capsys.readouterr().out
+    assert main(["export", copy.name, advice.winner[0].digest, "--to", "notebook", "--results", results]) == 0
+    assert exporting.VIEWS["notebook"].split("{")[0] in capsys.readouterr().out
     assert [each.digest for each in taken[0]][: len(advice.results)] == digests(advice)
     assert set(taken[0].frame().policy.dropna()) == set(advice.table.index)
 

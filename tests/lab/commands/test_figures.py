@@ -402,7 +402,7 @@ def test_notebooks_are_searched_upward_and_an_installed_package_says_where_they_
     assert batch.folder(tmp_path / "results" / "deep") == bench.notebooks
     shutil.rmtree(bench.notebooks)
     bench.monkeypatch.setattr(batch, "__file__", str(tmp_path / "site-packages" / "pslab" / "batch.py"))
-    with pytest.raises(ConfigError, match="a copy of the project's sources, or name the folder with --notebooks"):
+    with pytest.raises(ConfigError, match="a folder that `pslab init FOLDER` made"):
         batch.folder(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""A working copy of the notebooks and their data."""
+"""A working copy of the notebooks and their data, and a study of one's own from the shortest study."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import importlib.metadata
 from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
 from pslab.__main__ import main
 from pslab.errors import ConfigError
 from pslab.lab.commands import init
 from pslab.lab.records.record import default_results
-from pslab.lab.studies.batch import folder
+from pslab.lab.studies.batch import folder, plan
 from pslab.tensors.workload.data import data_root
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +50,7 @@ def test_what_is_there_is_not_written_over(tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     for taken in (tmp_path, tmp_path / "file"):
         with pytest.raises(ConfigError, match="is there, and not empty"):
-            init.main(init_options(taken))
+            init.lay_out(taken)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -66,13 +67,7 @@ def test_of_a_wheel_the_files_are_taken_that_it_has_installed(tmp_path: Path, mo
     assert file.resolve() == (tmp_path / "share" / "pslab" / name).resolve()
     monkeypatch.setattr(init, "distributions", lambda name: [])
     with pytest.raises(ConfigError, match="has no notebooks"):
-        init.main(init_options(tmp_path / "new"))
-
-
-def init_options(place: Path):
-    import argparse
-
-    return argparse.Namespace(folder=place)
+        init.lay_out(tmp_path / "new")
 
 
 def test_the_wheel_has_what_a_working_copy_needs():
@@ -84,3 +79,52 @@ def test_the_wheel_has_what_a_working_copy_needs():
     assert sorted(named) == sorted(init.KEPT)
     assert all(pattern.startswith(place.removeprefix(init.SHARED)) for place, patterns in given.items() for pattern in
                patterns)  # fmt: skip
+
+
+# -- a study of one's own --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder of notebooks, with the study that new ones begin as; the project is the working directory."""
+    found = tmp_path / "notebooks"
+    found.mkdir()
+    for name in (f"{init.MODEL}.ipynb", "batch.yaml"):
+        (found / name).write_text((ROOT / "notebooks" / name).read_text())
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+def test_a_new_study_is_planned_and_has_its_own_name(notebooks: Path, capsys: pytest.CaptureFixture[str]):
+    before = (notebooks / "batch.yaml").read_text()
+    assert main(["init", "--study", "90_who_waits"]) == 0
+    assert "pslab figures --only 90_who_waits" in capsys.readouterr().out
+    notebook = nbformat.read(notebooks / "90_who_waits.ipynb", 4)
+    nbformat.validate(notebook)
+    assert notebook.cells[0].source.startswith("# Who waits: what do you ask?")
+    assert 'parameters("90_who_waits");' in "".join(cell.source for cell in notebook.cells)
+    assert init.MODEL not in "".join(cell.source for cell in notebook.cells)
+    entries = (notebooks / "batch.yaml").read_text()
+    assert entries.startswith(before)
+    (notebooks / "batch.yaml").write_text(entries.removeprefix(before))  # the others are not here
+    (entry,) = plan(notebooks, notebooks.parent / "results", only=["90_who_waits"], tiny=True)
+    assert entry.notebook == "90_who_waits"
+
+
+def test_a_new_folder_may_begin_with_a_study(tmp_path: Path):
+    assert main(["init", str(tmp_path / "lab"), "--study", "90_mine"]) == 0
+    assert (tmp_path / "lab" / "notebooks" / "90_mine.ipynb").is_file()
+
+
+def test_a_study_that_cannot_be_made_is_refused(notebooks: Path, capsys: pytest.CaptureFixture[str]):
+    before = (notebooks / "batch.yaml").read_text()
+    for name, words in ((init.MODEL, "is there already"), ("../90", "letters, digits"), ("a b", "letters, digits")):
+        assert main(["init", "--study", name]) == 2
+        assert words in capsys.readouterr().err
+    assert main(["init"]) == 2
+    assert "pslab init FOLDER; or pslab init --study NAME" in capsys.readouterr().err
+    assert (notebooks / "batch.yaml").read_text() == before
+    (notebooks / f"{init.MODEL}.ipynb").unlink()
+    assert main(["init", "--study", "90_mine"]) == 2
+    assert "from which a new study is made" in capsys.readouterr().err
+    assert not [*notebooks.glob("*.ipynb")]

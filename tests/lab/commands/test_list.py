@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -112,15 +111,6 @@ def test_a_name_of_two_kinds_is_shown_twice_and_a_kind_as_a_list(capsys: pytest.
     assert "constant  (schedule)" in out
     assert main(["list", "schedule"]) == 0
     assert capsys.readouterr().out.startswith("schedule\n  constant")
-
-
-def test_json_holds_every_entry(capsys: pytest.CaptureFixture):
-    assert main(["list", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert len(found) == len(FOUND)
-    assert main(["list", "steps", "--json"]) == 0
-    (steps,) = json.loads(capsys.readouterr().out)
-    assert steps["command"] == "pslab run --schedule steps:0.1,at=0.5/0.75"
 
 
 def test_an_unknown_name_gets_the_nearest(capsys: pytest.CaptureFixture):

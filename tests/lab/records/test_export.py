@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import handmade
-import pandas as pd
 import pytest
 
 from pslab.__main__ import main
@@ -14,21 +13,21 @@ from pslab.errors import ConfigError
 from pslab.lab.records import export as exports
 from pslab.lab.records.export import TOOLS, export
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import EACH, Results
+from pslab.lab.records.results import Results
 
 CURVE = [0.1, 0.5, 0.9712]
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> list[Result]:
-    """Two runs, whose fields differ in kind: a dilation is a number or a word."""
+    """Two runs, whose fields differ."""
     runs = Run(sync="ssp:3", pushes=8, lease_s=5, dilation=2, target_accuracy=0.9), Run(pushes=8)
     return [handmade.curve(tmp_path, run, CURVE, verdict="valid") for run in runs]
 
 
 def test_an_unknown_tool_is_refused_with_the_nearest(made: list[Result]):
-    with pytest.raises(ConfigError, match="did you mean 'parquet'"):
-        export(made, "parket")
+    with pytest.raises(ConfigError, match="did you mean 'tensorboard'"):
+        export(made, "tensorbord")
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -52,27 +51,6 @@ def test_the_verb_exports_the_records_that_are_named(named, made, monkeypatch, c
     assert main([*words, *(["--out", out] if named else [])]) == 0
     assert seen == [([made[0].digest, made[1].digest], out)]
     assert out in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_pandas_reads_every_table(made: list[Result], tmp_path: Path):
-    pytest.importorskip("pyarrow")
-    both = [*made, handmade.bsp(tmp_path)]
-    for results in (both, handmade.asp(tmp_path)):
-        export(results, "parquet", tmp_path / "out")
-        for each in EACH:
-            if each == "arrival" and results is both:
-                assert not (tmp_path / "out" / "arrival.parquet").exists()  # two of them have none
-                continue
-            read, frame = pd.read_parquet(tmp_path / "out" / f"{each}.parquet"), Results(results).frame(each)
-            assert list(read) == list(frame)
-            numbers = frame.select_dtypes("number")
-            pd.testing.assert_frame_equal(read[[*numbers]], numbers, check_dtype=False)
-    assert read.sync.tolist() == ["asp"] * len(read)
-    export(made, "parquet", tmp_path / "both")
-    both_read = pd.read_parquet(tmp_path / "both" / "evaluation.parquet").groupby("sync").first()
-    assert both_read.dilation.to_dict() == {"ssp:3": "2.0", "bsp": "auto"}
-    assert both_read.target_accuracy["ssp:3"] == 0.9
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Trace events: exact times, spans that nest, flows with both ends, counters; and a strict reading of the format."""
+"""Trace events: exact times, spans that nest, flows with both ends; and a strict reading of the format."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.errors import ExportError
-from pslab.lab.plots.perfetto import LINKS, SERVER, WORKERS, perfetto, write_perfetto
 from pslab.lab.records.record import Result
+from pslab.lab.records.trace import SERVER, WORKERS, trace
 
-REQUIRED = {"X": {"name", "cat", "pid", "tid", "ts", "dur", "args"}, "M": {"name", "pid", "tid", "args"},
-            "C": {"name", "pid", "ts", "args"}, "s": {"name", "cat", "id", "pid", "tid", "ts"},
+REQUIRED = {"X": {"name", "pid", "tid", "ts", "dur", "args"}, "M": {"name", "pid", "tid", "args"},
+            "s": {"name", "cat", "id", "pid", "tid", "ts"},
             "f": {"name", "cat", "id", "pid", "tid", "ts", "bp"}}  # fmt: skip
-METADATA = {"process_name": "name", "process_sort_index": "sort_index",
-            "thread_name": "name", "thread_sort_index": "sort_index"}  # fmt: skip
 
 RUNS = {"bsp": handmade.bsp, "asp": handmade.asp,
         "two ranges, bsp": lambda: handmade.two_ranges(handmade.bsp()),
@@ -32,8 +30,8 @@ def result(request: pytest.FixtureRequest) -> Result:
     return RUNS[request.param]()
 
 
-def events(result: Result, **window: float) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = perfetto(result, **window)["traceEvents"]
+def events(result: Result) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = trace(result)["traceEvents"]
     return found
 
 
@@ -71,12 +69,10 @@ def test_every_event_has_what_the_format_requires(result: Result):
         assert isinstance(event["pid"], int)
         assert isinstance(event.get("tid", 0), int)
         if event["ph"] == "M":
-            assert set(event["args"]) == {METADATA[event["name"]]}
+            assert [*event["args"]] == ["name"]
         else:
             assert event["ts"] >= 0
         assert event.get("dur", 0.0) >= 0
-        if event["ph"] == "C":
-            assert all(isinstance(value, int) and value >= 0 for value in event["args"].values())
 
 
 def test_events_come_in_the_order_of_time(result: Result):
@@ -89,8 +85,8 @@ def test_every_thread_has_one_name_and_no_number_twice(result: Result):
     named = [(e["pid"], e["tid"]) for e in found if e["ph"] == "M" and e["name"] == "thread_name"]
     assert len({tid for _, tid in named}) == len(named)
     assert {(e["pid"], e["tid"]) for e in found if e["ph"] == "X"} <= set(named)
-    assert not {tid for _, tid in named} & {WORKERS, SERVER, LINKS}  # a reader takes tid = pid for a main thread
-    assert [e["pid"] for e in found if e["name"] == "process_name"] == [WORKERS, SERVER, LINKS]
+    assert not {tid for _, tid in named} & {WORKERS, SERVER}  # a reader takes tid = pid for a main thread
+    assert [e["pid"] for e in found if e["name"] == "process_name"] == [WORKERS, SERVER]
 
 
 def test_spans_of_a_thread_are_apart_or_nested(result: Result):
@@ -112,11 +108,6 @@ def test_flows_have_both_ends_forward_in_time_at_a_span(result: Result):
     assert all(e["bp"] == "e" and e["ts"] >= begin[e["id"]] for e in found if e["ph"] == "f")
     for name in ("application", "release"):
         flows(found, name)
-
-
-def test_bytes_in_flight_come_back_to_nothing(result: Result):
-    last = [e for e in events(result) if e["ph"] == "C" and e["name"] == "bytes in flight"][-1:]
-    assert all(set(e["args"].values()) == {0} for e in last)
 
 
 # -- what it says ----------------------------------------------------------------------------------
@@ -147,22 +138,15 @@ def test_a_version_lasts_from_its_step_to_the_next():
     assert spans_of(found, SERVER, "range 0: versions") == [
         ("version 1", 2.05e6, 2.5e6), ("version 2", 4.55e6, 0.5e6), ("version 3", 5.05e6, 0.95e6)]  # fmt: skip
     assert [e["args"] for e in found if e["ph"] == "X" and e["name"] == "version 3"][-1] == {
-        "range": 0, "version": 3, "pushes": 1, "staleness": 2}  # fmt: skip
-
-
-def test_links_carry_pushes_up_and_pulls_down():
-    found = events(handmade.asp())
-    assert spans_of(found, LINKS, "worker 1 up") == [("push", 1e6, 1e6), ("push", 3.5e6, 1e6)]
-    assert spans_of(found, LINKS, "worker 0 down") == [("pull", 5.2e6, 8e5)]
+        "range": 0, "version": 3, "at_s": 5.05, "pushes": 1, "staleness": 2}  # fmt: skip
 
 
 def test_arguments_say_iteration_bytes_and_for_whom_it_waits():
     found = [e for e in events(handmade.bsp()) if e["ph"] == "X" and e["pid"] == WORKERS]
     said = {(e["name"], e["args"]["worker"], e["args"]["iteration"]): e["args"] for e in found}
     assert said["wait", 0, 0] == {"worker": 0, "iteration": 0, "waits_for": 1}
-    assert said["wait", 1, 0] == {"worker": 1, "iteration": 0}  # for nobody
-    assert said["push", 1, 1] == {"worker": 1, "iteration": 1, "bytes": 100, "staleness": 0}
-    assert said["pull", 1, 1] == {"worker": 1, "iteration": 1, "bytes": 30}
+    assert said["wait", 1, 0]["waits_for"] == -1  # nobody
+    assert said["push", 1, 1] == {"worker": 1, "iteration": 1, "waits_for": -1, "bytes_up": 100, "bytes_down": 30}
 
 
 def test_a_flow_leads_from_a_push_to_the_version_it_is_part_of():
@@ -179,59 +163,30 @@ def test_a_flow_leads_from_the_releasing_push_to_who_goes_on():
     assert flows(events(handmade.asp()), "release") == []
 
 
-def test_counters():
-    found = [(e["name"], e["ts"], e["args"]) for e in events(handmade.asp()) if e["ph"] == "C"]
-    assert [(ts, args["of the push"]) for name, ts, args in found if name == "staleness"] == [
-        (2.05e6, 0), (4.55e6, 0), (5.05e6, 2)]  # fmt: skip
-    moving = {ts: (args["up"], args["down"]) for name, ts, args in found if name == "bytes in flight"}
-    assert [moving[ts] for ts in (1e6, 2e6, 2.2e6, 3e6, 3.5e6, 4e6, 4.5e6, 4.7e6, 5e6, 5.2e6, 5.5e6, 6e6)] == [
-        (100, 0), (0, 0), (0, 30), (0, 0), (100, 0), (200, 0), (100, 0), (100, 30), (0, 30), (0, 60), (0, 30), (0, 0)]
-
-
 def test_requests_of_several_ranges_get_threads_of_their_own():
     found = events(handmade.two_ranges(handmade.asp()))
     assert {"worker 1", "worker 1 (2)", "range 0: versions", "range 1: versions"} <= set(names(found).values())
     assert len(flows(found, "application")) == 6
 
 
-def test_a_window_takes_what_lies_wholly_in_it():
-    found = events(handmade.asp(), begin_s=2.0, end_s=5.0)
-    assert spans_of(found, WORKERS, "worker 0") == [("push", 4e6, 1e6)]
-    assert spans_of(found, WORKERS, "worker 1")[0] == ("apply", 2e6, 1e5)
-    assert spans_of(found, SERVER, "range 0: versions") == [("version 1", 2.05e6, 2.5e6), ("version 2", 4.55e6, 0.45e6)]
-    assert [(a["args"], b["args"]["version"]) for a, b in flows(found, "application")] == [
-        ({"worker": 1, "iteration": 1, "bytes": 100, "staleness": 0}, 2)]  # fmt: skip
+# -- the file --------------------------------------------------------------------------------------
 
 
-def test_the_run_is_named():
-    result = handmade.asp()
-    trace = perfetto(result)
-    assert trace["otherData"]["digest"] == result.digest
-    assert json.loads(trace["otherData"]["run"]) == result.run.plain()
-    assert trace["traceEvents"][0]["args"]["name"] == "workers (ASP, dense)"
+def test_spans_of_an_eager_worker_that_overlap_are_on_threads_of_their_own():
+    found = events(handmade.eager())
+    assert {"worker 0", "worker 0 (2)"} <= set(names(found).values())
+    assert len(flows(found, "application")) == 2
 
 
 # -- the file --------------------------------------------------------------------------------------
 
 
-def test_the_file_is_the_trace_and_nothing_else_is_left(tmp_path: Path):
-    result = handmade.bsp()
-    path = write_perfetto(result, tmp_path / "traces" / "bsp.json")
-    assert json.loads(path.read_text()) == perfetto(result)
-    assert [file.name for file in path.parent.iterdir()] == ["bsp.json"]
-
-
-def test_a_file_that_cannot_be_written_is_said(tmp_path: Path):
+def test_a_run_is_written_beside_the_records_or_where_it_is_said(tmp_path: Path):
+    result = handmade.bsp(tmp_path)
+    path = result.trace()
+    assert path == tmp_path / "traces" / f"{result.digest}.json"
+    assert json.loads(path.read_text()) == json.loads(json.dumps(trace(result)))
+    assert result.trace(tmp_path / "here.json").read_bytes() == path.read_bytes()
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="cannot be written"):
-        write_perfetto(handmade.bsp(), tmp_path / "file" / "trace.json")
-
-
-def test_what_an_eager_worker_does_at_one_time_has_threads_of_its_own():
-    found = perfetto(handmade.eager())["traceEvents"]
-    called, spans_ = names(found), [e for e in found if e["ph"] == "X" and e["pid"] == WORKERS]
-    by_thread = {called[e["tid"]]: {s["name"] for s in spans_ if s["tid"] == e["tid"]} for e in spans_}
-    assert by_thread["worker 0 computing"] == {"compute"}
-    assert by_thread["worker 0 pushing"] == {"push", "apply"}
-    assert set().union(*(kinds for name, kinds in by_thread.items() if "pulling" in name)) >= {"pull", "wait", "serve"}
-    assert sum(e["ph"] == "s" and e["name"] == "application" for e in found) == 2
+        result.trace(tmp_path / "file" / "trace.json")
