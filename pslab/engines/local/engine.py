@@ -74,22 +74,6 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
         raise
 
 
-def rehearse(experiment: Experiment) -> Pace:
-    """How fast this machine is for an experiment, measured by the processes of a run that is then not run.
-
-    Raises:
-        WorkerFailed, WorkerDied, StartFailed: the pool is closed then.
-    """
-    run = experiment.run
-    others = ("server",) * (run.servers - 1)
-    pool = pools.acquire(run.workers + len(others), fleet=Fleet.of(run.fleet), others=others)
-    try:
-        return _LocalRun(pool, experiment, lambda news: None, beside=False, yields=None).rehearsed()
-    except BaseException:
-        pools.release(kill=True)
-        raise
-
-
 class _LocalRun(Coordinator):
     """A run in wall-clock time.
 
@@ -154,12 +138,6 @@ class _LocalRun(Coordinator):
         self.pool.start(SERVER, Evaluating, self.job)
         self.await_prepared([SERVER])
         return workers | {SERVER}
-
-    def rehearsed(self) -> Pace:
-        """The pace that a run would have now."""
-        self._prepare()
-        self._rehearse()
-        return self.pace
 
     def _rehearse(self) -> None:
         """Find out whether workers may let others first, and how slowly the cluster must run."""

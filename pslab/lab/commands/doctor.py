@@ -1,26 +1,20 @@
-"""pslab doctor: the problems of this machine, or of a cluster's hosts, and what to do about each."""
+"""pslab doctor: what fails in the first hour on this machine, or among a cluster's hosts, and what to do about it."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
 import gzip
 import hashlib
 import importlib
-import io
-import json
 import os
 import platform
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from pslab.config import products
 from pslab.config.free_memory import free_memory_bytes
 from pslab.errors import ConfigError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
@@ -28,16 +22,14 @@ from pslab.lab.runs import machine
 from pslab.version import DISTRIBUTION
 
 OLDEST_PYTHON = (3, 11)
-MODELS = ("resnet18", "vgg11")
 MNIST = {  # sha256 of the four files, unpacked
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-WORKERS = (1, 2, 4, 8)
+WORKERS = 4  # of a run that does not name another number
 FREE_DISK_BYTES = (100 * 10**6, 10**9)  # less is a problem, less is a note
-GET_BROWSER = "apt-get install chromium, or plotly_get_chrome (kaleido's); BROWSER_PATH names another"
 
 
 def add(verbs: Any) -> None:
@@ -45,7 +37,6 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser("doctor", help="problems of this machine, or of a cluster's hosts, with advice")
     parser.add_argument("--cluster", metavar="FILE", help="examine the hosts of this cluster.yaml, or of: loopback")
     parser.add_argument("--write", metavar="FILE", help="write a run in virtual time that predicts it, as YAML")
-    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -61,16 +52,11 @@ def main(options: argparse.Namespace) -> int:
         from pslab.lab.commands import doctor_hosts
 
         findings = doctor_hosts.examine(options.cluster, options.write)
-    found = []
+    counts = dict.fromkeys(SIGNS, 0)
     for finding in findings:
-        found.append(finding)
-        if not options.json:
-            print(line(finding), flush=True)
-    counts = {state: sum(finding.state == state for finding in found) for state in SIGNS}
-    if options.json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=1))
-    else:
-        print(", ".join(f"{count} {SIGNS[state]}" for state, count in counts.items() if count))
+        counts[finding.state] += 1
+        print(line(finding), flush=True)
+    print(", ".join(f"{count} {SIGNS[state]}" for state, count in counts.items() if count))
     return 1 if counts[PROBLEM] else 0
 
 
@@ -83,8 +69,10 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """The dependencies of the project, and the torch that torchvision was built for, as installed."""
+    """The dependencies of the project, and the torch that torchvision was built for, as installed; both load."""
     from packaging.requirements import Requirement
+
+    from pslab.tensors.workload.torchvision_ops import with_operators
 
     bad, count = [], 0
     for package in (DISTRIBUTION, "torchvision"):
@@ -97,64 +85,8 @@ def packages() -> Finding:
     if bad:
         advice = "pip install --editable . in the project's folder; torch and torchvision come from the same index"
         return Finding("packages", PROBLEM, "; ".join(bad), advice)
+    with_operators(lambda: importlib.import_module("torchvision"))
     return Finding("packages", OK, f"{count} dependencies as they are asked for; torch {_version('torch')}")
-
-
-def torchvision() -> Finding:
-    """Whether torchvision loads, plainly or with its compiled operators declared, and its models can be built."""
-    import torch
-
-    from pslab.tensors.workload.models import build_model
-    from pslab.tensors.workload.torchvision_ops import with_operators
-
-    attempts = 0
-
-    def load() -> Any:
-        nonlocal attempts
-        attempts += 1
-        return importlib.import_module("torchvision")
-
-    with_operators(load)
-    with torch.device("meta"):  # no memory for weights that are never used
-        for name in MODELS:
-            build_model(f"torchvision:{name}", 0)
-    way = "plainly" if attempts == 1 else "with pslab's declared operators beside this build of torch"
-    found = f"{_version('torchvision')} loads {way}; {' and '.join(MODELS)} can be built"
-    return Finding("torchvision", OK, found)
-
-
-def cuda() -> Finding:
-    """GPUs with their memory; none is well, too."""
-    import torch
-
-    if not torch.cuda.is_available():
-        if Path("/proc/driver/nvidia/version").exists():
-            return Finding("cuda", NOTE, "a driver is installed, but torch sees no GPU: runs use the CPU",
-                           "install a CUDA build of torch and torchvision: see pytorch.org/get-started")  # fmt: skip
-        return Finding("cuda", OK, "none: runs use the CPU")
-    found = []
-    for index in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(index)
-        found.append(f"{torch.cuda.get_device_name(index)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free")
-    return Finding("cuda", OK, "; ".join(found))
-
-
-def browser() -> Finding:
-    """Whether figures can be exported as PNG, SVG and PDF: one is exported."""
-    import plotly.graph_objects as go
-
-    from pslab.lab.plots import export
-
-    path = export.browser()
-    if not path:
-        return Finding("browser", NOTE, "no Chrome or Chromium: HTML and JSON figures only", GET_BROWSER)
-
-    start_s, printed = time.monotonic(), io.StringIO()
-    with tempfile.TemporaryDirectory(prefix="pslab-doctor-") as folder, contextlib.redirect_stderr(printed):
-        written = export.write_images([(go.Figure(), Path(folder) / "figure")], ("png",))
-    if not written:
-        return Finding("browser", NOTE, f"{path} exports nothing: {printed.getvalue().strip()}", GET_BROWSER)
-    return Finding("browser", OK, f"{path}; a figure took {time.monotonic() - start_s:.1f} s")
 
 
 def data() -> Finding:
@@ -179,60 +111,31 @@ def data() -> Finding:
 
 
 def cores() -> Finding:
-    """How short a modelled computation may be for these cores to keep up with every worker."""
-    from pslab.config.cluster import PRESETS
-
-    count, (gradient_s, apply_s) = machine.usable_cores(), machine.measure()
-    shortest = {workers: machine.shortest_compute_s(workers, count, gradient_s, apply_s) for workers in WORKERS}
-    each = ", ".join(f"{workers}: {1000 * s:.1f} ms" for workers, s in shortest.items())
-    found = (f"{count:g} cores; {products.here()} multiplies matrices of runs; "
-             f"a gradient of the MLP takes {1000 * gradient_s:.1f} ms on one by torch itself; "
-             f"the shortest compute_s that can be emulated, by workers: {each}")  # fmt: skip
-    usual_s = PRESETS["lab"]["compute_s"]
-    if shortest[4] <= usual_s:
-        return Finding("cores", OK, found)
-    advice = f"with 4 workers set cluster={{'preset': 'lab', 'compute_s': {_rounded_up(shortest[4]):g}}}, or use fewer"
+    """Whether four workers have a core each, or share some."""
+    count = machine.usable_cores()
+    if count >= WORKERS:
+        return Finding("cores", OK, f"{count:g} may be used")
+    found = f"{count:g} may be used, and the default run has {WORKERS} workers"
+    advice = "runs that emulate a cluster go slower by themselves (Run.dilation); engine='virtual' never does"
     return Finding("cores", NOTE, found, advice)
 
 
-def emulation() -> Finding:
-    """Which emulated clusters this machine keeps up with now, and by how much the others run slower: by a rehearsal."""
-    from pslab.config.cluster import PRESETS, resolve_cluster
-    from pslab.config.run import Run
-    from pslab.engines.local.engine import rehearse
-    from pslab.lab.runs.resolve import resolve
-
-    runs = {name: Run(cluster=name) for name in PRESETS if resolve_cluster(name).emulated}
-    experiments = {name: resolve(run) for name, run in runs.items()}
-    pace = rehearse(experiments["lab"])
-    needed = {name: pace.dilation(experiment) for name, experiment in experiments.items()}
-    kept, slower = [n for n, k in needed.items() if k == 1], [f"{n} ×{k:g}" for n, k in needed.items() if k > 1]
-    measured = f"a gradient takes {1000 * pace.gradient_s:.1f} ms, a message is {1000 * pace.late_s:.1f} ms late"
-    found = f"{runs['lab'].workers} workers side by side: {measured}; in their own seconds: {', '.join(kept) or 'none'}"
-    if not slower:
-        return Finding("emulation", OK, found)
-    advice = "they run slower by themselves (Run.dilation); stop other programs, or use fewer workers"
-    return Finding("emulation", NOTE, f"{found}; slower: {', '.join(slower)}", advice)
-
-
 def shared_memory() -> Finding:
-    """Whether anonymous shared memory can be reserved, written and read."""
-    import torch
-
+    """Whether anonymous shared memory can be reserved, written and read; without it pslab uses files of TMPDIR."""
     from pslab.engines.experiment.shared_memory import Arena
 
     arena = Arena()
     try:
         arena.reserve(1 << 20)
-        arena.tensor(4096, 1024, torch.float32).fill_(1.5)
-        well = bytes(arena.bytes(4096, 4)) == b"\x00\x00\xc0\x3f"
+        arena.bytes(4096, 4)[:] = b"well"
+        well = bytes(arena.bytes(4096, 4)) == b"well"
     finally:
         arena.close()
     if not well:
         return Finding("shared memory", PROBLEM, "it does not keep what is written", "use a Linux kernel from 3.17")
     if not hasattr(os, "memfd_create"):
         return Finding("shared memory", NOTE, "no memfd_create: unlinked files in the temporary folder instead",
-                       f"let TMPDIR (now {tempfile.gettempdir()}) be a folder in memory")  # fmt: skip
+                       f"let TMPDIR (now {tempfile.gettempdir()}) be a folder in memory, such as /dev/shm")  # fmt: skip
     return Finding("shared memory", OK, "anonymous memory files work")
 
 
@@ -242,7 +145,7 @@ def memory() -> Finding:
     free, each = free_memory_bytes(), machine.resident_bytes()
     if free is None or each is None:
         return Finding("memory", NOTE, "this system does not say how much is free", "look with a tool of the system")
-    needed = 6 * each  # four workers, the server, this process
+    needed = (WORKERS + 2) * each  # and the server, and this process
     found = f"{free / 1e9:.1f} GB free; six processes with torch take about {needed / 1e9:.1f} GB"
     if free < needed:
         return Finding("memory", NOTE, found, "close other programs or use fewer workers")
@@ -267,7 +170,7 @@ def results() -> Finding:
     return Finding("results", state, found, "" if state == OK else advice)
 
 
-CHECKS = (python, packages, memory, torchvision, cuda, cores, emulation, shared_memory, data, results, browser)
+CHECKS = (python, packages, memory, cores, shared_memory, data, results)
 
 
 def examine() -> Iterator[Finding]:
@@ -280,10 +183,6 @@ def examine() -> Iterator[Finding]:
             first = (str(error).strip().splitlines() or [""])[0]
             yield Finding(name, PROBLEM, f"{type(error).__name__}: {first}",
                           "repair what is named here, or set the environment up again: make clean test")  # fmt: skip
-
-
-def _rounded_up(seconds: float) -> float:
-    return -(-int(seconds * 1e6) // 5000) * 5e-3
 
 
 def _sha256(path: Path) -> str:

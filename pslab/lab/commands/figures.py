@@ -151,7 +151,7 @@ def _announce(todo: Sequence[BatchEntry], images: bool) -> None:
     from pslab.lab.plots.export import browser
 
     if images and not browser():
-        print("no Chrome or Chromium is found: figures as HTML and JSON only (pslab doctor says how to get one)")
+        print("no Chrome or Chromium is found: HTML and JSON only (apt-get install chromium gets one)")
 
 
 def _export(entries: Sequence[BatchEntry]) -> None:

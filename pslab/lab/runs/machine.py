@@ -1,4 +1,4 @@
-"""This machine: its cores and memory as a process may use them, and how long a gradient takes on one core."""
+"""This machine: its cores and memory as a process may use them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import os
 import platform
-import statistics
 import time
 from functools import lru_cache
 from importlib.metadata import version
@@ -29,41 +28,6 @@ ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, 
 CHECKPOINTS = "checkpoints"  # the folder of those of all runs, among their results
 CUDA_BYTES = 300 * 2**20  # of a device, for each process that uses it, at least
 CHECKPOINTS_HELD = 2  # by the parent of servers that are replaced: the newest whole one, and the next
-HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and other processes
-
-
-def measure(repeats: int = 15) -> tuple[float, float]:
-    """Median seconds of one forward and backward of the MLP at batch 64, and of applying it, on one thread."""
-    import torch
-    from torch.nn import functional
-
-    from pslab.tensors.device import one_thread
-    from pslab.tensors.workload.keyspace import Keyspace
-    from pslab.tensors.workload.models import build_model
-
-    module = build_model("mlp", 0)
-    keyspace = Keyspace.of(module)
-    weights = keyspace.flatten(module)
-    gradient = torch.zeros_like(weights)
-    keyspace.bind(module, weights, gradient)
-    chance = torch.Generator().manual_seed(0)
-    x, y = torch.randn(64, 784, generator=chance), torch.randint(10, (64,), generator=chance)
-    times: list[tuple[float, float]] = []
-    with one_thread():
-        for _ in range(repeats):
-            begin_s = time.perf_counter()
-            gradient.zero_()
-            functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
-            middle_s = time.perf_counter()
-            weights.add_(gradient, alpha=-0.01)
-            times.append((middle_s - begin_s, time.perf_counter() - middle_s))
-    warm = times[repeats // 4 :]
-    return statistics.median(t for t, _ in warm), statistics.median(t for _, t in warm)
-
-
-def shortest_compute_s(workers: int, count: float, gradient_s: float, apply_s: float) -> float:
-    """The modelled computation in which `count` cores can compute and apply a gradient of every worker."""
-    return HEADROOM * max(gradient_s, workers * (gradient_s + apply_s) / count)
 
 
 def usable_cores() -> float:

@@ -161,7 +161,7 @@ def test_what_it_will_take_is_said_before_it_starts(
     assert bench() == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
     assert first == "to be executed: one, two; about 5 min, 70 MB of results"
-    assert second.startswith("no Chrome or Chromium is found: figures as HTML and JSON only")
+    assert second.startswith("no Chrome or Chromium is found: HTML and JSON only")
     assert bench() == 0
     out = capsys.readouterr().out.splitlines()
     assert out[:2] == ["one ✓ It takes 1", "two ✓ It takes 1"]
@@ -488,10 +488,11 @@ def test_other_parameters_take_as_much_longer_as_there_is_more_to_run(bench: Ben
 
 
 def test_a_second_call_a_trace_and_the_doctor_need_no_torch_and_no_papermill(bench: Bench, first: Callable[..., int]):
-    trace = ["trace", handmade.bsp(bench.results).digest, "--results", str(bench.results)]
+    record = handmade.bsp(bench.results).path
     words = ["figures", *bench.places, "--only", "two", "--no-images"]
-    script = ("import sys, pslab.lab.commands.doctor; from pslab.__main__ import main; "
-              f"assert main({words}) == main({trace}) == 0; assert not {{'torch', 'papermill'}} & {{*sys.modules}}")
+    script = ("import sys, pslab, pslab.lab.commands.doctor; from pslab.__main__ import main; "
+              f"assert main({words}) == 0; pslab.load({str(record)!r}).trace(); "
+              "assert not {'torch', 'papermill'} & {*sys.modules}")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "1 up to date" in done.stdout

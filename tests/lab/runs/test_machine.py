@@ -6,7 +6,6 @@ import os
 import time
 
 import pytest
-import torch
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
@@ -14,21 +13,6 @@ from pslab.lab.runs import machine
 from pslab.lab.runs.resolve import resolve
 
 Patch = pytest.MonkeyPatch
-
-
-def test_what_the_cores_can_hold():
-    held = machine.shortest_compute_s
-    assert held(1, 2, 0.010, 0.001) == pytest.approx(1.2 * 0.010)  # one worker: never faster than its gradient
-    assert held(8, 2, 0.010, 0.001) == pytest.approx(1.2 * 0.044)
-    assert held(8, 16, 0.010, 0.001) == pytest.approx(1.2 * 0.010)
-
-
-def test_a_gradient_is_measured_and_threads_are_as_before():
-    threads = torch.get_num_threads()
-    gradient_s, apply_s = machine.measure(repeats=4)
-    assert gradient_s > 0
-    assert apply_s > 0
-    assert torch.get_num_threads() == threads
 
 
 def test_cores_by_affinity_and_quota(monkeypatch: Patch):
