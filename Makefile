@@ -1,7 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
+JUPYTERS_OWN := $(addprefix metadata.language_info.,codemirror_mode file_extension mimetype nbconvert_exporter \
+	pygments_lexer version) cell.metadata.editable cell.metadata.slideshow
 
-.PHONY: figures figures-all quick test test-all lab docs site clean
+.PHONY: figures figures-all quick test test-all lab git-filter docs site clean
 
 figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis, in results/
 	$(BIN)/python -m pslab figures
@@ -25,6 +27,10 @@ test-all: .venv/.ready  ## and the long ones
 lab: .venv/.ready  ## JupyterLab on the notebooks; git gets them without outputs
 	$(BIN)/python -m pslab lab
 
+git-filter:  ## git gets notebooks without outputs, as .gitattributes says; its setting is in no file of a repository
+	test ! -e .git || ! command -v git > /dev/null || git config filter.without-outputs.clean \
+		"$(BIN)/python -m nbstripout --keep-id --extra-keys '$(JUPYTERS_OWN)'"
+
 docs: .venv/.ready  ## the page of policies, from the table of names
 	$(BIN)/python -m pslab list --markdown > docs/policies.md
 
@@ -38,7 +44,7 @@ site: .venv/.ready  ## the documentation as pages, in results/site
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip uninstall --quiet --yes pslab 2>/dev/null || true  # its name before, which shares the command
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	$(BIN)/python -c "from pslab.lab.commands import lab; lab.keep_outputs_out_of_git(lab.SOURCES)"
+	$(MAKE) --silent git-filter
 	@touch $@
 
 clean:  ## everything that can be made again, but the records

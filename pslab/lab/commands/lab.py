@@ -1,18 +1,14 @@
-"""pslab lab: JupyterLab on the notebooks. Outputs are saved with them, and git gets none."""
+"""pslab lab: JupyterLab on the notebooks."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from pslab.lab.commands import git_filter
 from pslab.lab.studies.batch import folder
-
-SOURCES = Path(__file__).parents[3]
 
 
 def add(verbs: Any) -> None:
@@ -26,15 +22,7 @@ def add(verbs: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     """This process becomes JupyterLab."""
     place = (options.notebooks or folder(Path.cwd())).resolve()
-    keep_outputs_out_of_git(SOURCES)
     # Jupyter refuses to run as root, which the user of a container is
     root = ["--allow-root"] * (hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options.unknown)
     own = ["-m", "jupyterlab", f"--ServerApp.root_dir={place}", *root]
     os.execv(sys.executable, [sys.executable, *own, *options.unknown])
-
-
-def keep_outputs_out_of_git(sources: Path) -> None:
-    """Name the filter of .gitattributes in the settings of this clone, which git takes from no file of a repository."""
-    if (sources / ".git").exists():
-        command = f"python3 {Path(git_filter.__file__).relative_to(SOURCES).as_posix()}"
-        subprocess.run(["git", "-C", sources, "config", "filter.without-outputs.clean", command], check=False)
