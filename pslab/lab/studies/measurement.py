@@ -18,7 +18,7 @@ import pandas as pd
 from pslab.lab.records.disk import check_sums, find_whole, read_manifest, read_table, write_record
 from pslab.lab.records.record import environment
 
-NAMES = {"layer": "str", "rule": "str", "operation": "str", "search": "str"}  # a layer may be called 1
+NAMES = {"layer": "str", "rule": "str", "operation": "str"}  # a layer may be called 1
 
 
 @dataclass(frozen=True)

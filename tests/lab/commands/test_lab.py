@@ -58,7 +58,7 @@ def executed(notebook: Any) -> None:
     notebook.metadata["kernelspec"] = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     notebook.metadata["language_info"] = {
         "codemirror_mode": {"name": "ipython", "version": 3}, "file_extension": ".py", "mimetype": "text/x-python",
-        "name": "python", "nbconvert_exporter": "python", "pygments_lexer": "ipython3", "version": "3.12.1"}  # fmt: skip
+        "name": "python", "nbconvert_exporter": "python", "pygments_lexer": "ipython3", "version": "3.12"}  # fmt: skip
     notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
     for cell in notebook.cells:
         cell.metadata |= {"scrolled": True, "editable": True, "slideshow": {"slide_type": ""}}
