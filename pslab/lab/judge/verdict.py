@@ -8,7 +8,7 @@ the files and the clock: it finds bugs of policies and engines. A record that wa
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from operator import itemgetter
@@ -118,7 +118,7 @@ class _Replay:
         handled = arrivals[arrivals.kind != "join"].seconds  # a worker that joins takes none of the server's time
         if not np.isfinite(arrivals.seconds).all() or (handled.diff() < -SLACK_S).any():
             raise Differs("arrivals are not in the order of their instants")
-        for row in arrivals.itertuples(index=False):
+        for row in _rows(arrivals):
             what = f"worker {row.worker}'s {row.kind} of iteration {row.iteration} at {row.seconds:.6g} s"
             if row.kind == "push":
                 if spent:
@@ -229,11 +229,15 @@ class _Replay:
     def _compare_waits(self) -> None:
         """Compare for whom each worker is said to have waited."""
         phases = self.tables["phases"]
-        for row in phases[(phases.phase == "wait") & ~phases.worker.isin(self.movers)].itertuples():
+        for row in _rows(phases[(phases.phase == "wait") & ~phases.worker.isin(self.movers)]):
             whom = self.released.get((row.worker, row.range, row.iteration + 1), row.waits_for)
             if whom != row.waits_for:
                 raise Differs(f"worker {row.worker}'s wait of iteration {row.iteration} is said to be for worker "
                               f"{row.waits_for}; worker {whom} ended it ({NO_WORKER}: none)")  # fmt: skip
+
+
+def _rows(table: pd.DataFrame) -> Iterator[Any]:
+    yield from table.itertuples(index=False)
 
 
 def _in_words(push: tuple[Any, ...] | None) -> str:

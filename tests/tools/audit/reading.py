@@ -249,7 +249,8 @@ class Reading:
     def __init__(self, run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> None:
         self.run, self.tables, self.facts = run, tables, facts
         self.cluster = resolve_cluster(run.cluster)
-        self.sync, self.unknown = None, list[str]()
+        self.sync: Any = None
+        self.unknown: list[str] = []
         try:
             self.sync = policy_of(run, facts)
         except ConfigError as error:
