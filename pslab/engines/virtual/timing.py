@@ -1,21 +1,17 @@
-"""Runs in virtual time without tensors: for large clusters, and to replay a recorded run on another cluster.
+"""Runs in virtual time without tensors, for large clusters.
 
 Of pushes that are pruned only by a rule that fixes how many entries it sends is known how long they are. Which entries
 these are decides how their positions are written, and how many weights an answer with `pull="changed"` has. Here they
 are spread evenly over their range, and those of different pushes are independent: after pushes of the shares d_1, d_2,
 ... of a range, n (1 - (1 - d_1) (1 - d_2) ...) of its n weights have changed. Gradients of real data have more in
 common, so that their answers are shorter.
-
-Gradients do not depend on any duration where each step is made of a push of every worker, and no worker computes on
-before it: then the frames that were recorded travel again, on the other cluster.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -25,14 +21,13 @@ from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgr
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.wire import WHOLE
-from pslab.engines.server.ledger import PUSH_COLUMNS, Ledger
+from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.store import Shard
 from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.virtual.worker_node import Gradients
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Pulled
-from pslab.errors import ConfigError
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.compression.bits import positions
 from pslab.tensors.compression.frame import dense_bytes, length
@@ -176,82 +171,3 @@ class NoGradients:
         step = job.traits.gradients_before(iteration)
         epoch = step / max(1, rounds(job.examples, job.run.workers, job.run.batch_size))
         return [made.sizes(index, turn=iteration, epoch=epoch) for index in job.exchanged(iteration)]
-
-
-# --- a recorded exchange on another cluster ------------------------------------------------------------------------
-
-Pushes = dict[tuple[int, int], dict[str, float]]  # worker, iteration -> a recorded push
-
-
-class RecordedGradients:
-    """Pushes as they were recorded, whatever they are computed on."""
-
-    def __init__(self, job: Job, pushes: Pushes, diverged: Mapping[str, int] | None) -> None:
-        self._job, self._pushes, self._diverged = job, pushes, diverged
-        self._iterations: dict[int, int] = {}
-
-    def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
-    ) -> None:
-        """Which one is asked for."""
-        self._iterations[worker] = iteration
-
-    def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
-        """Its size, its entries and its loss; no payloads if it was not finite."""
-        iteration = self._iterations[worker]
-        if self._diverged == {"worker": worker, "iteration": iteration}:
-            return {"payloads": None, "loss": math.nan}
-        row = self._pushes.get((worker, iteration)) or self._pushes[worker, iteration - 1]  # of a torn round
-        size_bytes = int(row["bytes_up"]) if self._job.sparse else WHOLE
-        return {"payloads": [[size_bytes, round(row["density"] * self._job.parts[0].size)]], "loss": row["loss"]}
-
-
-class RecordedSizes(Sizes):
-    """The weights at a server whose answers are as long as those that were recorded."""
-
-    def __init__(self, job: Job, pushes: Pushes) -> None:
-        super().__init__(job)
-        self._answers: dict[int, int] = {}
-        for (_, iteration), row in pushes.items():  # a worker that got no answer would have got what others got
-            self._answers[iteration] = max(self._answers.get(iteration, 0), int(row["bytes_down"]))
-        self._own = {key: int(row["bytes_down"]) for key, row in pushes.items()}
-
-    def lay(self, reply: Reply) -> int:
-        """There is nothing to lay ready."""
-        pull, whole = reply.pull, self._job.payload_bytes(0, WHOLE)
-        before = pull.iteration - 1
-        size_bytes = self._own.get((pull.worker, before), 0) or self._answers.get(before, 0)
-        return size_bytes if 0 < size_bytes != whole else WHOLE
-
-
-def retime(
-    experiment: Experiment, pushes: np.ndarray, budget: int, diverged: Mapping[str, int] | None = None
-) -> Outcome:
-    """What the run would have been on this experiment's cluster, but for its accuracy and its weights.
-
-    Args:
-        pushes: the recorded ones, in the columns of the ledger.
-        budget: gradients after which it ends, whatever ended it where it was recorded.
-        diverged: the worker and iteration of the gradient that was not finite, if the run ended by one. Where several
-            of its round were not, another of them may have been the first on this cluster.
-
-    Raises:
-        ConfigError: requests for keys; a policy without rounds, whose gradients depend on who is when where, as do
-            ranges that are fitted; several ranges; workers that leave or join; nothing was applied.
-    """
-    run, cluster = experiment.run, experiment.cluster
-    if experiment.keyed:
-        raise ConfigError("pull", run.pull, "a record does not have the keys that were asked for: run it there")
-    if not experiment.traits.rounds:
-        raise ConfigError("sync", run.sync, "without rounds another cluster means other gradients: run it there")
-    if not len(pushes):
-        raise ConfigError("record", run.digest, "no push was applied: there is nothing to be replayed")
-    if getattr(experiment.prune, "fitted", False):
-        raise ConfigError("prune", run.prune, "is fitted to its cluster: another means other gradients: run it there")
-    if cluster.leave or cluster.join or len(experiment.parts) > 1:
-        raise ConfigError("cluster", run.cluster, "only whole pushes of workers that stay can be replayed elsewhere")
-    rows = [dict(zip(PUSH_COLUMNS, map(float, row), strict=True)) for row in pushes]
-    sizes = {(int(row["worker"]), int(row["iteration"])): row for row in rows}
-    ended = run.but(pushes=budget, seconds=None, target_accuracy=None, target_held=False)
-    job = job_without_tensors(dataclasses.replace(experiment, run=ended))
-    return exchange(job, RecordedSizes(job, sizes), RecordedGradients(job, sizes, diverged), lambda news: None)

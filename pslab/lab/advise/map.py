@@ -1,4 +1,4 @@
-"""Which policy wins on which cluster: runs where policies are near each other, retold and predicted ones elsewhere."""
+"""Which policy wins on which cluster: runs where policies are near each other, predictions elsewhere."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from pslab.lab.records.results import Results, Runs
 from pslab.lab.records.summary import best_accuracy, held, iteration_s
 from pslab.lab.records.tuning import beyond
 from pslab.lab.runs.grid import grid
-from pslab.lab.runs.replayed import retimed
-from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
 
 #: Waiting and not, in rounds and not, with all of a gradient and with a hundredth of it.
@@ -47,7 +45,7 @@ POLICY = ("sync", "prune", "quantize", "rate", "ranges", "order", "push_weight")
 LEAST_SIGMA, FIRST_SIGMA = 0.05, 0.2  # of the logarithm of a prediction; the second where none can be compared
 SOONEST = 1.005  # times the soonest of each cell: a policy that takes no more is the soonest everywhere
 BATCH = 4  # cells that are computed before all are ranked again
-RETOLD, COMPUTED, CAPPED, PREDICTED = "retold", "computed", "capped", "predicted"
+COMPUTED, CAPPED, PREDICTED = "computed", "capped", "predicted"
 
 
 class Arrival(NamedTuple):
@@ -81,12 +79,12 @@ class Map:
     """Which policy is the soonest on which cluster. `plots.where` draws it.
 
     table: a row for each policy and cell: the axes, policy, seconds (infinite: not within its cap), low, high,
-        how (retold, computed: exact; capped: low is what it takes at least; predicted), learning_rate.
+        how (computed: exact; capped: low is what it takes at least; predicted), learning_rate.
     winner: a row for each cell: the axes, policy, sooner (times, than the default; at least, if at_least), at_least,
         ties (the policies within `tie` of it), how (predicted, if a policy that may be the soonest is predicted only).
     regret: how many times the soonest of its cell each policy takes; rows by the worst, a column for each cell.
     best_everywhere: the policy whose worst regret is the least.
-    results: all runs, at their cell and policy; those that were retold, too.
+    results: all runs, at their cell and policy.
     """
 
     table: pd.DataFrame
@@ -152,9 +150,8 @@ def advise_map(
     """The soonest policy to hold a goal on each of many clusters, in virtual time.
 
     Each policy has its best learning rate on the nearest of some clusters, the corners and the centre, where others are
-    tried while the best one lies at an end; of a policy whose steps are rounds that is one for all, and its runs are
-    retold on every cluster. Others are computed where the two soonest are too near each other to be predicted; a
-    prediction is the pushes on the nearest of those clusters times the pace here.
+    tried while the best one lies at an end. Policies are computed where the two soonest are too near each other to be
+    predicted; a prediction is the pushes on the nearest of those clusters times the pace here.
 
     Args:
         base: model, data, cluster and all else; its own policy is the default that others are compared with, and its
@@ -178,7 +175,6 @@ def advise_map(
     begun_s = time.monotonic()
     survey = _Survey(_policies(plan, space), cells, target, tuple(seeds), rates,
                      {"results": results, "progress": progress})  # fmt: skip
-    survey.retell()
     survey.try_rates()
     survey.probe()
     while (uncertain := survey.uncertain()) and time.monotonic() - begun_s < 60 * minutes:
@@ -270,37 +266,23 @@ class _Survey:
         middle = tuple(own[len(own) // 2] for own in levels)
         corners = product(*((own[0], own[-1]) for own in levels))
         self.anchors: list[Cell] = list(dict.fromkeys([*corners, middle]))
-        self.centre: Cell = middle
-        self._in_rounds = {number for number, policy in enumerate(policies) if resolve(policy).traits.rounds}
         self._found: dict[tuple[int, Cell], dict[float, dict[int, Arrival]]] = {}  # by learning rate and seed
         self._pace: dict[tuple[int, Cell], float] = {}  # seconds of as many gradients as workers
         self.results: list[tuple[Result, int, Cell]] = []
 
     # what is run
 
-    def retell(self) -> None:
-        """Policies whose steps are rounds: each rate and seed at the centre, and the best rate everywhere: elsewhere
-        the same gradients take other seconds, and no other rate arrives with fewer."""
-        own = sorted(self._in_rounds)
-        made = self._tune([(number, self.centre) for number in own], self.seeds, capped=False)
-        for number in own:
-            rate = self._best_rate(number, self.centre)
-            for cell, seed in product(self.clusters, self.seeds):
-                if cell != self.centre:
-                    self._note(retimed(made[number, self.centre, rate, seed], self.clusters[cell]), number, cell)
-
     def try_rates(self) -> None:
-        """The others at the anchors: each rate with the first seed, and the best with all, unless it takes more than
+        """Each policy at the anchors: each rate with the first seed, and the best with all, unless it takes more than
         CAP times the soonest.
 
         Raises:
             ConfigError: no policy arrives anywhere.
         """
         first, *more = self.seeds
-        others = [(number, cell) for number in range(len(self.policies)) if number not in self._in_rounds
-                  for cell in self.anchors]  # fmt: skip
-        self._tune(others, [first])
-        goes_on = [key for key in others if self.time(*key).seconds <= CAP * self._soonest(key[1], first) < math.inf]
+        keys = list(product(range(len(self.policies)), self.anchors))
+        self._tune(keys, [first])
+        goes_on = [key for key in keys if self.time(*key).seconds <= CAP * self._soonest(key[1], first) < math.inf]
         self._sweep([(*key, self._best_rate(*key), seed) for key in goes_on for seed in more])
         if not any(math.isfinite(self.time(*key).seconds) for key in self._found):
             metric = metric_of(self.policies[0])
@@ -310,9 +292,9 @@ class _Survey:
             raise ConfigError("target", self.goal, problem)
 
     def probe(self) -> None:
-        """What an iteration takes in each cell, of the others that arrive at an anchor."""
-        wanted = [(number, cell) for number, policy in enumerate(self.policies) if number not in self._in_rounds
-                  and self._nearest(number, self.centre) for cell in self.clusters]  # fmt: skip
+        """What an iteration takes in each cell, of the policies that arrive at an anchor."""
+        wanted = [(number, cell) for number in range(len(self.policies)) if self._nearest(number, self.anchors[0])
+                  for cell in self.clusters]  # fmt: skip
         runs = [probe(self.policies[number].but(cluster=self.clusters[cell], seed=self.seeds[0]))
                 for number, cell in wanted]  # fmt: skip
         self._pace = {key: iteration_s(result) for key, result in zip(wanted, sweep(runs, **self._how), strict=True)}
@@ -322,16 +304,12 @@ class _Survey:
         self._sweep([(number, cell, self.time(number, cell).learning_rate, seed) for cell in cells
                      for number in self.near(cell) for seed in self.seeds])  # fmt: skip
 
-    def _tune(
-        self, keys: Sequence[tuple[int, Cell]], seeds: Sequence[int], capped: bool = True
-    ) -> dict[tuple[int, Cell, float, int], Result]:
+    def _tune(self, keys: Sequence[tuple[int, Cell]], seeds: Sequence[int]) -> None:
         """Each rate at these (policy, cell), and the next one beyond the best while that arrives and lies at an end."""
-        rates, made = dict.fromkeys(keys, self.rates), dict[tuple[int, Cell, float, int], Result]()
+        rates = dict.fromkeys(keys, self.rates)
         for _ in range(1 + WIDER):
-            made |= self._sweep([(*key, rate, seed) for key, own in rates.items() for rate in own for seed in seeds],
-                                capped)  # fmt: skip
+            self._sweep([(*key, rate, seed) for key, own in rates.items() for rate in own for seed in seeds])
             rates = {key: (rate,) for key in rates if (rate := self._beyond(*key)) is not None}
-        return made
 
     def _beyond(self, number: int, cell: Cell) -> float | None:
         """The next learning rate beyond the best one, if that arrives and lies at an end of those tried there."""
@@ -340,20 +318,16 @@ class _Survey:
             return None
         return beyond((best,), [(rate,) for rate in self._found[number, cell]])
 
-    def _sweep(
-        self, wanted: Sequence[tuple[int, Cell, float, int]], capped: bool = True
-    ) -> dict[tuple[int, Cell, float, int], Result]:
-        """The results of (policy, cell, rate, seed), each ended at CAP times the soonest of its cell."""
+    def _sweep(self, wanted: Sequence[tuple[int, Cell, float, int]]) -> None:
+        """Note the results of (policy, cell, rate, seed), each ended at CAP times the soonest of its cell."""
         runs = []
         for number, cell, rate, seed in wanted:
             soonest = self._soonest(cell, seed)
             runs.append(self.policies[number].but(
                 cluster=self.clusters[cell], learning_rate=rate, seed=seed,
-                seconds=rounded_up(CAP * soonest) if capped and 0 < soonest < math.inf else None))  # fmt: skip
-        made = dict(zip(wanted, sweep(runs, **self._how), strict=True))
-        for (number, cell, _, _), result in made.items():
+                seconds=rounded_up(CAP * soonest) if 0 < soonest < math.inf else None))  # fmt: skip
+        for (number, cell, _, _), result in zip(wanted, sweep(runs, **self._how), strict=True):
             self._note(result, number, cell)
-        return made
 
     def _soonest(self, cell: Cell, seed: int) -> float:
         """Seconds of the soonest policy: with this seed, or where none is known by the other seeds or a prediction."""
@@ -398,8 +372,7 @@ class _Survey:
             if any(math.isinf(each.seconds) for each in own):
                 return Time(low=_mean(each.least_s for each in own), how=CAPPED, learning_rate=rate)
             each_s = [each.seconds for each in own]
-            how = RETOLD if number in self._in_rounds and cell != self.centre else COMPUTED
-            return Time(_mean(each_s), min(each_s), max(each_s), how, rate)
+            return Time(_mean(each_s), min(each_s), max(each_s), COMPUTED, rate)
         if not (near := self._nearest(number, cell)):
             return Time()
         seconds = self._predicted(number, cell, near[0])

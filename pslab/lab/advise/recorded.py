@@ -23,22 +23,15 @@ from pslab.errors import ConfigError, DamagedRecord, RecordError
 from pslab.lab.advise.advice import Advice
 from pslab.lab.advise.race import RaceAnswer, Standing
 from pslab.lab.records.disk import MANIFEST, read_file, read_manifest, records_in, write_record
-from pslab.lab.records.facts import ANY, NUMBER, TEXT, body, listed, mapped, row
 from pslab.lab.records.grid_axes import CHOICE
 from pslab.lab.records.merit import merit_of
-from pslab.lab.records.prefix import find_or_cut
 from pslab.lab.records.record import Result, default_results
+from pslab.lab.records.record import find as find_run
 from pslab.lab.records.results import Results, Runs
 
 FOLDER, ANSWER = "advice", "answer.json"
 OWN = ("default", "winner", "alone")  # the runs of one policy each that an answer names
 ALONE = "alone"  # the single machine, among the policies that have run
-_FIELDS = mapped(ANY)
-SAID = body(
-    answer=_FIELDS, target=NUMBER, merit=TEXT, words=TEXT, advised=_FIELDS, refused=mapped(TEXT), cost=mapped(NUMBER),
-    notes=listed(TEXT), runs=listed(body(digest=TEXT, policy=TEXT, fields=_FIELDS)), default=listed(TEXT),
-    winner=listed(TEXT), alone=listed(TEXT), best=listed(row(TEXT, _FIELDS)),
-)  # fmt: skip
 FORMAT = 2  # raise it whenever the same question would have another answer from the same runs
 
 
@@ -195,15 +188,13 @@ def said_in(place: Path) -> dict[str, Any]:
         found = json.load(read_file(place, ANSWER, read_manifest(place, [ANSWER])))
     except (ValueError, RecursionError) as error:
         raise DamagedRecord(place, f"{place / ANSWER} cannot be read ({error})") from error
-    if not SAID.has(found):
-        raise DamagedRecord(place, f"{place / ANSWER} is no answer: it must be {SAID.words}")
     return dict(found)
 
 
 def _found(place: Path, base: Run, each: Mapping[str, Any], results: Path) -> Result | None:
     """A run that an answer rests on."""
     try:
-        found = find_or_cut(base.but(**each["fields"]), results)
+        found = find_run(base.but(**each["fields"]), results)
     except (ConfigError, TypeError) as error:
         problem = f"the run {each['digest']} of {place / ANSWER} cannot be made again ({error})"
         raise DamagedRecord(place, problem) from error

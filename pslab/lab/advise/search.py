@@ -26,8 +26,8 @@ from pslab.lab.advise.recorded import ALONE, Question, answer_of, find, recorded
 from pslab.lab.advise.space import candidates, runs_of, simplicity
 from pslab.lab.records.disk import find_whole
 from pslab.lab.records.merit import SECONDS, merit_of
-from pslab.lab.records.prefix import find_or_cut
 from pslab.lab.records.record import Result, default_results
+from pslab.lab.records.record import find as find_run
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
@@ -114,7 +114,7 @@ def made_again(place: Path, results: Path) -> dict[str, Any]:
         ConfigError: what was asked about cannot be made again.
     """
     def found(runs: Iterable[Run], **how: Any) -> Results:
-        each = [(run, find_or_cut(run, results)) for run in runs]
+        each = [(run, find_run(run, results)) for run in runs]
         if missing := [run.digest for run, result in each if result is None]:
             raise RecordError(f"the search asks for the run {missing[0]}, which is not in {results / 'runs'}")
         return Results(result for _, result in each if result is not None)

@@ -29,13 +29,11 @@ def sensitivity(
     known: Mapping[str, Mapping[int, Result]], target: float, merit: Merit, *, top: int, seeds: int, tie: float,
     results: Path | None, progress: bool | None,
 ) -> pd.DataFrame:  # fmt: skip
-    """See `Advice.sensitivity`. Policies whose steps are rounds are retold; the others run again.
+    """See `Advice.sensitivity`.
 
     Args:
         known: by policy and seed, runs in virtual time that hold the target; the advised policy is the first.
     """
-    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
-
     chosen, shared = list[str](), [*next(iter(known.values()))]
     for name, own in known.items():
         if len(chosen) < top and (both := [seed for seed in shared if seed in own]):
@@ -47,11 +45,9 @@ def sensitivity(
     wanted: dict[tuple[str, str, int], Run] = {}
     for words, cluster in near.items():
         for name in chosen:
-            here = found[HERE, name]
-            retold = resolve(here[0].run).traits.rounds
-            found[words, name] = [result.on(cluster) for result in here] if retold else []
-            if not retold:
-                wanted |= {(words, name, result.run.seed): _elsewhere(result, target, cluster) for result in here}
+            found[words, name] = []
+            wanted |= {(words, name, result.run.seed): _elsewhere(result, target, cluster)
+                       for result in found[HERE, name]}  # fmt: skip
     ran = sweep(wanted.values(), results=results, progress=progress)
     for (words, name, _), result in zip(wanted, ran, strict=True):
         found[words, name].append(result)

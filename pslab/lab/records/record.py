@@ -35,10 +35,11 @@ from pslab.config.run import Run
 from pslab.errors import DamagedRecord, RecordError
 from pslab.lab.records import card
 from pslab.lab.records.disk import check_sums, read_file, read_manifest, read_table, write_file
-from pslab.lab.records.facts import REQUIRED, TEXTS, wrong_columns, wrong_facts
 from pslab.version import __version__
 
 TABLES = ("accuracy", "phases", "pushes", "arrivals")
+TEXTS = ("phase", "kind")  # the columns that are no numbers
+REQUIRED = ("outcome", "seconds", "pushes")  # of a manifest
 WEIGHTS = "weights.npy"
 FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES[:3]))  # records of before have no arrivals
 
@@ -56,11 +57,6 @@ class Result:
     def digest(self) -> str:
         """The name of the record."""
         return str(self.manifest["digest"])
-
-    @property
-    def cut_from(self) -> str | None:
-        """The digest of the record that it is the beginning of, if it has none of its own; see `prefix`."""
-        return self.manifest.get("cut_from")
 
     @property
     def final(self) -> float:
@@ -93,16 +89,6 @@ class Result:
     def remarks(self) -> list[str]:
         """The remarks on it, a sentence each: that its emulation was not kept, or from what it recovered."""
         return card.remarks(self.manifest)
-
-    def on(self, cluster: str | Mapping[str, Any]) -> Result:
-        """What this run, whose steps are rounds, would have been on another cluster in virtual time: the same pushes
-        and accuracies at other instants, without a gradient computed.
-
-        Raises:
-            ConfigError: other policies, whose gradients depend on who is when where; and what `retimed` refuses.
-        """
-        found: Result = import_module("pslab.lab.runs.replayed").retimed(self, cluster)  # with engines
-        return found
 
     def model(self) -> Any:
         """The trained model (an nn.Module, in evaluation mode, with its frozen weights, and running statistics for the
@@ -189,19 +175,7 @@ class Result:
 
     def _table(self, name: str) -> pd.DataFrame:
         table = read_table(self.path, name, self.manifest)
-        if wrong := wrong_columns(name, table):
-            raise DamagedRecord(self.path, f"{self.path / name}.csv is no table of {name}: {'; '.join(wrong)}")
         return table if len(table) else table.astype({column: float for column in table if column not in TEXTS})
-
-
-@dataclass(frozen=True)
-class Derived(Result):
-    """A result without a record of its own: its tables are made of those of the record at its path."""
-
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict, compare=False)
-
-    def _table(self, name: str) -> pd.DataFrame:
-        return self.tables[name]
 
 
 def default_results() -> Path:
@@ -237,15 +211,15 @@ def find(run: Run, results: Path) -> Result | None:
 
 
 def read_facts(place: Path) -> dict[str, Any]:
-    """The manifest of a run's record, whose facts are of their types; see pslab.lab.records.facts.
+    """The manifest of a run's record.
 
     Raises:
-        DamagedRecord: they are not, or what `read_manifest` raises.
+        DamagedRecord: a fact is missing that each has, or what `read_manifest` raises.
     """
     manifest = read_manifest(place, FILES)
-    wrong = [f"its {name} is missing" for name in REQUIRED if name not in manifest] + wrong_facts(manifest)
-    if wrong:
-        raise DamagedRecord(place, f"{place / 'manifest.json'} is no manifest of a run: {'; '.join(wrong)}")
+    if missing := [name for name in REQUIRED if name not in manifest]:
+        problem = f"{place / 'manifest.json'} is no manifest of a run: its {', '.join(missing)} is missing"
+        raise DamagedRecord(place, problem)
     return manifest
 
 

@@ -70,12 +70,6 @@ class Results(Placed[Result]):
                 pairs.append((result.run.but(**chosen), own))
         return Runs(*merged(pairs), {name: values for name, values in self.orders.items() if name not in fields})
 
-    def on(self, cluster: str | Mapping[str, Any]) -> Results:
-        """The same runs as they would have been on another cluster, at the same points of the grid: see `Result.on`."""
-        columns = [[{**point, **({"cluster": plain(cluster)} if "cluster" in point else {})} for point in points]
-                   for points in self.columns]  # fmt: skip
-        return Results(*merged(zip([result.on(cluster) for result in self], columns, strict=True)), self.orders)
-
     def frame(self, each: str = "run") -> pd.DataFrame:
         """A row for each run, or for each of its evaluations, pushes, phases or arrivals (EACH has the names).
 

@@ -17,8 +17,8 @@ from pslab.errors import RecordError, StartFailed, SweepFailed
 from pslab.lab.records import card, journal
 from pslab.lab.records.disk import find_whole
 from pslab.lab.records.drafts import clean
-from pslab.lab.records.prefix import find_or_cut
 from pslab.lab.records.record import Result, default_results
+from pslab.lab.records.record import find as find_run
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.interrupts import Ended, Unwanted, import_torch, noted
 from pslab.lab.runs.machine import forget_checkpoints, forget_old_checkpoints
@@ -105,7 +105,7 @@ def sweep(
     failed: dict[int, Exception] = {}
     for index, asked in enumerate(wanted):
         try:
-            found[index] = find_whole(partial(find_or_cut, asked, place))
+            found[index] = find_whole(partial(find_run, asked, place))
         except RecordError as error:
             failed[index] = error
     missing = [index for index, result in found.items() if result is None or _again(result, again)]

@@ -31,7 +31,6 @@ from pslab.config.untrusted import read_json
 from pslab.errors import ConfigError, DamagedRecord, nearest
 from pslab.lab.records import journal
 from pslab.lab.records.disk import MANIFEST, read_manifest
-from pslab.lab.records.facts import ANY, FLAG, NOTHING, NUMBER, TEXT, body, listed, mapped
 from pslab.lab.records.record import emulation_ok
 from pslab.lab.studies.figures import stem
 from pslab.lab.studies.parameters import check, check_named, code_cells, of_notebook
@@ -40,8 +39,6 @@ PLAN = "batch.yaml"
 DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change, or the table's, draws all anew
 KEYS = ("notebook", "variant", "main", "takes", "set", "tiny")
 SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
-STAMP = body(made=body(code=TEXT, parameters=mapped(ANY), records=mapped(TEXT), figures=mapped(TEXT)),
-             swept_s=NUMBER, drawing_s=NUMBER, claims=listed(body(text=TEXT, holds=FLAG | NOTHING)))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,9 @@ class BatchEntry:
     def stamp(self) -> dict[str, Any]:
         """The stamp of its last execution; empty if there is none that can be read."""
         try:
-            found = read_json(self.stamped)
+            return dict(read_json(self.stamped))
         except (OSError, ValueError):
             return {}
-        return found if STAMP.has(found) else {}
 
     @property
     def figures(self) -> list[Path]:

@@ -17,9 +17,9 @@ from torch import nn
 from pslab.config.cluster import MEASURED, PRESETS, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS
-from pslab.engines.experiment.wire import WHOLE, Gradient, Wanted
+from pslab.engines.experiment.wire import Gradient, Wanted
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual.timing import RecordedSizes, Sizes, execute, job_without_tensors
+from pslab.engines.virtual.timing import Sizes, execute, job_without_tensors
 from pslab.errors import ConfigError
 from pslab.lab.runs import machine
 from pslab.lab.runs.resolve import resolve
@@ -181,11 +181,3 @@ def test_a_presets_costs_are_those_of_the_runs_own_weights():
     assert ours.message_s == PRESETS["lab"]["message_s"]
     assert (given.decode_s, given.apply_s) == (1.0, ours.apply_s)
     assert resolve(Run(engine="timing", cluster="lab")).cluster == Cluster(**PRESETS["lab"])
-
-
-def test_a_worker_that_got_no_answer_would_have_got_that_of_the_others_in_its_round():
-    job = job_without_tensors(resolve(tiny(engine="timing", workers=2, cluster="lab")))
-    answers = {(0, 0): 100.0, (1, 0): 0.0, (0, 1): 300.0, (1, 1): 0.0}
-    sizes = RecordedSizes(job, {push: {"bytes_down": size} for push, size in answers.items()})
-    laid = [sizes.lay(Reply(Pull(1, 0, iteration, 0, Wanted(0, 0)), 1, NO_WORKER)) for iteration in (1, 2, 3)]
-    assert laid == [100, 300, WHOLE]

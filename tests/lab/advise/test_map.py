@@ -1,4 +1,4 @@
-"""A map computes where policies are near each other, retells what is retold exactly, and predicts the rest."""
+"""A map computes where policies are near each other, and predicts the rest."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from tiny import tiny
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.advise import map as maps
-from pslab.lab.advise.map import CAPPED, COMPUTED, PREDICTED, RETOLD, advise_map
+from pslab.lab.advise.map import CAPPED, COMPUTED, PREDICTED, advise_map
 from pslab.lab.records import journal
 from pslab.lab.records.results import Results
-from pslab.lab.runs.run import run
 
 MINE: dict[str, Any] = {"preset": "lab", "bandwidth_bit_s": 1e7}
 BASE = tiny(cluster=MINE, workers=2, pushes=40, learning_rate=0.1, keep_weights=False)
@@ -57,7 +56,7 @@ def imagined(monkeypatch: pytest.MonkeyPatch) -> Imagined:
 
 
 def surveyed(**changed: Any) -> maps.Map:
-    """The map of policies none of which is in rounds, on 25 clusters."""
+    """The map of three policies on 25 clusters."""
     return advise_map(BASE.but(sync="asp"), **{"target": 0.9, "seeds": (0, 1), "space": SPACE, **FAR, **changed})
 
 
@@ -121,20 +120,18 @@ def test_a_goal_that_no_policy_holds_is_refused_with_the_best_evaluation(imagine
         surveyed()
 
 
-def test_a_small_map_of_real_runs_has_its_rounds_retold_to_the_bit(tmp_path: Path, monkeypatch):
+def test_a_small_map_of_real_runs_reads_its_records_when_it_is_asked_again(tmp_path: Path, monkeypatch):
     base = tiny(cluster=MINE, workers=2, pushes=32, learning_rate=0.2, keep_weights=False, eval_every=4)
     how: dict[str, Any] = {"target": 0.3, "seeds": [0], "learning_rates": [0.4], "results": tmp_path, "progress": False,
                            "space": {"policy": {"asp": {"sync": "asp", "prune": "static:5%"}}},
                            "bandwidth_bit_s": [1e6, 1e8], "spread": {1.0: {"slow": {}}, 3.0: {"slow": {0: 3.0}}}}
     found = advise_map(base, **how)
-    assert Counter(how for how in found.table.how if how != CAPPED) == {RETOLD: 3, COMPUTED: 4}
-    retold = found.results.where(policy="BSP, dense", bandwidth_bit_s=1e6, spread=1.0)[0]
-    assert retold.run.cluster == {**MINE, "bandwidth_bit_s": 1e6, "slow": {}}
-    again = run(retold.run, results=tmp_path / "again", progress=False)
-    assert again.seconds == retold.seconds
+    assert {*found.table.how} <= {COMPUTED, CAPPED}  # each cell is a corner
+    slow = found.results.where(policy="BSP, dense", bandwidth_bit_s=1e6, spread=1.0)[0]
+    assert slow.run.cluster == {**MINE, "bandwidth_bit_s": 1e6, "slow": {}}
     (row,) = found.table[(found.table.policy == "BSP, dense") & (found.table.bandwidth_bit_s == 1e6)
                          & (found.table.spread == 1.0)].itertuples()
-    assert row.seconds == pytest.approx(maps.held(again, 0.3)[0], rel=1e-12)
+    assert row.how == CAPPED or row.seconds == pytest.approx(maps.held(slow, 0.3)[0], rel=1e-12)
     monkeypatch.setenv(journal.JOURNAL, str(tmp_path / "journal"))
     assert advise_map(base, **how).table.equals(found.table)
     assert {*journal.collected(journal.entries(tmp_path / "journal"), "missing")} == {0}

@@ -1,8 +1,9 @@
-"""Whether an answer holds on clusters near its own: which clusters, what is retold, and what is said."""
+"""Whether an answer holds on clusters near its own: which clusters, what runs again, and what is said."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -64,18 +65,14 @@ def made(known: dict[str, dict[int, Result]], place: Any, **how: Any) -> pd.Data
     return sensitivity(known, GOAL, MERITS["seconds"], **{**given, **how})
 
 
-def test_a_policy_in_rounds_is_retold_and_another_one_runs_again(known: dict[str, dict[int, Result]], place: Any):
+def test_every_policy_runs_again_on_the_clusters_nearby(known: dict[str, dict[int, Result]], place: Any):
     before = {path.name for path in (place / "runs").iterdir()}
     table = made(known, place)
     ran = [json.loads((path / "manifest.json").read_text())["run"] for path in (place / "runs").iterdir()
            if path.name not in before]  # fmt: skip
-    assert [each["sync"] for each in ran] == ["asp"] * 4
+    assert Counter(each["sync"] for each in ran) == dict.fromkeys(known, 4)
     assert table.loc[HERE, "bsp"] == pytest.approx(held(known["bsp"][0], GOAL)[0])
-    slower = table.index[1]
-    run = known["bsp"][0].run.but(cluster={**NET, "bandwidth_bit_s": 5e5})
-    (computed,) = sweep([run], results=place, progress=False)
-    assert table.loc[slower, "bsp"] == pytest.approx(held(computed, GOAL)[0], rel=1e-12)
-    assert table.loc[slower, "asp"] > table.loc[HERE, "asp"]
+    assert (table.loc[table.index[1], [*known]] > table.loc[HERE, [*known]]).all()
 
 
 def test_the_sentence_says_where_the_answer_holds_and_who_is_better_elsewhere(

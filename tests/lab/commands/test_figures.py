@@ -228,7 +228,6 @@ CHANGES: dict[str, Callable[[Bench], object]] = {
     "package": lambda bench: bench.monkeypatch.setattr(batch, "_package", lambda: "another"),
     "semantics": lambda bench: bench.monkeypatch.setattr(batch, "SEMANTICS", batch.SEMANTICS + 1),
     "stamp": lambda bench: (bench.results / "notebooks" / "two.json").write_text('{"made": '),
-    "stamp of other types": lambda bench: (bench.results / "notebooks" / "two.json").write_text('{"made": [1]}'),
     "figure": lambda bench: (bench.results / "figures" / "two-time.json").write_text("{}"),
     "figures": lambda bench: shutil.rmtree(bench.results / "figures"),
     "notebook": lambda bench: (bench.results / "notebooks" / "two.ipynb").unlink(),

@@ -16,16 +16,19 @@ import pandas as pd
 import pytest
 
 from pslab.config.run import Run
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS
+from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import Unwritable
 from pslab.lab.records import disk, journal
 from pslab.lab.records.drafts import Draft, DraftReader
-from pslab.lab.records.facts import COLUMNS, TEXTS
 from pslab.lab.records.record import TABLES as TABLE_NAMES
-from pslab.lab.records.record import find
+from pslab.lab.records.record import TEXTS, find
 from pslab.lab.records.results import load
 from pslab.lab.studies.measurement import Measurement
 
 RUN, VALUES = Run(pushes=2, keep_weights=True), np.arange(5.0)
+COLUMNS = {"accuracy": ("pushes", "iteration", "seconds", "accuracy", "loss"), "phases": PHASE_COLUMNS,
+           "pushes": PUSH_COLUMNS, "arrivals": ARRIVAL_COLUMNS}  # fmt: skip
 TABLES = {name: pd.DataFrame({column: ["compute"] * 2 if column in TEXTS else [0.5, 1.0] for column in COLUMNS[name]})
           for name in TABLE_NAMES}  # fmt: skip
 

@@ -16,11 +16,11 @@ import pytest
 
 from pslab.config import gpus
 from pslab.config.run import Run
+from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.errors import RecordError
 from pslab.lab.commands.verify import sums
 from pslab.lab.records.disk import in_bytes, write_manifest
 from pslab.lab.records.drafts import Draft, DraftReader, clean, drafts
-from pslab.lab.records.facts import COLUMNS
 from pslab.lab.records.record import FILES, WEIGHTS, find
 from pslab.lab.records.results import load
 
@@ -29,7 +29,7 @@ TABLES = {
                               "accuracy": [0.1, 0.9], "loss": [2.3, 1e-17]}),
     "phases": pd.DataFrame({"worker": [0], "iteration": [0], "phase": ["compute"], "begin_s": [0.0], "end_s": [0.1],
                             "waits_for": [-1], "range": [-1]}),
-    "pushes": pd.DataFrame({name: [0] for name in COLUMNS["pushes"]}),
+    "pushes": pd.DataFrame({name: [0] for name in PUSH_COLUMNS}),
 }  # fmt: skip
 VALUES = np.arange(4, dtype=np.float32)
 RUN, ALL = Run(keep_weights=True), (*FILES, WEIGHTS)
