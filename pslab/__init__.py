@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pslab.lab import plots
     from pslab.lab.advise.advice import Advice
     from pslab.lab.advise.map import advise_map
-    from pslab.lab.advise.recorded import advices
     from pslab.lab.advise.search import advise
     from pslab.lab.records.export import export
     from pslab.lab.records.record import Result
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pslab.lab.studies.parameters import parameters
 
 __all__ = [
-    "Advice", "ConfigError", "PslabError", "Result", "Results", "Run", "advices", "advise", "advise_map", "best",
+    "Advice", "ConfigError", "PslabError", "Result", "Results", "Run", "advise", "advise_map", "best",
     "check", "claim", "ddp", "export", "goal", "grid", "load", "parameters", "plots", "records", "run", "save",
     "summary", "sweep", "tuned",
 ]  # fmt: skip
@@ -37,7 +36,6 @@ _LAZY = {
     "Advice": "pslab.lab.advise.advice",
     "Result": "pslab.lab.records.record",
     "Results": "pslab.lab.records.results",
-    "advices": "pslab.lab.advise.recorded",
     "advise": "pslab.lab.advise.search",
     "advise_map": "pslab.lab.advise.map",
     "best": "pslab.lab.records.tuning",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from pslab.lab.advise.map import CAPPED, COMPUTED, PREDICTED, Map
+from pslab.lab.advise.map import CAPPED, COMPUTED, Map
 from pslab.lab.plots.labels import name
 from pslab.lab.records.results import Results
 
@@ -26,8 +26,8 @@ def taken(sync: str, prune: str, bandwidth_bit_s: float, spread: float) -> float
 
 
 def atlas(policies: Any = None, bandwidths: Any = None, spreads: Any = None, latencies: Any = None) -> Map:
-    """Computed where speeds differ little, and predicted elsewhere; one policy never arrives on slow links.
-    Each iteration has two latencies, of which there is a third axis if they are given."""
+    """Every policy is computed on every cluster; one of them never arrives on slow links. Each iteration has
+    two latencies, of which there is a third axis if they are given."""
     rows, chosen = [], policies or POLICIES
     names = {pair: ", ".join((name("sync", pair[0]), name("prune", pair[1]))) for pair in chosen}
     axes = ["bandwidth_bit_s", "spread", "latency_s"][: 3 if latencies else 2]
@@ -35,14 +35,14 @@ def atlas(policies: Any = None, bandwidths: Any = None, spreads: Any = None, lat
         for sync, prune in chosen:
             seconds = taken(sync, prune, bandwidth, spread) + 20 * latency
             far = (sync, prune) == ("asp", "none") and bandwidth < 1e7
-            how = CAPPED if far else COMPUTED if spread < 3 else PREDICTED
+            how = CAPPED if far else COMPUTED
             place = dict(zip(axes, (bandwidth, spread, latency), strict=False))
             rows.append({**place, "policy": names[sync, prune],
                          "seconds": math.inf if far else seconds, "low": 0.4 * seconds if far else 0.9 * seconds,
                          "high": math.inf if far else 1.1 * seconds, "how": how, "learning_rate": 0.1})  # fmt: skip
     table = pd.DataFrame(rows)
-    table.attrs |= {"axes": axes, "default": names[chosen[0]], "tie": 0.05, "sigma": 0.1,
-                    "goal": 0.9, "policies": {label: dict(zip(("sync", "prune"), pair, strict=True))
-                                              for pair, label in names.items()},
-                    "caption": ["MLP, width 64, 4 workers", "18 of 30 cells computed, 12 predicted"]}  # fmt: skip
+    table.attrs |= {"axes": axes, "default": names[chosen[0]], "tie": 0.05, "goal": 0.9,
+                    "policies": {label: dict(zip(("sync", "prune"), pair, strict=True))
+                                 for pair, label in names.items()},
+                    "caption": ["MLP, width 64, 4 workers", "30 cells computed"]}  # fmt: skip
     return Map.of(table, Results([]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,7 @@ import pandas as pd
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
-from pslab.lab.advise.race import RaceAnswer, Standing
-from pslab.lab.advise.sensitivity import sensitivity
+from pslab.lab.advise.race import LOUD, RaceAnswer, Standing
 from pslab.lab.advise.why import by_choice, sentence, why
 from pslab.lab.records.merit import SECONDS, Merit
 from pslab.lab.records.record import Result
@@ -26,7 +25,8 @@ from pslab.lab.records.units import DASH, SPACE
 from pslab.lab.runs.run import sweep
 
 LONGER = 1.5  # of the pushes that virtual time needs, what real processes have at most
-UNDECIDED = {"seeds": "no seeds are left", "time": "the minutes are used up", "unsafe": "of none do all seeds arrive"}
+UNDECIDED = {"seeds": "no seeds are left", "time": "the minutes are used up",
+             "unsafe": "no policy arrives with each seed", "noise": "the seeds differ too much"}  # fmt: skip
 AGREES = 0.15  # share by which seconds on real processes may differ from the predicted ones
 ENDLESS: dict[str, Any] = {"pushes": 1, "seconds": None}  # what two runs have that differ in their ends alone
 
@@ -51,7 +51,6 @@ class Advice:
     alone: Results = field(default_factory=lambda: Results([]))  #: the single machine at its best rate; none undecided
     _runs: Mapping[str, Run] = field(default_factory=dict, repr=False)  # in virtual time, at each policy's best rate
     _place: Path | None = field(default=None, repr=False)
-    digest: str = ""  #: the name of its record; "" if it has none
 
     @property
     def default_policy(self) -> str:
@@ -67,28 +66,22 @@ class Advice:
     def table(self) -> pd.DataFrame:
         """A row for each policy, the soonest first: learning_rate, seeds, arrived, held_s (or held_bytes, held_pushes:
         the median over seeds; NaN unless more than half arrive), low, high, ratio (to the soonest on each seed, by the
-        geometric mean; at least that much where `at_least`), chance (that it is the best), alive, broken (the limit
-        that it breaks)."""
+        geometric mean; at least that much where `at_least`), chance (that it is the best, or within a tie of it),
+        alive."""
         return pd.DataFrame([_row(each, self.merit) for each in self.answer.standings]).set_index("policy")
 
     @cached_property
     def why(self) -> pd.DataFrame:
         """The pieces by which the advised policy needs more or less than the default, and what fresher gradients could
         save at most; see pslab.lab.advise.why."""
-        return self._cited(why(self.default, self.winner, self.target, self.merit, self.alone))
+        return why(self.default, self.winner, self.target, self.merit, self.alone)
 
     @cached_property
     def choices(self) -> pd.DataFrame:
         """The way from the default to the advised policy, one choice after another, as far as those between were tried;
         see `by_choice` in pslab.lab.advise.why. `plots.why` draws it, too."""
         ends = self._runs[self.default_policy], self._runs[self.answer.policy]
-        return self._cited(by_choice(self.best, *ends, self.target, self.merit))
-
-    def _cited(self, table: pd.DataFrame) -> pd.DataFrame:
-        """A table whose figure names this answer in its caption."""
-        if self.digest:
-            table.attrs["caption"] = [*table.attrs["caption"], f"answer {self.digest}, of {len(self.results)} runs"]
-        return table
+        return by_choice(self.best, *ends, self.target, self.merit)
 
     @cached_property
     def best(self) -> Results:
@@ -181,7 +174,14 @@ class Advice:
     @property
     def shown(self) -> pd.DataFrame:
         """The table as a person reads it."""
-        return shown(self.answer.standings, self.merit)
+        least = "times the soonest" if self.merit is SECONDS else "times the least"
+        return pd.DataFrame([{
+            "policy": each.policy, "learning rate": f"{each.learning_rate:g}" if each.arrived else DASH,
+            "seeds that hold it": f"{len(each.arrived)} of {len(each.needs)}",
+            "held after": DASH if math.isnan(need := over_seeds(each.needs.values())[0]) else self.merit.text(need),
+            least: f"{'≥ ' if each.capped else ''}{each.ratio:.2f}" if each.needs else "not tried",
+            "best or as good": "" if math.isnan(each.chance) or not each.needs else _percent(each.chance)}
+            for each in self.answer.standings])  # fmt: skip
 
     @property
     def remarks(self) -> list[str]:
@@ -191,17 +191,16 @@ class Advice:
         found += [f"the best learning rate tried lies at an end of the grid of {', '.join(ends)}"] if ends else []
         if len(self.alone) and (floor := self.why.attrs["floor"]):
             found.append(floor)
-        for each in self.answer.standings:
-            if each.broken:
-                found.append(f"{each.policy} {each.broken}")
-            elif each.unsafe:
-                of = f"{len(each.arrived)} of {len(each.needs)}"
-                found.append(f"{each.policy} is not safe: {of} seeds arrive")
+        found += [f"{each.policy} is not safe: {len(each.arrived)} of {len(each.needs)} seeds arrive"
+                  for each in self.answer.standings if each.unsafe]  # fmt: skip
+        if self.answer.ending == "noise":
+            found.append(f"needs differ by {_percent(self.answer.noise)} in ways that no policy or seed explains: "
+                         f"above {_percent(LOUD)} so few seeds decide nothing")  # fmt: skip
         if self.refused:
             found.append("cannot be run: " + "; ".join(f"{name} ({why})" for name, why in self.refused.items()))
-        name = f"; recorded as {self.digest}" if self.digest else ""
-        read = "ratios are to the soonest with each seed, in the geometric mean; held after: the median of all seeds"
-        return [*found, f"{read}; {self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients{name}"]
+        read = ("best or as good: the chance to be the best or within a tie of it; ratios are to the soonest with each "
+                "seed, in the geometric mean; held after: the median of all seeds")  # fmt: skip
+        return [*found, f"{read}; {self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients"]
 
     def verify(self, top: int = 3, seeds: Sequence[int] = (0, 1), *, progress: bool | None = None) -> pd.DataFrame:
         """The soonest policies and the default on real processes: a row each, beside what is predicted of these seeds.
@@ -231,31 +230,6 @@ class Advice:
             rows.append({"policy": name, "learning_rate": alone.learning_rate, **verdict})
         return pd.DataFrame(rows).set_index("policy")
 
-    def sensitivity(
-        self, top: int = 3, seeds: int = 2, *, tie: float = 0.05, progress: bool | None = None
-    ) -> pd.DataFrame:
-        """What the best policies need with half and twice the bandwidth, and with the slowest worker half and twice as
-        slow: whether the answer holds there. Seeds are the first ones of the race that all of these policies have.
-
-        A row for each cluster, a column for each policy (the mean over seeds; infinite if a seed does not arrive) and
-        `best`, the one that needs the least. `attrs`: merit, seeds, and a sentence.
-
-        Args:
-            top: so many policies, the advised one first.
-            seeds: at most so many.
-            tie: the share by which another may need less, and the answer still holds.
-
-        Raises:
-            What `sweep` raises; every run that has ended is a record.
-        """
-        names = dict.fromkeys([self.answer.policy, *(each.policy for each in self.answer.standings if not each.unsafe)])
-        known: dict[str, dict[int, Result]] = {name: {} for name in names}
-        for (policy, seed), result in self._longest.items():
-            if policy in known and math.isfinite(held(result, self.target)[0]):
-                known[policy][seed] = result
-        return sensitivity({name: own for name, own in known.items() if own}, self.target, self.merit, top=top,
-                           seeds=seeds, tie=tie, results=self._place, progress=progress)  # fmt: skip
-
 
 def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float, spread_s: float) -> dict[str, Any]:
     """What was predicted of some seeds, as (seconds, pushes), beside what their runs on real processes took."""
@@ -274,23 +248,11 @@ def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float, 
             "verdict": verdict}  # fmt: skip
 
 
-def shown(standings: Iterable[Standing], merit: Merit = SECONDS) -> pd.DataFrame:
-    """How policies stand, as a person reads it: a row for each."""
-    least = "times the soonest" if merit is SECONDS else "times the least"
-    return pd.DataFrame([{
-        "policy": each.policy, "learning rate": f"{each.learning_rate:g}" if each.arrived else DASH,
-        "seeds that hold it": f"{len(each.arrived)} of {len(each.needs)}",
-        "held after": DASH if math.isnan(need := over_seeds(each.needs.values())[0]) else merit.text(need),
-        least: f"{'≥ ' if each.capped else ''}{each.ratio:.2f}" if each.needs else "not tried",
-        "chance to be best": "" if math.isnan(each.chance) or not each.needs else _percent(each.chance)}
-        for each in standings])  # fmt: skip
-
-
 def _row(each: Standing, merit: Merit) -> dict[str, Any]:
     middle, low, high = over_seeds(each.needs.values())
     return {"policy": each.policy, "learning_rate": each.learning_rate, "seeds": len(each.needs),
             "arrived": len(each.arrived), merit.measure: middle, "low": low, "high": high, "ratio": each.ratio,
-            "at_least": each.capped, "chance": each.chance, "alive": each.alive, "broken": each.broken}  # fmt: skip
+            "at_least": each.capped, "chance": each.chance, "alive": each.alive}  # fmt: skip
 
 
 def _percent(share: float) -> str:

@@ -1,8 +1,9 @@
 """How sure a comparison of arms is that ran on the same seeds: a two-way model of the logarithms of their needs.
 
-log need = arm + seed + noise. What a seed adds is the same for every arm, so that arms are compared in pairs, also
-where one has fewer seeds than another; the noise has one variance, pooled over all of them. A bootstrap of three seeds
-would draw from ten distinct samples.
+log need = arm + seed + noise. A seed adds the same to every arm, so that arms are compared in pairs, also where one arm
+has fewer seeds than another. Each arm's noise has a variance of its own, drawn towards the variance of all arms
+together: three seeds say little of one arm's noise, yet a policy that is noisier than the others must not look sure. A
+bootstrap of three seeds would draw from ten distinct samples.
 """
 
 from __future__ import annotations
@@ -10,12 +11,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from pslab.tensors.random_streams import numpy_generator
 
-DRAWS = 4000
+DRAWS = 2000
+SHRUNK = 3.0  # degrees of freedom with which the variance of all arms counts in the variance of each
+ROUNDS = 3  # of weighing arms by their variance, and fitting again
+
+
+class _Fit(NamedTuple):
+    """Least squares, weighted by the arms' variances."""
+
+    effects: np.ndarray  #: [arms]: the mean log need with the first seed
+    solution: np.ndarray  #: [arms, needs]: the effects are this times the logarithms
+    arm: np.ndarray  #: [needs]: whose each of them is
+    squares: np.ndarray  #: [arms]: of the residuals
+    degrees: np.ndarray  #: [arms]: the degrees of freedom of these squares
 
 
 @dataclass(frozen=True)
@@ -27,6 +41,7 @@ class Comparison:
     """
 
     needs: np.ndarray  #: [arms, seeds]; NaN where an arm does not have a seed
+    bounds: np.ndarray | None = None  #: [arms, seeds]: whether a need is a lower bound, which says nothing of noise
 
     def __post_init__(self) -> None:
         found = ~np.isnan(self.needs)
@@ -36,27 +51,34 @@ class Comparison:
             raise ValueError("arms are compared by finite needs on common seeds, [arms, seeds]")
 
     @cached_property
-    def _fitted(self) -> tuple[np.ndarray, np.ndarray, float, int]:
-        """Least squares: the arms' effects [arms], their covariance in units of the noise's variance [arms, arms], the
-        squares that are left, and their degrees of freedom."""
+    def _fit(self) -> _Fit:
         arms, seeds = self.needs.shape
         arm, seed = np.nonzero(~np.isnan(self.needs))
-        # an arm's effect is its mean with the first seed: what all arms share does not matter
+        exact = np.ones(len(arm)) if self.bounds is None else 1.0 - self.bounds[arm, seed]
         design = np.hstack([np.eye(arms)[arm], np.eye(seeds)[seed, 1:]])
-        logs, spread = np.log(self.needs[arm, seed]), np.linalg.pinv(design.T @ design)
-        effects = spread @ design.T @ logs
-        rest = float(((logs - design @ effects) ** 2).sum())
-        return effects[:arms], spread[:arms, :arms], rest, max(0, len(logs) - design.shape[1])
+        logs, deviation = np.log(self.needs[arm, seed]), np.ones(arms)
+        for _ in range(ROUNDS):
+            weights = 1 / deviation[arm]
+            solution = np.linalg.pinv(design * weights[:, None]) * weights
+            free = 1 - (design * solution.T).sum(axis=1)
+            squares = np.bincount(arm, exact * (logs - design @ (solution @ logs)) ** 2)
+            degrees = np.bincount(arm, exact * free)
+            if degrees.sum() < 0.5:
+                return _Fit((solution @ logs)[:arms], solution[:arms], arm, squares, np.zeros(arms))
+            shared = squares.sum() / degrees.sum()
+            deviation = np.sqrt((SHRUNK * shared + squares) / (SHRUNK + degrees)) + 1e-9
+        return _Fit((solution @ logs)[:arms], solution[:arms], arm, squares, degrees)
 
     @property
-    def degrees(self) -> int:
+    def degrees(self) -> float:
         """Degrees of freedom of the noise: 0 where nothing is known of it, as of one arm or one seed."""
-        return self._fitted[3]
+        return float(self._fit.degrees.sum())
 
     @property
     def noise(self) -> float:
-        """The standard deviation of log need that is neither the arm's nor the seed's; infinite if nothing is known."""
-        return math.sqrt(self._fitted[2] / self.degrees) if self.degrees else math.inf
+        """The standard deviation of log need that is neither the arm's nor the seed's, over all arms; infinite if
+        nothing is known."""
+        return math.sqrt(self._fit.squares.sum() / self.degrees) if self.degrees else math.inf
 
     @cached_property
     def drawn(self) -> np.ndarray:
@@ -65,23 +87,20 @@ class Comparison:
         Raises:
             ValueError: nothing is known of the noise.
         """
-        effects, spread, _, degrees = self._fitted
-        if not degrees:
+        effects, solution, arm, squares, degrees = self._fit
+        if not self.degrees:
             raise ValueError("one arm, or one seed, says nothing of the noise")
         stream = numpy_generator(0, "advise", "confidence", *self.needs.shape)
-        # each draw has one estimate of the noise for all arms: Student's t for each of them
-        scale = self.noise * np.sqrt(degrees / stream.chisquare(degrees, (DRAWS, 1)))
-        noise = stream.standard_normal((DRAWS, len(effects))) @ np.linalg.cholesky(spread).T
-        found: np.ndarray = effects + scale * noise
+        # each draw has one estimate of each arm's noise: Student's t
+        chi = stream.chisquare(SHRUNK + degrees, (DRAWS, len(effects)))
+        deviation = np.sqrt((SHRUNK * self.noise**2 + squares) / chi)
+        noise = stream.standard_normal((DRAWS, len(arm))) * deviation[:, arm]
+        found: np.ndarray = effects + noise @ solution.T
         return found
 
-    def chances(self) -> np.ndarray:
-        """[arms]: the probability that each is the soonest."""
+    def chances(self, tie: float = 0.0) -> np.ndarray:
+        """[arms]: the probability that each is the soonest, or needs at most a share `tie` more than the soonest."""
         if len(self.needs) == 1:
             return np.ones(1)
-        return np.bincount(self.drawn.argmin(axis=1), minlength=len(self.needs)) / DRAWS
-
-    def within(self, leader: int, tie: float) -> np.ndarray:
-        """[arms]: the probability that each needs at most a share `tie` more than the leader, an arm's index."""
-        found: np.ndarray = (self.drawn <= self.drawn[:, [leader]] + math.log1p(tie)).mean(axis=0)
+        found: np.ndarray = (self.drawn <= self.drawn.min(axis=1, keepdims=True) + math.log1p(tie)).mean(axis=0)
         return found

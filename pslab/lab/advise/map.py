@@ -1,4 +1,4 @@
-"""Which policy wins on which cluster: runs where policies are near each other, predictions elsewhere."""
+"""Which policy wins on which cluster: a grid of clusters, on each of which every policy runs in virtual time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,14 +18,13 @@ from pslab.config.metric import metric_of
 from pslab.config.parameters import parameters, plain
 from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.advise.pace import probe
 from pslab.lab.advise.race import rounded_up
-from pslab.lab.advise.search import EVALUATIONS, WIDER
+from pslab.lab.advise.search import AT_ONCE, EVALUATIONS, WIDER
 from pslab.lab.plots.labels import caption, cluster_words, label_of
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, Runs
-from pslab.lab.records.summary import best_accuracy, held, iteration_s
+from pslab.lab.records.summary import best_accuracy, held
 from pslab.lab.records.tuning import beyond
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import sweep
@@ -42,32 +40,17 @@ FACTOR, BELOW, ABOVE = 3.0, 3, 2  # of the default bandwidths: from one to the n
 SPREADS = (1.0, 1.5, 2.0, 3.0, 5.0)  # of speeds: the slowest worker's time over the fastest's
 CAP = 2.0  # times the soonest policy: then a run ends
 POLICY = ("sync", "prune", "quantize", "rate", "ranges", "order", "push_weight")  # fields of a policy
-LEAST_SIGMA, FIRST_SIGMA = 0.05, 0.2  # of the logarithm of a prediction; the second where none can be compared
 SOONEST = 1.005  # times the soonest of each cell: a policy that takes no more is the soonest everywhere
-BATCH = 4  # cells that are computed before all are ranked again
-COMPUTED, CAPPED, PREDICTED = "computed", "capped", "predicted"
-
-
-class Arrival(NamedTuple):
-    """Where a run holds the goal, and where it ended."""
-
-    seconds: float
-    pushes: float
-    end_s: float
-
-    @property
-    def least_s(self) -> float:
-        """What it takes at least."""
-        return min(self.seconds, self.end_s)
+COMPUTED, CAPPED, LEFT = "computed", "capped", "not run"
 
 
 class Time(NamedTuple):
     """What a policy takes in a cell."""
 
     seconds: float = math.inf  #: the geometric mean over seeds; infinite if one of them does not arrive
-    low: float = math.nan  #: over seeds, or of a prediction; of CAPPED, what it takes at least
+    low: float = math.nan  #: over seeds; of CAPPED, what it takes at least
     high: float = math.inf
-    how: str = PREDICTED
+    how: str = LEFT
     learning_rate: float = math.nan
 
 
@@ -79,9 +62,9 @@ class Map:
     """Which policy is the soonest on which cluster. `plots.where` draws it.
 
     table: a row for each policy and cell: the axes, policy, seconds (infinite: not within its cap), low, high,
-        how (computed: exact; capped: low is what it takes at least; predicted), learning_rate.
+        how (computed; capped: low is what it takes at least; not run: the minutes were used up), learning_rate.
     winner: a row for each cell: the axes, policy, sooner (times, than the default; at least, if at_least), at_least,
-        ties (the policies within `tie` of it), how (predicted, if a policy that may be the soonest is predicted only).
+        ties (the policies within `tie` of it), how (not run, if a policy was not).
     regret: how many times the soonest of its cell each policy takes; rows by the worst, a column for each cell.
     best_everywhere: the policy whose worst regret is the least.
     results: all runs, at their cell and policy.
@@ -95,8 +78,8 @@ class Map:
 
     @classmethod
     def of(cls, table: pd.DataFrame, results: Results) -> Map:
-        """The map of such a table. Its `attrs`: the axes; the default policy; tie; sigma, the spread of the logarithm
-        of a prediction; the policies, with their fields by name; goal and caption for figures."""
+        """The map of such a table. Its `attrs`: the axes; the default policy; tie; the policies, with their
+        fields by name; goal and caption for figures."""
         facts, axes = table.attrs, table.attrs["axes"]
         winners = [_winner(own, dict(zip(axes, cell, strict=True)), facts)
                    for cell, own in table.groupby(axes, sort=False)]  # fmt: skip
@@ -134,12 +117,10 @@ def _winner(own: pd.DataFrame, cell: Mapping[str, Any], facts: Mapping[Any, Any]
     default = times[facts["default"]]
     ties = tuple(name for name, row in times.items()
                  if row is not best and row.seconds <= (1 + facts["tie"]) * best.seconds)  # fmt: skip
-    near = any(row.how == PREDICTED and row.seconds <= best.seconds * math.exp(2 * facts["sigma"])
-               for row in times.values())  # fmt: skip
     there, capped = math.isfinite(best.seconds), default.how == CAPPED
     return {**cell, "policy": best.policy if there else "", "ties": ties if there else (),
             "sooner": (default.low if capped else default.seconds) / best.seconds, "at_least": capped,
-            "how": PREDICTED if near else COMPUTED}  # fmt: skip
+            "how": LEFT if any(row.how == LEFT for row in times.values()) else COMPUTED}  # fmt: skip
 
 
 def advise_map(
@@ -149,15 +130,15 @@ def advise_map(
 ) -> Map:  # fmt: skip
     """The soonest policy to hold a goal on each of many clusters, in virtual time.
 
-    Each policy has its best learning rate on the nearest of some clusters, the corners and the centre, where others are
-    tried while the best one lies at an end. Policies are computed where the two soonest are too near each other to be
-    predicted; a prediction is the pushes on the nearest of those clusters times the pace here.
+    Each policy has the learning rate that is best on the nearest of some clusters, the corners and the centre, where
+    others are tried while the best one lies at an end. Every cell is computed: a run ends at CAP times the soonest of
+    its cell and seed, and a policy that takes longer with the first seed runs no other.
 
     Args:
         base: model, data, cluster and all else; its own policy is the default that others are compared with, and its
             `pushes` end every run.
         target: the accuracy (0 to 1), or value of the run's metric, that is to be held; see `held`.
-        minutes: no further cells are computed after so long; those that are left stay predicted.
+        minutes: no further cells are computed after so long; the ones that are left stay empty.
         tie: shares of the soonest time by which a policy may be longer and count as equal.
         space: the policies: axes of a grid, or runs; None: SPACE.
         learning_rates: that each policy is tried with first; None: half, all of and twice the base's.
@@ -172,13 +153,10 @@ def advise_map(
     axes = axes or _default_axes(plan)
     cells = _cells(plan, axes)
     rates = tuple(learning_rates or (factor * plan.learning_rate for factor in RATES))
-    begun_s = time.monotonic()
-    survey = _Survey(_policies(plan, space), cells, target, tuple(seeds), rates,
+    survey = _Survey(_policies(plan, space), cells, target, tuple(seeds), rates, time.monotonic() + 60 * minutes,
                      {"results": results, "progress": progress})  # fmt: skip
     survey.try_rates()
-    survey.probe()
-    while (uncertain := survey.uncertain()) and time.monotonic() - begun_s < 60 * minutes:
-        survey.compute(uncertain[:BATCH])
+    survey.compute()
     return survey.map(list(axes), tie)
 
 
@@ -250,95 +228,109 @@ def _entry(axis: str, value: Any) -> Any:
 
 # -- what is found out -----------------------------------------------------------------------------
 
+Key = tuple[int, Cell]  # a policy, by its number, in a cell
+
 
 class _Survey:
-    """What is known of each policy, by its number, in each cell, and what is to be found out next."""
+    """What is known of each policy in each cell."""
 
     def __init__(
         self, policies: Sequence[Run], cells: Mapping[Cell, Run], goal: float, seeds: tuple[int, ...],
-        rates: tuple[float, ...], how: Mapping[str, Any],
+        rates: tuple[float, ...], until_s: float, how: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.policies, self.goal, self.seeds, self.rates, self._how = policies, goal, seeds, rates, how
+        self._until_s = until_s
         self.clusters = {cell: run.cluster for cell, run in cells.items()}
         levels = [list(dict.fromkeys(own)) for own in zip(*cells, strict=True)]
         self._places = {cell: [own.index(value) / max(1, len(own) - 1) for own, value in zip(levels, cell, strict=True)]
                         for cell in cells}  # fmt: skip
-        middle = tuple(own[len(own) // 2] for own in levels)
         corners = product(*((own[0], own[-1]) for own in levels))
-        self.anchors: list[Cell] = list(dict.fromkeys([*corners, middle]))
-        self._found: dict[tuple[int, Cell], dict[float, dict[int, Arrival]]] = {}  # by learning rate and seed
-        self._pace: dict[tuple[int, Cell], float] = {}  # seconds of as many gradients as workers
-        self.results: list[tuple[Result, int, Cell]] = []
-
-    # what is run
+        self.anchors: list[Cell] = list(dict.fromkeys([*corners, tuple(own[len(own) // 2] for own in levels)]))
+        self._found: dict[Key, dict[float, dict[int, tuple[float, float]]]] = {}  # by learning rate and seed:
+        self.results: list[tuple[Result, int, Cell]] = []  # the seconds at which it holds the goal, and of its end
 
     def try_rates(self) -> None:
-        """Each policy at the anchors: each rate with the first seed, and the best with all, unless it takes more than
-        CAP times the soonest.
+        """Run each policy at the anchors with the first seed: each rate, and the next one beyond the best while that
+        arrives and lies at an end.
 
         Raises:
             ConfigError: no policy arrives anywhere.
         """
-        first, *more = self.seeds
-        keys = list(product(range(len(self.policies)), self.anchors))
-        self._tune(keys, [first])
-        goes_on = [key for key in keys if self.time(*key).seconds <= CAP * self._soonest(key[1], first) < math.inf]
-        self._sweep([(*key, self._best_rate(*key), seed) for key in goes_on for seed in more])
-        if not any(math.isfinite(self.time(*key).seconds) for key in self._found):
+        rates = dict.fromkeys(product(range(len(self.policies)), self.anchors), self.rates)
+        for _ in range(1 + WIDER):
+            for number in range(len(self.policies)):  # one after another: who comes first caps the next ones
+                self._sweep([(key, rate, self.seeds[0]) for key, own in rates.items() if key[0] == number
+                             for rate in own])  # fmt: skip
+            rates = {key: (rate,) for key in rates if (rate := self._beyond(key)) is not None}
+        if not any(math.isfinite(self.time(key).seconds) for key in self._found):
             metric = metric_of(self.policies[0])
             highest = metric.best(best_accuracy(result) for result, _, _ in self.results)
             problem = (f"no policy holds it within {self.policies[0].pushes} pushes; the best evaluation is "
                        f"{metric.text(highest)}: take a goal below that, or more pushes")  # fmt: skip
             raise ConfigError("target", self.goal, problem)
 
-    def probe(self) -> None:
-        """What an iteration takes in each cell, of the policies that arrive at an anchor."""
-        wanted = [(number, cell) for number in range(len(self.policies)) if self._nearest(number, self.anchors[0])
-                  for cell in self.clusters]  # fmt: skip
-        runs = [probe(self.policies[number].but(cluster=self.clusters[cell], seed=self.seeds[0]))
-                for number, cell in wanted]  # fmt: skip
-        self._pace = {key: iteration_s(result) for key, result in zip(wanted, sweep(runs, **self._how), strict=True)}
+    def compute(self) -> None:
+        """Run all cells with a seed, before the next seed, while there is time."""
+        cells = [*self.clusters]
+        for seed, first in product(self.seeds, range(0, len(cells), AT_ONCE)):
+            for number in range(len(self.policies)):
+                if time.monotonic() > self._until_s:
+                    return
+                keys = [(number, cell) for cell in cells[first : first + AT_ONCE]]
+                wanted = [(key, self._rate(key), seed) for key in keys if seed not in self._runs(key)
+                          and (seed == self.seeds[0] or math.isfinite(self.time(key).seconds))]  # fmt: skip
+                self._sweep(wanted)
 
-    def compute(self, cells: Iterable[Cell]) -> None:
-        """In these cells every policy that is predicted to be about the soonest."""
-        self._sweep([(number, cell, self.time(number, cell).learning_rate, seed) for cell in cells
-                     for number in self.near(cell) for seed in self.seeds])  # fmt: skip
+    def _rate(self, key: Key) -> float:
+        """The best learning rate of a policy in a cell, or at the nearest anchor that it arrives at, if it does."""
+        number, cell = key
+        if key in self._found:
+            return self._best_rate(key)
+        arrives = [anchor for anchor in self.anchors if math.isfinite(self.time((number, anchor)).seconds)]
+        near = min(arrives or self.anchors, key=lambda anchor: math.dist(self._places[anchor], self._places[cell]))
+        return self._best_rate((number, near))
 
-    def _tune(self, keys: Sequence[tuple[int, Cell]], seeds: Sequence[int]) -> None:
-        """Each rate at these (policy, cell), and the next one beyond the best while that arrives and lies at an end."""
-        rates = dict.fromkeys(keys, self.rates)
-        for _ in range(1 + WIDER):
-            self._sweep([(*key, rate, seed) for key, own in rates.items() for rate in own for seed in seeds])
-            rates = {key: (rate,) for key in rates if (rate := self._beyond(*key)) is not None}
+    def _runs(self, key: Key) -> Mapping[int, tuple[float, float]]:
+        return self._found[key][self._best_rate(key)] if key in self._found else {}
 
-    def _beyond(self, number: int, cell: Cell) -> float | None:
-        """The next learning rate beyond the best one, if that arrives and lies at an end of those tried there."""
-        best = self._best_rate(number, cell)
-        if any(math.isinf(each.seconds) for each in self._arrivals(number, cell, best)):
+    def _beyond(self, key: Key) -> float | None:
+        """The next learning rate beyond the best one, if that arrives and lies at an end of the rates tried there."""
+        if math.isinf(self.time(key).seconds):
             return None
-        return beyond((best,), [(rate,) for rate in self._found[number, cell]])
+        return beyond((self._best_rate(key),), [(rate,) for rate in self._found[key]])
 
-    def _sweep(self, wanted: Sequence[tuple[int, Cell, float, int]]) -> None:
-        """Note the results of (policy, cell, rate, seed), each ended at CAP times the soonest of its cell."""
+    def _sweep(self, wanted: Sequence[tuple[Key, float, int]]) -> None:
+        """Run (policy and cell, learning rate, seed), each ended at CAP times the soonest of its cell and seed."""
         runs = []
-        for number, cell, rate, seed in wanted:
-            soonest = self._soonest(cell, seed)
+        for (number, cell), rate, seed in wanted:
+            soonest = min((own[seed][0] for (_, there), rates in self._found.items() if there == cell
+                           for own in rates.values() if seed in own), default=math.inf)  # fmt: skip
             runs.append(self.policies[number].but(
                 cluster=self.clusters[cell], learning_rate=rate, seed=seed,
                 seconds=rounded_up(CAP * soonest) if 0 < soonest < math.inf else None))  # fmt: skip
-        for (number, cell, _, _), result in zip(wanted, sweep(runs, **self._how), strict=True):
-            self._note(result, number, cell)
+        for (key, rate, seed), result in zip(wanted, sweep(runs, **self._how) if runs else (), strict=True):
+            seeds = self._found.setdefault(key, {}).setdefault(rate, {})
+            seeds[seed] = held(result, self.goal)[0], result.seconds
+            self.results.append((result, *key))
 
-    def _soonest(self, cell: Cell, seed: int) -> float:
-        """Seconds of the soonest policy: with this seed, or where none is known by the other seeds or a prediction."""
-        known = [own[seed].seconds for (_, there), rates in self._found.items() if there == cell
-                 for own in rates.values() if seed in own]  # fmt: skip
-        return min(known or [self.time(number, cell).seconds for number in range(len(self.policies))])
+    # -- what is known
 
-    def _note(self, result: Result, number: int, cell: Cell) -> None:
-        seeds = self._found.setdefault((number, cell), {}).setdefault(result.run.learning_rate, {})
-        seeds[result.run.seed] = Arrival(*held(result, self.goal), result.seconds)
-        self.results.append((result, number, cell))
+    def time(self, key: Key) -> Time:
+        """What a policy takes in a cell."""
+        if not (own := self._runs(key)):
+            return Time()
+        rate, each_s = self._best_rate(key), [seconds for seconds, _ in own.values()]
+        if any(map(math.isinf, each_s)):
+            return Time(low=_mean(map(min, own.values())), how=CAPPED, learning_rate=rate)
+        return Time(_mean(each_s), min(each_s), max(each_s), COMPUTED, rate)
+
+    def _best_rate(self, key: Key) -> float:
+        """With which most seeds arrive, then the soonest."""
+        def rank(rate: float) -> tuple[int, float]:
+            own = self._found[key][rate].values()
+            return -sum(math.isfinite(seconds) for seconds, _ in own), _mean(map(min, own))
+
+        return min(self._found[key], key=rank)
 
     def map(self, axes: list[str], tie: float) -> Map:
         """What is known, and how."""
@@ -347,86 +339,23 @@ class _Survey:
         names = [label_of({}, [column for column in columns if column in columns[:2]
                                or getattr(policy, column) != FIELDS[column].default], policy) for policy in policies]
         places = {cell: dict(zip(axes, cell, strict=True)) for cell in self.clusters}
-        table = pd.DataFrame([{**place, "policy": name, **self.time(number, cell)._asdict()}
+        table = pd.DataFrame([{**place, "policy": name, **self.time((number, cell))._asdict()}
                               for cell, place in places.items() for number, name in enumerate(names)])  # fmt: skip
         points = [[{**places[cell], "policy": names[number]}] for _, number, cell in self.results]
         results = Results([result for result, _, _ in self.results], points)
         shared = caption(results, ("cluster", "seconds", "learning_rate", *columns), "means over")
-        table.attrs |= {"axes": axes, "default": names[0], "tie": tie, "sigma": self.sigma, "goal": self.goal,
+        table.attrs |= {"axes": axes, "default": names[0], "tie": tie, "goal": self.goal,
                         "policies": {name: {column: plain(getattr(run, column)) for column in columns}
                                      for name, run in zip(names, policies, strict=True)}}  # fmt: skip
         found = Map.of(table, results)
-        count, many, left = int((found.winner.how == COMPUTED).sum()), len(places), len(self.uncertain())
-        words = f"{count} of {many} cells computed, {many - count} predicted" + (
-            f"; time was up before {left} of them, in which two policies are near each other" * bool(left))  # fmt: skip
+        left = int((found.winner.how == LEFT).sum())
+        seeds = [len(self._runs((number, cell))) for number, cell in product(range(len(names)), places)
+                 if math.isfinite(self.time((number, cell)).seconds)]  # fmt: skip
+        few = min(seeds, default=0) < len(self.seeds)
+        words = "time was up: not every policy has every seed" if few else f"{len(places)} cells computed"
+        words = f"time was up before {left} of {len(places)} cells were computed" if left else words
         table.attrs["caption"] = [*shared, words]
         return found
-
-    # what is known
-
-    def time(self, number: int, cell: Cell) -> Time:
-        """What a policy takes in a cell, or would take."""
-        if (number, cell) in self._found:
-            rate = self._best_rate(number, cell)
-            own = self._arrivals(number, cell, rate)
-            if any(math.isinf(each.seconds) for each in own):
-                return Time(low=_mean(each.least_s for each in own), how=CAPPED, learning_rate=rate)
-            each_s = [each.seconds for each in own]
-            return Time(_mean(each_s), min(each_s), max(each_s), COMPUTED, rate)
-        if not (near := self._nearest(number, cell)):
-            return Time()
-        seconds = self._predicted(number, cell, near[0])
-        spread = math.exp(2 * self.sigma)
-        return Time(seconds, seconds / spread, seconds * spread, PREDICTED, self._best_rate(number, near[0]))
-
-    def near(self, cell: Cell) -> list[int]:
-        """The predicted policies that may be the soonest of a cell where the two soonest are near each other."""
-        times = [self.time(number, cell) for number in range(len(self.policies))]
-        first, second, *_ = sorted([*(each.seconds for each in times), math.inf])
-        if not second < first * math.exp(2 * self.sigma):
-            return []
-        return [number for number, each in enumerate(times)
-                if each.how == PREDICTED and each.seconds < first * math.exp(2 * self.sigma)]  # fmt: skip
-
-    def uncertain(self) -> list[Cell]:
-        """The cells with such policies, those first in which the two soonest are nearest."""
-        def gap(cell: Cell) -> float:
-            first, second, *_ = sorted(self.time(number, cell).seconds for number in range(len(self.policies)))
-            return second / first
-
-        return sorted(filter(self.near, self.clusters), key=gap)
-
-    @cached_property
-    def sigma(self) -> float:
-        """The spread of log(predicted / computed) at the anchors, each predicted from the nearest of the others."""
-        errors = []
-        for number, cell in product(range(len(self.policies)), self.anchors):
-            near = [other for other in self._nearest(number, cell) if other != cell]
-            if (number, cell) in self._pace and near and math.isfinite(seconds := self.time(number, cell).seconds):
-                errors.append(math.log(self._predicted(number, cell, near[0]) / seconds))
-        return max(LEAST_SIGMA, float(np.sqrt(np.mean(np.square(errors))))) if errors else FIRST_SIGMA
-
-    def _predicted(self, number: int, cell: Cell, anchor: Cell) -> float:
-        """Seconds: the gradients until the goal at an anchor times the pace here."""
-        own = self._arrivals(number, anchor, self._best_rate(number, anchor))
-        return _mean(each.pushes for each in own) / self.policies[number].workers * self._pace[number, cell]
-
-    def _nearest(self, number: int, cell: Cell) -> list[Cell]:
-        """The anchors at which a policy arrives with all seeds, the nearest first."""
-        known = [anchor for anchor in self.anchors if (number, anchor) in self._found and all(
-            math.isfinite(each.seconds) for each in self._arrivals(number, anchor, self._best_rate(number, anchor)))]
-        return sorted(known, key=lambda anchor: math.dist(self._places[anchor], self._places[cell]))
-
-    def _arrivals(self, number: int, cell: Cell, rate: float) -> list[Arrival]:
-        return [*self._found[number, cell][rate].values()]
-
-    def _best_rate(self, number: int, cell: Cell) -> float:
-        """With which most seeds arrive, then the soonest."""
-        def rank(rate: float) -> tuple[int, float]:
-            own = self._arrivals(number, cell, rate)
-            return -sum(math.isfinite(each.seconds) for each in own), _mean(each.least_s for each in own)
-
-        return min(self._found[number, cell], key=rank)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,30 +1,31 @@
 """The race between policies: which runs are worth their gradients, and when what they need decides.
 
-A race executes nothing: it asks for trials, which are independent runs, and is told what each needed to hold the
-target: seconds, or bytes, or gradients, whatever is to be small.
+    answer = race({"asp": around(0.2), "bsp": around(0.2)}, "bsp", needs, simplicity=...)
 
-    race = Race({"asp": around(0.2), "bsp": around(0.2)}, "bsp", simplicity=...)
-    race.tell(what the pilot's runs needed)
-    while not race.over:
-        race.tell({trial: what its run needed for trial in race.ask()})
-    race.answer()
+`needs` executes the runs that the race asks for, which are independent of each other, and says what each needed to hold
+the target: seconds, or bytes, or gradients, whatever is to be small.
 
-| round | arms that run |
+| seed | arms that run |
 |---|---|
-| seed 1 | each policy's grid of learning rates, in the order given |
-| seeds 2 and 3 | those whose mean is within BEHIND of the leader's, of a policy the best two |
-| from seed 4 | the same, of a policy the best one; and the likeliest rival, until the leader is sure |
+| the first | each policy's grid of learning rates, in the order given, each ended at CAP times the soonest |
+| second and third | the best two arms of each policy whose mean is within BEHIND of the leader's |
+| later ones | the best arm of each of these; and the likeliest rival, until the leader is sure |
+| the second, again | before an answer: the best arm of each policy that had one seed only |
+| up to LASTING | before an answer: the arm that it names |
 
 An arm is a policy with a learning rate. Arms are compared on the same seeds, so a trial may end as soon as it is too
-late to matter: CAP times the soonest on its seed. The default policy is never capped, and its best two arms have three
-seeds at least: the answer is compared with it. After each seed a policy whose best rate is the smallest or the largest
-that was tried gets the next one beyond it. An arm that breaks a limit is out, caps no other, and is never advised.
+late to matter. The default policy is never capped, and its best arm has three seeds: the answer is compared with it.
+After each seed a policy whose best rate is the smallest or the largest tried gets the next one beyond it.
+
+An answer is decided if a policy is the best, or within a tie of it, with probability `sure`, by three seeds at least
+and by two of every other policy. Noise above LOUD decides nothing: so few seeds do not tell its kind. A policy that
+misses the target with a seed is not advised while another one never did; and where some do, the leader may miss it yet.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,24 +35,26 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.advise.confidence import Comparison
 from pslab.lab.records.tuning import beyond
 
-CAP = 1.5  # times the soonest: a tighter cap with later seeds throws out by one seed's noise what is as good
-BEHIND = (1.5, 1.3, 1.2, 1.15, 1.1)  # times the leader's mean, after each seed; the last one goes on
+CAP, WIDE_CAP = 1.5, 3.0  # times the soonest on a seed: of all arms on the first one, and of those that go on
+BEHIND = (1.5, 1.3, 1.15, 1.1)  # times the leader's mean, after each seed; the last one goes on
 LEAST = 3  # seeds before anything is decided, and that the default policy has
+LASTING = 8  # seeds with which an advised policy is to hold the target, if there are so many
 TWO = 2  # rates of a policy that go on until the third seed
-DECIDED = ("alone", "sure", "tie")
+LOUD = 0.2  # noise of log need
 GENEROUS = 2.0  # a cap of so many times the arm's own largest need: what does not arrive within it never does
+MISSES = 0.2  # of the seeds, by a policy that misses some
+DECIDED = ("alone", "sure", "tie")
 DIGITS = 3  # of a cap
 
 
 class Arm(NamedTuple):
-    """What is compared."""
+    """A policy with a learning rate."""
 
     policy: str
     learning_rate: float
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A run that a race asks for."""
 
     policy: str
@@ -63,6 +66,7 @@ class Trial:
 
     @property
     def arm(self) -> Arm:
+        """The arm that runs."""
         return Arm(self.policy, self.learning_rate)
 
 
@@ -75,11 +79,10 @@ class Standing:
     needs: Mapping[int, float]  #: by seed, what it needed; infinite where it did not arrive within its cap
     caps: Mapping[int, float]  #: by seed
     rates: tuple[float, ...]  #: all that were tried
-    ratio: float  #: of its need to the least on each seed, by the geometric mean; what was capped counts as its cap
-    chance: float  #: that it is the best policy; 0 if it is unsafe, NaN if too few seeds are known
+    ratio: float  #: of its need to the least on each seed, by the geometric mean; a capped need counts as its cap
+    chance: float  #: that it is the best policy or within a tie of it; 0 if it is unsafe, NaN if nothing is known
     alive: bool  #: whether it was in the race at the end
-    unsafe: bool  #: whether a seed did not arrive though it had the time, or a limit was broken
-    broken: str = ""  #: the limit that it breaks, and by how much
+    unsafe: bool  #: whether a seed did not arrive though it had the time
 
     @property
     def at_end(self) -> bool:
@@ -103,11 +106,12 @@ class RaceAnswer:
 
     policy: str  #: that is advised
     learning_rate: float
-    #: one policy stands alone, is best for sure, or several tie; where it is not decided: seeds or time were used up,
-    #: all policies are unsafe, or "" while the race goes on
+    #: one policy stands alone, is best for sure, or several tie; where it is not decided: the seeds or the time were
+    #: used up, the noise is too large, or all policies are unsafe
     ending: str
     among: tuple[str, ...]  #: the policies that tie or that it is not decided between, the simplest first; or the one
     standings: tuple[Standing, ...]  #: of each policy, the soonest first
+    noise: float = math.nan  #: the deviation of log need that neither policy nor seed explains
 
     @property
     def decided(self) -> bool:
@@ -115,313 +119,270 @@ class RaceAnswer:
         return self.ending in DECIDED
 
     def standing(self, policy: str) -> Standing:
-        """That of a policy of the race."""
+        """The standing of a policy of the race."""
         return next(each for each in self.standings if each.policy == policy)
 
 
-class _Compared(NamedTuple):
-    """How the policies compare."""
-
-    arms: list[Arm]  #: those that arrived, the soonest first; of a policy of which none did the best one
-    comparison: Comparison | None  #: of their needs, where one was capped of its cap, which is less; None without arms
-    #: by policy, that it is the best: the sum over its arms; NaN if nothing is known of the noise
-    chances: dict[str, float]
+Needs = Callable[[Sequence[Trial]], Mapping[Trial, float]]
 
 
-class Race:
-    """A race between policies, each with a grid of learning rates.
+def race(
+    grids: Mapping[str, Sequence[float]], default: str, needs: Needs, *, simplicity: Mapping[str, tuple[int, ...]],
+    seeds: Sequence[int] = range(8), tie: float = 0.05, sure: float = 0.92, wider: int = 3, capped: bool = True,
+) -> RaceAnswer:  # fmt: skip
+    """Return which policy is the best, or that this is not decided.
 
     Args:
-        grids: learning rates by policy, in the order in which policies begin: the soonest seconds per gradient first.
+        grids: learning rates by policy, in the order in which policies begin.
         default: the policy that the answer is compared with.
-        simplicity: by policy, what is simpler is smaller: of a tie the simplest is advised.
+        needs: executes trials; what it leaves out had no time left, and the race ends.
+        simplicity: by policy, smaller for a simpler one: of a tie the simplest is advised.
         seeds: at most these, in their order.
         tie: the share by which the needs of two policies may differ that count as equal.
         sure: the probability with which a race is decided.
         wider: how often a grid is widened at each of its ends.
-        cap: times the least on its seed, at which a run ends; infinite where runs cannot be ended so.
+        capped: whether runs can be ended by their need.
 
     Raises:
-        ConfigError: no policy, no seed, an empty grid, an unknown default, a share out of its bounds.
+        ConfigError: no policy, no seed, an empty grid, an unknown default, a share out of its bounds; no run holds the
+            target.
     """
+    if not grids or not all(grids.values()):
+        raise ConfigError("space", dict(grids), "a race needs a policy, and each policy a learning rate")
+    if default not in grids:
+        raise ConfigError("default", default, f"no policy of this race; {nearest(default, grids)}")
+    if not seeds or len({*seeds}) < len(seeds):
+        raise ConfigError("seeds", list(seeds), "must be a list of at least one seed, each of them once, as [0, 1]")
+    if tie <= 0:
+        raise ConfigError("tie", tie, "must be a share above 0, such as 0.05: nothing is equal to the last bit")
+    if not 0.5 <= sure < 1:
+        raise ConfigError("sure", sure, "must be a probability from 0.5, below 1, such as 0.9")
+    own = _Race({policy: tuple(sorted({*map(float, rates)})) for policy, rates in grids.items()}, default, needs,
+                simplicity, tuple(seeds), tie, sure, wider, capped)  # fmt: skip
+    return own.answer(own.run())
 
-    def __init__(
-        self, grids: Mapping[str, Sequence[float]], default: str, *, simplicity: Mapping[str, tuple[int, ...]],
-        seeds: Sequence[int] = range(8), tie: float = 0.05, sure: float = 0.9, wider: int = 3, cap: float = CAP,
-    ) -> None:  # fmt: skip
-        if not grids or not all(grids.values()):
-            raise ConfigError("space", dict(grids), "a race needs a policy, and each policy a learning rate")
-        if default not in grids:
-            raise ConfigError("default", default, f"no policy of this race; {nearest(default, grids)}")
-        if not seeds or len({*seeds}) < len(seeds):
-            raise ConfigError("seeds", list(seeds), "must be a list of at least one seed, each of them once, as [0, 1]")
-        if tie <= 0:
-            raise ConfigError("tie", tie, "must be a share above 0, such as 0.05: nothing is equal to the last bit")
-        if not 0.5 <= sure < 1:
-            raise ConfigError("sure", sure, "must be a probability from 0.5, below 1, such as 0.9")
-        self.default, self.seeds, self.tie, self.sure, self.wider = default, tuple(seeds), tie, sure, wider
-        self._capped_at = cap
-        self._simplicity = dict(simplicity)
-        self._grids = {policy: tuple(sorted({*map(float, rates)})) for policy, rates in grids.items()}
-        self._heard: dict[Arm, dict[int, tuple[float, float]]] = {
-            Arm(policy, rate): {} for policy, rates in self._grids.items() for rate in rates
-        }  # the need and the cap, by arm and seed
-        self._broken: dict[Arm, str] = {}  # the limit that an arm breaks
-        self._begun, self._round, self._ending = 0, 1, ""
-        self._running: list[Arm] = []
-        self._asked: list[Trial] = []
-        self._latest: _Compared | None = None  # what is known, if it was asked for since it was last told
-        self._least: dict[int, float] = {}  # by seed, of an arm that is not unsafe
-        self._go_on()
 
-    # -- what a driver uses ----------------------------------------------------------------------------
+class _NoTime(Exception):
+    """Runs were left out."""
 
-    def ask(self) -> list[Trial]:
-        """The next runs, independent of each other; none if the race is over. Tell them all before asking again: what
-        is asked next then depends on their needs alone."""
-        return list(self._asked)
 
-    def tell(self, needs: Mapping[Trial, float], broken: Mapping[Trial, str] | None = None) -> None:
-        """What each run needed until it held the target; infinite if it did not. Others than were asked for are
-        welcome, such as the default policy's from a pilot.
+@dataclass
+class _Race:
+    """A race under way."""
 
-        Args:
-            broken: of runs that break a limit, which and by how much, in words.
+    grids: Mapping[str, tuple[float, ...]]
+    default: str
+    needs: Needs
+    simplicity: Mapping[str, tuple[int, ...]]
+    seeds: tuple[int, ...]
+    tie: float
+    sure: float
+    wider: int
+    capped: bool
 
-        Raises:
-            ConfigError: a policy or a seed that is not in the race, or a need that none can be.
-        """
-        for trial, words in (broken or {}).items():
-            self._broken.setdefault(trial.arm, words)
-        for trial, need in needs.items():
-            if trial.policy not in self._grids:
-                raise ConfigError("policy", trial.policy, f"is not in this race; {nearest(trial.policy, self._grids)}")
-            if trial.seed not in self.seeds:
-                raise ConfigError("seed", trial.seed, f"is not in this race: its seeds are {[*self.seeds]}")
+    def __post_init__(self) -> None:
+        self.told = {Arm(policy, rate): dict[int, Trial]() for policy, rates in self.grids.items() for rate in rates}
+        self.need = dict[Trial, float]()
+        self.noise = math.nan
+        self._note()
+
+    # -- which runs ------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Run seed after seed; return how the race ended."""
+        try:
+            for policy in self.grids:
+                self._run(self._best(policy), self.seeds[:1], CAP)
+                self._widen([policy], CAP)
+            for count in range(1, len(self.seeds) + 1):
+                if count > 1:
+                    self._seed(count)
+                if ending := self._ending(count):
+                    return ending
+        except _NoTime:
+            return "time"
+        return "noise" if self.noise > LOUD else "seeds"
+
+    def _seed(self, count: int) -> None:
+        """Run the next seed: the leader and the default, which cap the others, then those."""
+        seeds, arms = self.seeds[:count], self._alive(count - 1)
+        usual = self._best(self.default)[:TWO] if count <= LEAST else []
+        self._run([*arms[:1], *usual], seeds, WIDE_CAP)
+        self._run(arms, seeds, WIDE_CAP)
+        while self._widen(dict.fromkeys(arm.policy for arm in arms), WIDE_CAP):
+            pass
+
+    def _alive(self, count: int) -> list[Arm]:
+        """The arms that may be the best after so many seeds, the leader first."""
+        ranked = sorted(filter(self.told.__getitem__, self.told), key=self._rank)
+        bound = self.gap[ranked[0]] + math.log(BEHIND[min(count, len(BEHIND)) - 1])
+        each = TWO if count < LEAST else 1
+        found = [arm for arm in ranked if self.gap[arm] <= bound and arm not in self.unsafe
+                 and arm in self._best(arm.policy)[:each]] or ranked[:1]  # fmt: skip
+        if count >= LEAST and len(found) == 1:
+            chances = {policy: chance for policy, chance in self._chances().items() if policy != found[0].policy}
+            found += self._best(max(chances, key=chances.__getitem__))[:1] if chances else []
+        return found
+
+    def _best(self, policy: str) -> list[Arm]:
+        """The arms of a policy, the best one first."""
+        return sorted((arm for arm in self.told if arm.policy == policy), key=self._rank)
+
+    def _run(self, arms: Iterable[Arm], seeds: Iterable[int], cap: float) -> None:
+        """Run what these arms lack on these seeds."""
+        trials = dict[Trial, None]()
+        for seed in seeds:
+            for arm in arms:
+                least = math.inf if arm.policy == self.default or not self.capped else self.least.get(seed, math.inf)
+                own = Trial(*arm, seed, rounded_up(cap * least))
+                before = self.told[arm].get(seed)
+                late = before is not None and math.isinf(self.need[before]) and before.cap < CAP * least
+                if before is None or late:  # which was too late for a leader that is unsafe
+                    trials[own] = None
+        found = self.needs([*trials]) if trials else {}
+        for trial, need in found.items():
             if not need > 0:
                 raise ConfigError("need", need, f"{trial} must need more than 0, infinite if it never arrives")
-            self._heard.setdefault(trial.arm, {})[trial.seed] = need, trial.cap
-        self._least, self._latest = {}, None
-        for heard in (heard for arm, heard in self._heard.items() if not self._unsafe(arm)):
-            for seed, (need, _) in heard.items():
-                self._least[seed] = min(need, self._least.get(seed, math.inf))
-        self._go_on()
+            self.told[trial.arm][trial.seed], self.need[trial] = trial, need if need <= trial.cap else math.inf
+        self._note()
+        if len(found) < len(trials):
+            raise _NoTime
 
-    def join(self, grids: Mapping[str, Sequence[float]], simplicity: Mapping[str, tuple[int, ...]]) -> None:
-        """Further policies, each with its learning rates: they begin as the others did, with the first seed."""
-        self._simplicity |= simplicity
-        for policy, rates in grids.items():
-            self._grids[policy] = tuple(sorted({*map(float, rates)}))
-            self._heard |= {Arm(policy, rate): {} for rate in self._grids[policy]}
-        self._round, self._running, self._ending = 1, [], ""
-        self._go_on()
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is left to ask."""
-        return not self._asked
-
-    @property
-    def led(self) -> bool:
-        """Whether a run has held the target and keeps the limits, so that there is something to advise."""
-        return bool(self._least) and min(self._least.values()) < math.inf
-
-    def out_of_time(self) -> None:
-        """End now, with what is known."""
-        self._ending, self._asked = self._ending or "time", []
-
-    def answer(self) -> RaceAnswer:
-        """What is known now.
-
-        Raises:
-            ConfigError: no run has held the target. If those that have all break a limit, one of them is the answer.
-        """
-        alive, chances = {arm.policy for arm in self._alive() if self._heard[arm]}, self._compared().chances
-        standings = [self._standing(policy, policy in alive, chances.get(policy, 0.0)) for policy in self._grids]
-        standings.sort(key=lambda each: (each.unsafe, not each.alive, each.ratio, -len(each.arrived), each.arrived))
-        if (first := next((each for each in standings if each.arrived), None)) is None:
-            raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")
-        among = sorted(alive or [first.policy], key=lambda policy: self._simplicity[policy])
-        if self._ending in ("alone", "sure"):
-            among = [max(chances, key=chances.__getitem__)]
-        if self._ending in DECIDED:  # of a tie the simplest
-            first = next(each for each in standings if each.policy == among[0])
-        return RaceAnswer(first.policy, first.learning_rate, self._ending, tuple(among), tuple(standings))
-
-    # -- what runs -------------------------------------------------------------------------------------
-
-    def _go_on(self) -> None:
-        """From what was told to what is asked next, or to the end."""
-        while not self._ending:
-            self._asked = self._lacking()
-            if self._asked:
-                return
-            more = self._widen(dict.fromkeys(arm.policy for arm in self._chosen(self._round)))
-            if self._begun < len(self._grids):
-                self._begun, more = self._begun + 1, True
-            running = self._chosen(self._round)
-            if more or running != self._running:  # what they lack, if anything, comes before another seed
-                self._running = running
-                continue
-            self._ending = self._ended()
-            if not self._ending:
-                self._running = self._chosen(self._round + 1)
-                self._round += 1
-
-    def _lacking(self) -> list[Trial]:
-        """What the running arms lack on the seeds so far. A new seed's first runs are the leader's and the default's:
-        their needs cap the others'."""
-        found = []
-        for seed in self.seeds[: self._round]:
-            wanted = [arm for arm in self._running if self._lacks(arm, seed)]
-            if self._round > 1 and math.isinf(self._least.get(seed, math.inf)):
-                wanted = [arm for arm in wanted if arm == wanted[0] or arm.policy == self.default]
-            found += [Trial(*arm, seed, self._cap(arm, seed)) for arm in wanted]
-        return found
-
-    def _lacks(self, arm: Arm, seed: int) -> bool:
-        """Whether its need is not known, nor that it is beyond the cap, which grows where a leader was unsafe."""
-        need, cap = self._heard[arm].get(seed, (math.inf, 0.0))
-        return math.isinf(need) and cap < self._cap(arm, seed)
-
-    def _cap(self, arm: Arm, seed: int) -> float:
-        least = math.inf if arm.policy == self.default else self._least.get(seed, math.inf)
-        return rounded_up(self._capped_at * least)
-
-    def _widen(self, policies: Iterable[str]) -> bool:
-        """Add the next rate beyond the best one of each policy, where that is at an end; whether there is one."""
-        found = []
+    def _widen(self, policies: Iterable[str], cap: float) -> bool:
+        """Run the next rate beyond the best one of each policy where that one arrives and is at an end of its grid, on
+        the seeds that the best one has; whether there is one."""
+        found = False
         for policy in policies:
-            arms, grid = self._arms(policy), self._grids[policy]
-            known = (arm for arm in arms if self._heard[arm] and self._arrived(arm))
-            if not (arrived := [arm for arm in known if math.isfinite(self._gap(arm))]):
-                continue
-            tried, best = [arm.learning_rate for arm in arms], min(arrived, key=self._gap).learning_rate
-            rate = beyond((best,), [(each,) for each in tried])
-            wider = 0 if rate is None else sum(each < grid[0] if rate < best else each > grid[-1] for each in tried)
-            if rate is not None and wider < self.wider:
-                found.append(Arm(policy, rate))
-        self._heard |= {arm: {} for arm in found}
-        return bool(found)
-
-    def _chosen(self, seeds: int) -> list[Arm]:
-        """The arms that run so many seeds: all the first one; then those alive, the leader first, and the default's
-        best two."""
-        if seeds == 1:
-            return [arm for policy in list(self._grids)[: self._begun] for arm in self._arms(policy)]
-        alive = self._alive()
-        own = [arm for arm in self._arms(self.default) if arm in self._broken or not self._out(arm)]
-        own.sort(key=lambda arm: (not self._arrived(arm), self._gap(arm)))
-        return alive + [arm for arm in own[:TWO] if seeds <= LEAST and arm not in alive]
-
-    def _alive(self) -> list[Arm]:
-        """The arms that may be the best, the leader first; of a policy the best two, and from the third seed one."""
-        gaps = {arm: self._gap(arm) for arm in self._heard if not self._out(arm)}
-        leader = min((gap for arm, gap in gaps.items() if self._heard[arm] and self._arrived(arm)), default=math.inf)
-        behind = math.log(BEHIND[min(self._round, len(BEHIND)) - 1])
-        found: list[Arm] = []
-        for arm in sorted(gaps, key=gaps.__getitem__):
-            others = sum(other.policy == arm.policy for other in found)
-            if gaps[arm] <= leader + behind and others < (TWO if self._round < LEAST else 1):
-                found.append(arm)
-        if self._round >= LEAST and len({arm.policy for arm in found}) == 1:
-            found += self._rival(found[0].policy)
+            best, grid = self._best(policy)[0], self.grids[policy]
+            tried = [arm.learning_rate for arm in self.told if arm.policy == policy]
+            rate = beyond((best.learning_rate,), [(each,) for each in tried]) if all(self._arrived(best)) else None
+            lower = rate is not None and rate < best.learning_rate
+            if rate is not None and sum(each < grid[0] if lower else each > grid[-1] for each in tried) < self.wider:
+                self.told[Arm(policy, rate)], found = {}, True
+                self._run([Arm(policy, rate)], self.told[best], cap)
         return found
 
-    def _rival(self, policy: str) -> list[Arm]:
-        """The best arm of the policy that is the likeliest to be better than this one, until this one is sure."""
-        arms, _, chances = self._compared()
-        others = [arm for arm in arms if arm.policy != policy]
-        if not others or chances[policy] >= self.sure:
-            return []
-        within = [arm for arm in others if not self._out(arm)]
-        return [max(within or others, key=lambda arm: chances[arm.policy])]
+    # -- what is known ---------------------------------------------------------------------------------
 
-    # -- what is known of an arm -----------------------------------------------------------------------
+    def _note(self) -> None:
+        """Note of each arm whether it is unsafe, and how far behind the soonest of each seed it is."""
+        self.unsafe = {arm for arm, own in self.told.items() if self._misses(own.values())}
+        self.least = dict[int, float]()
+        for arm, own in self.told.items():
+            for seed, trial in own.items() if arm not in self.unsafe else ():
+                self.least[seed] = min(self.need[trial], self.least.get(seed, math.inf))
+        self.gap = {arm: self._behind(own.values()) for arm, own in self.told.items()}
 
-    def _arms(self, policy: str) -> list[Arm]:
-        """Its arms, by learning rate."""
-        return sorted(arm for arm in self._heard if arm.policy == policy)
+    def _misses(self, own: Iterable[Trial]) -> bool:
+        """Whether one of an arm's runs missed the target though it had the time, to its last push or a generous cap."""
+        most = max((need for trial in own if math.isfinite(need := self.need[trial])), default=math.inf)
+        return any(math.isinf(self.need[trial]) and trial.cap >= GENEROUS * most for trial in own)
 
-    def _arrived(self, arm: Arm) -> bool:
-        """Whether each run of it held the target."""
-        return all(math.isfinite(need) for need, _ in self._heard[arm].values())
-
-    def _out(self, arm: Arm) -> bool:
-        """Whether a run of it did not hold the target within its cap, or it breaks a limit."""
-        heard = self._heard[arm].items()
-        late = any(math.isinf(need) and not self._lacks(arm, seed) for seed, (need, _) in heard)
-        return late or arm in self._broken
-
-    def _unsafe(self, arm: Arm) -> bool:
-        """Whether a run of it did not hold the target though it had the time, to its last push or a generous cap; or it
-        breaks a limit."""
-        heard = self._heard[arm].values()
-        own = max((need for need, _ in heard if math.isfinite(need)), default=math.inf)
-        return arm in self._broken or any(math.isinf(need) and cap >= GENEROUS * own for need, cap in heard)
-
-    def _gap(self, arm: Arm) -> float:
-        """The mean of the logarithm of its need less that of the soonest on each of its seeds; a lower bound where it
-        was capped. Infinite if none of its runs says anything; 0 if there is none, so that it runs."""
-        if not self._heard[arm]:
-            return 0.0
-        known = {seed: min(each) for seed, each in self._heard[arm].items() if math.isfinite(min(each))}
-        gaps = [math.log(need / least) for seed, need in known.items()
-                if math.isfinite(least := self._least.get(seed, math.inf))]  # fmt: skip
+    def _behind(self, own: Iterable[Trial]) -> float:
+        """The mean of the logarithm of an arm's needs less that of the soonest on each seed, a lower bound where a need
+        was capped; infinite if none of its runs says anything."""
+        known = [trial for trial in own if max(self._bound(trial), self.least.get(trial.seed, math.inf)) < math.inf]
+        gaps = [math.log(self._bound(trial) / self.least[trial.seed]) for trial in known]
         return sum(gaps) / len(gaps) if gaps else math.inf
 
-    # -- how it ends -----------------------------------------------------------------------------------
+    def _bound(self, trial: Trial) -> float:
+        return min(self.need[trial], trial.cap)
 
-    def _ended(self) -> str:
-        """Why no further seed is needed; "" if one is."""
-        alive, last = self._alive(), self._round == len(self.seeds)
-        if not alive:
+    def _arrived(self, arm: Arm) -> list[bool]:
+        """Of each run of an arm, whether it held the target."""
+        return [math.isfinite(self.need[trial]) for trial in self.told[arm].values()]
+
+    def _rank(self, arm: Arm) -> tuple[object, ...]:
+        """Of two arms the one that arrives, then the sooner one, then the one nearer to the middle of its grid."""
+        grid = self.grids[arm.policy]
+        return (not self.told[arm], arm in self.unsafe, self.gap[arm], not all(self._arrived(arm)),
+                abs(math.log(arm.learning_rate / grid[len(grid) // 2])))  # fmt: skip
+
+    def _chances(self) -> dict[str, float]:
+        """By policy, the chance that it is the best or within a tie of it."""
+        bests = [self._best(policy) for policy in self.grids]
+        arms = [best for best, *_ in bests if best not in self.unsafe and math.isfinite(self.gap[best])]
+        if not arms:
+            return {}
+        nothing = Trial("", 0.0, 0, math.nan)
+        trials = [[self.told[arm].get(seed, nothing) for seed in self.seeds] for arm in arms]
+        needs = np.array([[math.nan if trial is nothing else self._bound(trial) for trial in own] for own in trials])
+        needs[np.isinf(needs)] = math.nan
+        seen = ~np.isnan(needs).all(axis=0)
+        bounds = np.array([[self.need.get(trial, 0.0) == math.inf for trial in own] for own in trials])
+        compared = Comparison(needs[:, seen], bounds[:, seen])
+        if len(arms) > 1 and not compared.degrees:
+            return dict.fromkeys((arm.policy for arm in arms), math.nan)
+        self.noise = compared.noise if compared.degrees else math.nan
+        missing = self._missing()
+        found = dict[str, float]()
+        for arm, chance in zip(arms, compared.chances(self.tie).tolist(), strict=True):
+            yet = missing * (1 - MISSES) ** len(self.told[arm])  # that it is one that misses, and did not so far
+            found[arm.policy] = chance * (1 - yet / (yet + 1 - missing))
+        return found
+
+    def _missing(self) -> float:
+        """The share of policies that miss the target with some seeds, by those that were seen to: of as many as so many
+        seeds would show, and of two more of which nothing is known."""
+        seeds = dict.fromkeys(self.grids, 0)
+        for arm, own in self.told.items():
+            seeds[arm.policy] = max(seeds[arm.policy], len(own))
+        some = {arm.policy for arm in self.unsafe if any(self._arrived(arm))}
+        return (len(some) + 0.4) / (sum(1 - (1 - MISSES) ** count for count in seeds.values() if count > 1) + 2)
+
+    def _ending(self, count: int) -> str:
+        """How the race ends after so many seeds; "" if it goes on."""
+        if all(self._best(policy)[0] in self.unsafe for policy in self.grids):
             return "unsafe"
-        if self._round >= LEAST or (last and len(self._grids) == 1):
-            arms, compared, chances = self._compared()
-            if compared is None or len(chances) == 1:
-                return "alone"
-            if max(chances.values()) >= self.sure:
-                return "sure"
-            places = [arms.index(arm) for arm in alive]
-            if compared.within(places[0], self.tie)[places].min() >= self.sure:
-                return "tie"
-        return "seeds" if last else ""
+        if count < LEAST and (count < len(self.seeds) or len(self.grids) > 1):
+            return ""
+        if not self._alone(chances := self._chances()) and not self._sure(chances):
+            return ""
+        once = [best for policy in self.grids if len(self.told[(best := self._best(policy)[0])]) < TWO]
+        self._run(once, self.seeds[1:TWO], CAP)
+        if sure := self._sure(self._chances()):
+            self._run(self._best(sure[0])[:1], self.seeds[:LASTING], WIDE_CAP)
+        if self._alone(chances := self._chances()):
+            return "alone"
+        sure = self._sure(chances)
+        return "" if not sure else "sure" if len(sure) == 1 else "tie"
 
-    def _known(self) -> list[Arm]:
-        """The arms of which a need is known, or that it is beyond a cap; none that is unsafe."""
-        return [arm for arm, heard in self._heard.items()
-                if heard and not self._unsafe(arm) and math.isfinite(self._gap(arm))]  # fmt: skip
+    def _alone(self, chances: Mapping[str, float]) -> bool:
+        return len(chances) == 1
 
-    def _compared(self) -> _Compared:
-        """How the policies compare by all that was told."""
-        if self._latest is None:
-            known = sorted(self._known(), key=lambda arm: (self._out(arm), self._gap(arm)))
-            best = {arm.policy: arm for arm in reversed(known)}
-            arms = [arm for arm in known if arm == best[arm.policy] or not self._out(arm)]
-            heard = [self._heard[arm] for arm in arms]
-            needs = np.array([[min(told.get(seed, (math.nan,))) for seed in self.seeds] for told in heard])
-            compared = Comparison(needs[:, ~np.isnan(needs).all(axis=0)]) if arms else None
-            chances = dict.fromkeys((arm.policy for arm in arms), 0.0)
-            each = [math.nan] * len(arms)
-            if compared is not None and (compared.degrees or len(arms) == 1):
-                each = compared.chances().tolist()
-            for arm, chance in zip(arms, each, strict=True):
-                chances[arm.policy] += chance
-            self._latest = _Compared(arms, compared, chances)
-        return self._latest
+    def _sure(self, chances: Mapping[str, float]) -> list[str]:
+        """The policies that are the best for sure, or within a tie of it; the simplest first."""
+        found = [policy for policy, chance in chances.items() if chance >= self.sure and not self.noise > LOUD]
+        return sorted(found, key=lambda policy: self.simplicity[policy])
 
-    def _standing(self, policy: str, alive: bool, chance: float) -> Standing:
-        tried = [arm for arm in self._arms(policy) if self._heard[arm]]
-        order = {arm: (self._unsafe(arm), self._out(arm), not self._arrived(arm), self._gap(arm),
-                       min(self._heard[arm].values())) for arm in tried}  # fmt: skip
-        best = min(tried, key=order.__getitem__) if tried else self._arms(policy)[0]
-        needs, caps = ({seed: self._heard[best][seed][of] for seed in self.seeds if seed in self._heard[best]}
-                       for of in (0, 1))  # fmt: skip
+    # -- how it ended ----------------------------------------------------------------------------------
+
+    def answer(self, ending: str) -> RaceAnswer:
+        """Return what is known now.
+
+        Raises:
+            ConfigError: no run has held the target.
+        """
+        chances = self._chances()
+        alive = {arm.policy for arm in self._alive(max(map(len, self.told.values())))}
+        standings = sorted((self._standing(policy, chances.get(policy, 0.0), alive) for policy in self.grids),
+                           key=lambda each: (each.unsafe, not each.arrived, each.ratio))  # fmt: skip
+        if (first := next((each for each in standings if each.arrived), None)) is None:
+            raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")
+        among = self._sure(chances) if ending in ("sure", "tie") else sorted(alive, key=self.simplicity.__getitem__)
+        if ending in ("sure", "tie"):
+            first = next(each for each in standings if each.policy == among[0])
+        return RaceAnswer(first.policy, first.learning_rate, ending, tuple(among or [first.policy]), tuple(standings),
+                          self.noise)  # fmt: skip
+
+    def _standing(self, policy: str, chance: float, alive: Iterable[str]) -> Standing:
+        best, *_ = self._best(policy)
+        own = {seed: self.told[best][seed] for seed in self.seeds if seed in self.told[best]}
+        rates = sorted(arm.learning_rate for arm, own in self.told.items() if arm.policy == policy and own)
         return Standing(
-            policy, best.learning_rate, needs, caps, tuple(arm.learning_rate for arm in tried),
-            math.exp(self._gap(best)) if tried else math.inf, chance, alive, self._unsafe(best),
-            self._broken.get(best, ""),
+            policy, best.learning_rate, {seed: self.need[trial] for seed, trial in own.items()},
+            {seed: trial.cap for seed, trial in own.items()}, tuple(rates), math.exp(self.gap[best]), chance,
+            policy in alive, best in self.unsafe,
         )  # fmt: skip
 
 

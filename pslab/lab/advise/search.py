@@ -1,33 +1,28 @@
 """advise(base, target=0.9): which policy holds a target soonest on a cluster, why, and how sure that is.
 
-All runs are in virtual time. Their order depends on their results alone, and each is a record: asked again, the same
-runs are found, and a search that was interrupted goes on where it was.
+All runs are in virtual time. Their order depends on their results alone, and each is a record: asked again, the search
+walks through these records in seconds, and one that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pslab.config.cluster import resolve_cluster
 from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, FREE, Run
-from pslab.errors import ConfigError, PslabError, RecordError, in_a_sentence
+from pslab.errors import ConfigError, PslabError
 from pslab.lab.advise.advice import Advice
-from pslab.lab.advise.limits import Limits, LimitsBroken
-from pslab.lab.advise.pace import probe
-from pslab.lab.advise.progress import SearchProgress
-from pslab.lab.advise.race import CAP, LEAST, Race, RaceAnswer, Trial, around, rounded_up
-from pslab.lab.advise.recorded import ALONE, Question, answer_of, find, recorded
+from pslab.lab.advise.race import LEAST, RaceAnswer, Trial, around, race, rounded_up
 from pslab.lab.advise.space import candidates, runs_of, simplicity
-from pslab.lab.records.disk import find_whole
-from pslab.lab.records.merit import SECONDS, merit_of
+from pslab.lab.records import journal
+from pslab.lab.records.merit import SECONDS, Merit, merit_of
 from pslab.lab.records.record import Result, default_results
-from pslab.lab.records.record import find as find_run
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
@@ -35,15 +30,19 @@ from pslab.lab.records.units import SPACE
 from pslab.lab.runs.calibrate import MEASURED, ROUNDS, calibrated, measure_links
 from pslab.lab.runs.grid import alone
 from pslab.lab.runs.run import sweep
+from pslab.protocol.server import least_budget
 
+PROBED = 12  # iterations of the run that tells a policy's pace
+STEPS = 3  # of policies whose workers compute many gradients for each: the first and the last are no part of the pace
+FREE_OF_BOUND = 3  # times a policy's bound, in iterations more: it runs freely until some worker is there
 PILOTED = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the base's learning rate: where the grids' centre is looked for
 WIDER = 3  # times that the pilot goes on beyond its best rate, if that lies at an end
 ROOM, OWN_ROOM = 4, 2  # times the default's pushes to the target: what other policies have at most, and it itself
 EVALUATIONS = 40  # of the runs that look for its learning rate, and of the longest run of the race
 BEHIND_IT = 3  # evaluations that a run has behind the target: a median of three must have reached it
 OWN = ("learning_rate", "ranges", "order", "eval_every")  # what runs of one policy differ in, but for seeds and ends
-AT_ONCE = 4  # runs, however many cores there are: asked again, the race takes the same way
-DAMPED, DAMPED_POLICIES = "dynsgd", 2  # the rate that grows smaller with staleness, and how many policies try it
+AT_ONCE = 4  # runs, however many cores there are: asked again, the race goes the same way
+ALONE = "alone"  # the single machine, among the policies that have run
 PATHS = ({"ranges": "layers"}, {"ranges": "layers", "order": "front"}, {"ranges": "layers", "order": "needed"})
 
 
@@ -54,8 +53,8 @@ class Unreached(PslabError):
 def advise(
     base: Run, *, target: float, space: Any = None, learning_rates: Sequence[float] | None = None,
     seeds: Sequence[int] = range(8), minutes: float = 5.0, pushes: int | None = None, tie: float = 0.05,
-    sure: float = 0.9, merit: str = "seconds", limits: Mapping[str, float] | None = None,
-    results: Path | str | None = None, progress: bool | None = None,
+    sure: float = 0.92, merit: str = "seconds", results: Path | str | None = None,
+    progress: bool | None = None,
 ) -> Advice:  # fmt: skip
     """Which policy holds the target soonest on the base's cluster, in its own seconds; or with the fewest bytes.
 
@@ -72,17 +71,13 @@ def advise(
         minutes: after which it ends with the best answer so far.
         pushes: a run's most; None: four times what the default needs.
         tie: the share of time within which two policies count as equal.
-        sure: the probability with which an answer is decided.
+        sure: the probability with which an answer is decided: that its policy is the best, or within a tie of it.
         merit: what is to be small until the target is held: seconds, bytes (sent and received), or gradients.
-        limits: what an advised policy keeps with every seed, as {"bytes": 1e9, "accuracy": 0.97}: at most so many
-            seconds, bytes or gradients until the target is held; of other measures of `summary`, on runs to their last
-            push, at most so much, or at least where more is better.
         progress: whether to say what is being tried; None: as `sweep` does.
 
     Raises:
         ConfigError: what Run, `grid` or the race refuse; nothing was started.
         Unreached: no rate of the default policy holds the target.
-        LimitsBroken: every policy that holds it breaks a limit.
         And what `sweep` raises; every run that has ended is a record.
     """
     metric = metric_of(base)
@@ -93,61 +88,47 @@ def advise(
         raise ConfigError("target", target, f"must be a number {bounds}{percent}")
     if not minutes > 0:
         raise ConfigError("minutes", minutes, "must be above 0, such as 5")
+    if not seeds:
+        raise ConfigError("seeds", list(seeds), "must be a list of at least one seed, such as range(8)")
+    runs_of(base, space)  # a slip in an axis is refused before this machine is measured
     place = default_results() if results is None else Path(results)
-    given: dict[str, Any] = {
-        "target": float(target), "seeds": [int(seed) for seed in seeds], "pushes": pushes, "tie": tie, "sure": sure,
-        "learning_rates": None if learning_rates is None else [float(rate) for rate in learning_rates],
-        "merit": merit_of(merit).name, "limits": Limits(limits or {}, metric_of(base)).given,
-        "damps": space is None}  # fmt: skip
-    asked = Question.of(base, runs_of(base, space), given)
-    if (found := find_whole(partial(find, asked, place))) is not None:
-        return found
-    asking = _Asking(base, place, progress, time.monotonic() + 60 * minutes, **given)
-    return recorded(asked, asking.advice(space), place)
+    with _Bar(progress, minutes) as bar:
+        asking = _Asking(base, target, merit_of(merit), place, bar, time.monotonic() + 60 * minutes)
+        return asking.advice(space, learning_rates, [int(seed) for seed in seeds], pushes, tie, sure)
 
 
-def made_again(place: Path, results: Path) -> dict[str, Any]:
-    """What the record of an advice in this folder is to say, made of the runs' records alone.
+class _Bar(contextlib.AbstractContextManager["_Bar"]):
+    """What the search does just now, and how long it may yet."""
 
-    Raises:
-        RecordError: a run is missing that the search asks for.
-        ConfigError: what was asked about cannot be made again.
-    """
-    def found(runs: Iterable[Run], **how: Any) -> Results:
-        each = [(run, find_run(run, results)) for run in runs]
-        if missing := [run.digest for run, result in each if result is None]:
-            raise RecordError(f"the search asks for the run {missing[0]}, which is not in {results / 'runs'}")
-        return Results(result for _, result in each if result is not None)
+    def __init__(self, shown: bool | None, minutes: float) -> None:
+        from tqdm import tqdm  # which takes time to load
 
-    asked = Question.read(place)
-    search = _Asking(asked.base, results, False, math.inf, found, **asked.given)
-    return answer_of(asked.base, search.advice(asked.space))
+        hidden = journal.active() if shown is None else not shown
+        self._bar = tqdm(disable=hidden, leave=False, bar_format=f"{{desc}} ({{elapsed}} of at most {minutes:g} min)")
+
+    def say(self, doing: str) -> None:
+        """Show what is tried."""
+        self._bar.set_description_str(f"trying {doing}")
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
 
 
 class _Asking:
     """One advice while it is made."""
 
-    def __init__(
-        self, base: Run, place: Path, progress: bool | None, until_s: float,
-        swept: Callable[..., Results] | None = None, *, target: float, learning_rates: Sequence[float] | None,
-        seeds: Sequence[int], pushes: int | None, tie: float, sure: float, merit: str, limits: Mapping[str, float],
-        damps: bool,
-    ) -> None:  # fmt: skip
-        self._given, self._target, self._place, self._tie = base, target, place, tie
-        self._rates, self._seeds, self._pushes, self._sure = learning_rates, seeds, pushes, sure
-        self._merit, self._limits, self._damps = merit_of(merit), Limits(limits, metric_of(base)), damps
-        self._swept = swept or sweep
-        self._shown = SearchProgress(progress, until_s, self._merit)
+    def __init__(self, base: Run, target: float, merit: Merit, place: Path, bar: _Bar, until_s: float) -> None:
+        self._given, self._target, self._merit, self._place, self._bar = base, float(target), merit, place, bar
         self._until_s, self._begun_s, self._notes = until_s, time.monotonic(), list[str]()
         self._base = self._modelled(base)
         self._most, self._budgets = base.pushes or int(FIELDS["pushes"].default), dict[str, int]()  # of runs, in pushes
         self._done: dict[str, tuple[Result, str]] = {}  # by digest: each run, and its policy
+        self._raced = False  # whether a run of the race is over
 
     def _modelled(self, base: Run) -> Run:
         """The base in virtual time, on its cluster; where that models no computation, on what this machine takes."""
-        ends = not self._limits.whole  # of a limit on whole runs all pushes are made
-        plain = {"engine": "virtual", "seconds": None, "target_accuracy": self._target if ends else None,
-                 "target_held": ends, "schedule": "constant", "evaluate": "after", "fleet": "local", "dilation": "auto",
+        plain = {"engine": "virtual", "seconds": None, "target_accuracy": self._target, "target_held": True,
+                 "schedule": "constant", "evaluate": "after", "fleet": "local", "dilation": "auto",
                  "keep_weights": False}  # fmt: skip
         if base.schedule != "constant":
             self._notes.append("with a constant learning rate: a schedule that ends with the budget would favour "
@@ -158,70 +139,58 @@ class _Asking:
         budget = ROUNDS * base.workers
         short = base.but(engine="local", pushes=budget, eval_every=budget, evaluate="after", seconds=None,
                          target_accuracy=None, target_held=False, dilation=1, cluster=FREE)  # fmt: skip
-        self._shown.say("what computing and messages cost on this machine")
-        short_runs = self._swept([short, *_pruned(short)], results=self._place, progress=False)
+        self._bar.say("what computing and messages cost on this machine")
+        short_runs = sweep([short, *_pruned(short)], results=self._place, progress=False)
         self._notes.append(f"costs as measured on this machine by {' and '.join(each.digest for each in short_runs)}")
         links = {} if base.fleet == "local" else measure_links(base).cluster()
         return base.but(**plain, cluster={**_costs(*map(calibrated, short_runs)), **links, **given})
 
-    def advice(self, space: Any) -> Advice:
+    def advice(
+        self, space: Any, rates: Sequence[float] | None, seeds: Sequence[int], pushes: int | None, tie: float,
+        sure: float,
+    ) -> Advice:  # fmt: skip
         """See `advise`."""
-        seeds, pushes = self._seeds, self._pushes
         self._policies, self._refused = candidates(self._base, space)
+        self._tie = tie
         self._default = next(iter(self._policies))
-        self._paces = self._probed(self._policies, seeds[0])  # seconds of an iteration, by policy
+        self._paces = self._probed(seeds[0])  # seconds of an iteration, by policy
         self._most = pushes or self._most
         self._every = max(self._base.workers, round(self._most / EVALUATIONS))
-        grids, needed = self._grids(self._rates, seeds[0])
-        whole = pushes or self._budget(ROOM * needed)
-        self._budgets = dict.fromkeys(self._policies, whole)
-        if pushes is None and not self._limits.whole:
+        grids, needed = self._grids(rates, seeds[0])
+        self._budgets = dict.fromkeys(self._policies, pushes or self._budget(ROOM * needed))
+        if pushes is None:
             self._budgets[self._default] = self._budget(OWN_ROOM * needed)
         # the default is first: what is asked is how much sooner another one is, also where the minutes are few
         order = sorted(self._paces, key=lambda name: (name != self._default, self._paces[name]))
-        cap = math.inf if self._limits.whole or self._merit.name == "bytes" else CAP  # no run can end by its bytes
-        race = Race({name: grids[name] for name in order}, self._default, seeds=seeds, tie=self._tie, sure=self._sure,
-                    simplicity=self._simplicity(self._policies), cap=cap)  # fmt: skip
-        first_round = self._damps
-        try:
-            while trials := race.ask():
-                if first_round and any(trial.seed != seeds[0] for trial in trials):
-                    first_round, damped = False, self._damped(race.answer(), seeds[0])
-                    self._budgets |= dict.fromkeys(damped, whole)
-                    race.join({name: self._rates or grid for name, grid in damped.items()}, self._simplicity(damped))
-                    continue
-                race.tell(*self._needs(trials, race))
-                if time.monotonic() > self._until_s:
-                    race.out_of_time()
-        except KeyboardInterrupt as interrupt:  # the best answer so far; the runs under way go on another time
-            race.out_of_time()
-            self._notes.append(f"ended by an interrupt ({interrupt}): asked again, it goes on where it was")
-        if (answer := race.answer()).standing(answer.policy).broken:
-            raise LimitsBroken(self._all_broken(answer))
+        simple = {name: simplicity(self._base.but(**fields)) for name, fields in self._policies.items()}
+        answer = race({name: grids[name] for name in order}, self._default, self._needs, simplicity=simple, seeds=seeds,
+                      tie=tie, sure=sure, capped=self._merit.name != "bytes")  # fmt: skip
         if answer.ending == "time":
-            left = [f"rate={DAMPED}"] * first_round + ["ranges and orders", "the single machine"]
-            self._notes.append(f"left out for lack of time: {', '.join(left)}")
-        found = self._advice(answer)
-        self._shown.end()
-        return found
+            self._notes.append("left out for lack of time: ranges and orders, the single machine")
+        return self._advice(answer)
 
     def _budget(self, pushes: float) -> int:
         """So many pushes in whole rounds, and the evaluations that show that the target is held."""
         return self._base.workers * math.ceil((pushes + BEHIND_IT * self._every) / self._base.workers)
 
-    def _simplicity(self, policies: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        return {name: simplicity(self._base.but(**self._policies[name])) for name in policies}
-
     # -- before the race -----------------------------------------------------------------------------------
 
-    def _probed(self, policies: Iterable[str], seed: int) -> dict[str, float]:
+    def _probed(self, seed: int) -> dict[str, float]:
         """Seconds per iteration of each policy, by a short run without evaluations."""
-        runs = {name: probe(self._base.but(**self._policies[name], seed=seed)) for name in policies}
-        return dict(zip(runs, map(iteration_s, self._sweep([*runs.values()], what="the pace")), strict=True))
+        from pslab.lab.runs.resolve import resolve  # with torch
+
+        runs = []
+        for fields in self._policies.values():
+            run = self._base.but(**fields, seed=seed)
+            experiment = resolve(run)
+            freely = run.workers * (PROBED + FREE_OF_BOUND * (experiment.traits.window or 0))
+            pushes = max(freely, STEPS * (least_budget(experiment.sync, run.workers) or 0))
+            runs.append(run.but(pushes=pushes, eval_every=pushes, target_accuracy=None, target_held=False))
+        return dict(zip(self._policies, map(iteration_s, self._sweep(runs, what="the pace")), strict=True))
 
     def _grids(self, rates: Sequence[float] | None, seed: int) -> tuple[dict[str, Sequence[float]], float]:
         """The learning rates that each policy begins with, and the pushes that the default needs at its best one."""
-        from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+        from pslab.lab.runs.resolve import resolve  # with torch
 
         centre, needed = self._pilot(self._default, self._base.learning_rate, seed)
         if not math.isfinite(needed):
@@ -293,58 +262,28 @@ class _Asking:
         base = alone(self._base) if policy == ALONE else self._base.but(**self._policies[policy])
         return base.but(learning_rate=rate, seed=seed, eval_every=self._every, pushes=pushes, seconds=seconds)
 
-    def _damped(self, answer: RaceAnswer, seed: int) -> dict[str, Sequence[float]]:
-        """The two best policies whose pushes are stale, with a rate that grows smaller with staleness: each with the
-        grid that it begins with. They are candidates from now on."""
-        from pslab.lab.runs.resolve import resolve  # with torch, as above
-
-        stale = {name for result, name in self._done.values() if result.pushes.staleness.any()}
-        found: dict[str, Sequence[float]] = {}
-        for each in answer.standings:
-            fields = {**self._policies[each.policy], "rate": DAMPED}
-            own, name = self._base.but(**self._policies[each.policy]), f"{each.policy} {DAMPED}"
-            constant = each.policy in stale and own.rate == FIELDS["rate"].default
-            wanted = constant and each.arrived and not each.unsafe and len(found) < DAMPED_POLICIES
-            if not wanted or fields in self._policies.values():
-                continue
-            try:
-                resolve(self._base.but(**fields))
-            except ConfigError as error:
-                self._refused[name] = in_a_sentence(error)
-                continue
-            self._policies[name], found[name] = fields, around(each.learning_rate)
-        self._paces |= self._probed(found, seed)
-        return found
-
-    def _needs(self, trials: Sequence[Trial], race: Race) -> tuple[dict[Trial, float], dict[Trial, str]]:
-        """What each trial needed to hold the target, as far as there was time for them; and the limits that some
-        break."""
+    def _needs(self, trials: Sequence[Trial]) -> dict[Trial, float]:
+        """What each trial needed to hold the target, as far as there was time for them."""
         found: dict[Trial, Result] = {}
         for at in range(0, len(trials), AT_ONCE):
-            now = trials[at : at + AT_ONCE]
-            tried = dict.fromkeys(f"{each.policy} with seed {each.seed}" for each in now)
-            self._shown.say(", ".join(tried), race.answer() if race.led else None)
-            runs = [self._run(each.policy, each.learning_rate, each.seed, each.cap) for each in now]
-            found |= dict(zip(now, self._swept(runs, results=self._place, progress=False), strict=True))
-            if time.monotonic() > self._until_s:
+            if time.monotonic() > self._until_s and self._raced:  # there is an answer: the default's
                 break
+            now = trials[at : at + AT_ONCE]
+            self._bar.say(", ".join(dict.fromkeys(f"{each.policy} with seed {each.seed}" for each in now)))
+            runs = [self._run(each.policy, each.learning_rate, each.seed, each.cap) for each in now]
+            try:
+                found |= dict(zip(now, sweep(runs, results=self._place, progress=False), strict=True))
+            except KeyboardInterrupt as interrupt:  # the best answer so far; the runs under way go on another time
+                self._notes.append(f"ended by an interrupt ({interrupt}): asked again, it goes on where it was")
+                break
+            self._raced = True
         self._done |= {result.digest: (result, trial.policy) for trial, result in found.items()}
-        broken = {trial: self._limits.broken(result, self._target) for trial, result in found.items()}
-        return ({trial: measured(result, self._merit.measure, self._target) for trial, result in found.items()},
-                {trial: words for trial, words in broken.items() if words})  # fmt: skip
-
-    def _all_broken(self, answer: RaceAnswer) -> str:
-        """What each policy breaks, and by how much."""
-        rows = [(each.policy, each.broken or "does not hold the target") for each in answer.standings if each.needs]
-        widest = max(len(policy) for policy, _ in rows)
-        lines = [f"  {policy:<{widest}}  {why}" for policy, why in rows]
-        what_to_do = "Change them, or give other policies (space=). These runs are records: nothing is lost"
-        return "\n".join(["no policy keeps the limits:", *lines, what_to_do])
+        return {trial: measured(result, self._merit.measure, self._target) for trial, result in found.items()}
 
     def _sweep(self, runs: Sequence[Run], policy: str = "", what: str = "learning rates") -> Results:
         whose = "the single machine" if policy == ALONE else policy or f"{len(runs)} policies"
-        self._shown.say(f"{what} of {whose}")
-        found = self._swept(runs, results=self._place, progress=False)
+        self._bar.say(f"{what} of {whose}")
+        found = sweep(runs, results=self._place, progress=False)
         self._done |= {result.digest: (result, policy) for result in found if policy}
         return found
 
@@ -415,7 +354,7 @@ class _Asking:
 
 def _pruned(dense: Run) -> list[Run]:
     """The same run with short pushes and answers, which cost what dense ones do not; none if it has such, or cannot."""
-    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+    from pslab.lab.runs.resolve import resolve  # with torch
 
     if dense.prune != FIELDS["prune"].default:
         return []

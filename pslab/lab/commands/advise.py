@@ -16,27 +16,15 @@ def add(verbs: Any) -> None:
     """The verb, and an option for each field of Run that it does not search."""
     parser = verbs.add_parser(
         "advise", help="which policy holds a target soonest: pslab advise --target 0.9", formatter_class=Unbroken,
-        usage="pslab advise --target VALUE [--merit NAME] [--limit MEASURE=VALUE ...] [--minutes M] [--sensitivity] "
-        "[--verify] [--file YAML] [--FIELD VALUE ...]",
+        usage="pslab advise --target VALUE [--merit NAME] [--minutes M] [--verify] "
+        " [--file YAML] [--FIELD VALUE ...]",
         description="Which policy holds a target soonest on a cluster, in virtual time: the answer, what it was "
         "compared with, and why. --sync, --prune and --rate are the policy that it is compared with.",
     )  # fmt: skip
     parser.add_argument("--target", type=float, required=True, help="an accuracy from 0 to 1, or a value of the metric")
     parser.add_argument("--merit", default="seconds", help="what is to be small: seconds, bytes or gradients (seconds)")
-    parser.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        metavar="MEASURE=VALUE",
-        help="what an advised policy keeps, such as bytes=1e9 or accuracy=0.97; as often as needed",
-    )
     parser.add_argument("--minutes", type=float, default=5.0, help="after which the best answer so far is given (5)")
     parser.add_argument("--seeds", type=int, default=8, help="at most so many; three before anything is decided (8)")
-    parser.add_argument(
-        "--sensitivity",
-        action="store_true",
-        help="whether it holds with half and twice the bandwidth, and the slowest worker's slowness",
-    )
     parser.add_argument("--verify", action="store_true", help="run the best three and the default on real processes")
     add_fields(parser, without=SEARCHED)
 
@@ -45,10 +33,8 @@ def main(options: argparse.Namespace) -> int:
     """Print the answer, its table and its reasons. Exit status: 1 if the target is never held."""
     from pslab.lab.advise.search import advise
 
-    split = (text.partition("=") for text in options.limit)
-    limits: dict[str, Any] = {name: _number(value) for name, _, value in split}
     found = advise(asked(options), target=options.target, minutes=options.minutes, seeds=range(options.seeds),
-                   merit=options.merit, limits=limits, results=options.results)  # fmt: skip
+                   merit=options.merit, results=options.results)  # fmt: skip
     print(found.words)
     print()
     print(found.shown.to_string(index=False))
@@ -57,20 +43,7 @@ def main(options: argparse.Namespace) -> int:
         print(f"({remark})")
     print()
     print(f"to be pasted, with a model, data and a cluster of your own: {found.run}")
-    if options.sensitivity:
-        near = found.sensitivity()
-        print()
-        print(near.to_string(float_format="%.3g"))
-        print(near.attrs["sentence"])
     if options.verify:
         print()
         print(found.verify().to_string(float_format="%.3g"))
     return 0
-
-
-def _number(text: str) -> float | str:
-    """The number that a text is; what is none is refused where it is used."""
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser("export", help="finished runs as notebooks, for TensorBoard or MLflow")
     parser.add_argument("records", nargs="+", metavar="RECORD",
-                        help="a digest of a run, or of an advice for all its runs; its start, or a record's directory")
+                        help="a digest of a run, its start, or a record's directory")  # fmt: skip
     parser.add_argument("--to", required=True, metavar="TOOL", help=", ".join(VIEWS))
     parser.add_argument("--out", help="a folder (default: exports/TOOL in results/); for MLflow also a store's address")
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
@@ -26,16 +26,12 @@ def add(verbs: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Write the records, and print the command that shows them. Exit status: 2 no such record or tool, 1 failed."""
-    from pslab.lab.advise.recorded import named, read
     from pslab.lab.records.export import export
     from pslab.lab.records.record import default_results
     from pslab.lab.records.results import Results, load
 
     results = (options.results or default_results()).resolve()
-    found = Results([])
-    for name in options.records:
-        place = named(name, results)
-        found += Results([load(name, results)]) if place is None else read(place, results).results
+    found = Results([load(name, results) for name in options.records])
     where = export(found, options.to, options.out or results / "exports" / options.to)
     print(f"{len(found)} in {where}; to look at it: {VIEWS[options.to].format(place=where)}")
     return 0

@@ -1,11 +1,10 @@
 """pslab verify: whether a record's files are unchanged, whether its policy decides the same once more, and whether a
-rerun leaves the same; of a recorded advice, whether the records of its runs give the same answer."""
+rerun leaves the same."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslab.config.cluster import resolve_cluster
 from pslab.config.products import MKL
-from pslab.config.run import FREE, NAMED, Run, named_object
+from pslab.config.run import NAMED, Run, named_object
 from pslab.errors import ProtocolError, PslabError, RecordError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding, line
 
@@ -33,13 +32,12 @@ def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser("verify", help="whether records are unchanged, replayed and repeated to the bit")
     parser.add_argument("records", nargs="+", metavar="RECORD",
-                        help="a digest of a run or an advice, its start, or a record's directory")  # fmt: skip
+                        help="a digest of a run, its start, or a record's directory")  # fmt: skip
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
 
 
 def main(options: argparse.Namespace) -> int:
     """Print a line for each check of each record. Exit status: 1 if one of them fails, 2 no such record."""
-    from pslab.lab.advise.recorded import named
     from pslab.lab.records.record import default_results
     from pslab.lab.records.results import load
 
@@ -47,9 +45,7 @@ def main(options: argparse.Namespace) -> int:
     for name in options.records:
         print(name)
         try:
-            place = named(name, results)
-            found = checks(load(name, results)) if place is None else checks_of_advice(place, results)
-            for finding in found:
+            for finding in checks(load(name, results)):
                 print(line(finding), flush=True)
                 well = well and finding.state != PROBLEM
         except RecordError as error:
@@ -68,41 +64,6 @@ def checks(result: Result) -> Iterator[Finding]:
     yield (judged := judgement(result))
     if judged.state != PROBLEM:
         yield rerun(result)
-
-
-def checks_of_advice(place: Path, results: Path) -> Iterator[Finding]:
-    """The findings of a recorded advice: its files, the runs that it rests on, and the answer that their records give
-    now.
-
-    Raises:
-        RecordError: it is damaged.
-    """
-    from pslab.lab.advise.recorded import ANSWER, Question, missing, said_in
-    from pslab.lab.advise.search import made_again
-    from pslab.lab.records.disk import MANIFEST
-
-    asked, said = Question.read(place), said_in(place)
-    if strays := sorted({path.name for path in place.iterdir()} - {MANIFEST, ANSWER}):
-        raise RecordError(f"{place} holds {', '.join(strays)}, which its manifest does not name: move it away")
-    yield Finding("sums", OK, "the question has this digest, and the answer is as it was recorded")
-    own = [each["digest"] for each in said["runs"]]
-    if gone := missing(place, results):
-        words = f"{len(gone)} of the {len(own)} that it rests on are not here: {', '.join(gone)}"
-        yield Finding("runs", PROBLEM, words, "ask again: they are computed anew, and the answer with them")
-        return
-    yield Finding("runs", OK, f"it rests on {len(own)}, which are here: {', '.join(own)}")
-    if given := objects(asked.base):
-        what = " and ".join(f"{name}={value!r}" for name, value in given.items())
-        yield Finding("answer", NOTE, f"not made again: {what} names an object, which a record does not hold")
-    elif asked.base.cluster == FREE and asked.base.fleet != "local":
-        yield Finding("answer", NOTE, "not made again: the links of its fleet were measured, into no record")
-    else:
-        made = made_again(place, results)
-        other = [name for name in {**said, **made} if json.dumps(said.get(name), sort_keys=True)
-                 != json.dumps(json.loads(json.dumps(made.get(name))), sort_keys=True)]  # fmt: skip
-        state, words = (PROBLEM, f"another from these records, in {', '.join(other)}") if other else (
-            OK, f"the same from these records: {said['words']}")  # fmt: skip
-        yield Finding("answer", state, words)
 
 
 def sums(result: Result) -> Finding:

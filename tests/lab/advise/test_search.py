@@ -16,9 +16,8 @@ from tiny import tiny
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RunsInterrupted
-from pslab.lab.advise import search, space
+from pslab.lab.advise import search
 from pslab.lab.advise.advice import Advice
-from pslab.lab.advise.limits import LimitsBroken
 from pslab.lab.advise.search import Unreached, advise
 from pslab.lab.records.summary import held, measured, summary
 
@@ -191,43 +190,6 @@ def test_a_loss_is_a_target_to_come_down_to(place: Path):
         advise(base(metric="loss"), results=place, **{**ONE, "target": 0.01})
 
 
-def test_a_policy_that_breaks_a_limit_is_listed_with_the_reason_and_not_advised(advice: Advice, place: Path):
-    limit = sum(measured(results[0], "held_bytes", 0.5) for results in (advice.default, advice.winner)) / 2
-    found = advise(base(), results=place, limits={"bytes": limit}, **ONE)
-    assert found.table.broken["bsp"].startswith("breaks bytes ≤ ")
-    assert f"bsp {found.table.broken['bsp']}" in found.remarks
-    assert not found.table.broken[found.answer.policy]
-    assert measured(found.winner[0], "held_bytes", 0.5) <= limit
-    assert found.default[0].run.prune == "none", "it is compared with it all the same"
-
-
-def test_where_all_break_a_limit_the_error_says_each_by_how_much(advice: Advice, place: Path):
-    with pytest.raises(LimitsBroken) as caught:
-        advise(base(), results=place, limits={"bytes": 1.0}, **ONE)
-    lines = [line.split("  breaks bytes ≤ 1\u00a0B: ") for line in str(caught.value).splitlines()[1:-1]]
-    assert {policy.strip() for policy, _ in lines} == {*advice.table.index}
-    assert all(instead.endswith("kB") for _, instead in lines)
-
-
-def test_a_limit_on_the_final_accuracy_is_on_runs_of_the_same_length_to_their_last_push(place: Path):
-    found = advise(base(), results=place, limits={"accuracy": 0.2}, **ONE)
-    raced = [result for result in found.results if result.run.pushes != base().pushes]
-    assert {result.manifest["outcome"] for result in raced} == {"budget"}
-    assert len({result.run.pushes for result in raced}) == 1, "the default's, too"
-    assert {result.run.prune for result in raced} == {"none", "static:5%"}
-    with pytest.raises(LimitsBroken, match=r"accuracy ≥ 99\.00"):
-        advise(base(), results=place, pushes=80, limits={"accuracy": 0.99}, **ONE)
-
-
-def test_the_best_policies_with_stale_pushes_try_a_rate_that_grows_smaller_with_staleness(place: Path, monkeypatch):
-    few = {"policy": {"asp": {"sync": "asp", "prune": "static:5%"}, "eager": {"sync": "eager", "prune": "static:5%"}}}
-    monkeypatch.setattr(space, "DEFAULT_SPACE", few)
-    found = advise(base(), results=place, **{**ONE, "space": None, "seeds": range(2)})
-    assert found.answer.standing("asp dynsgd").needs
-    assert "foresee" in found.refused["eager dynsgd"]
-    assert not any(name.startswith("bsp dynsgd") for name in (*found.table.index, *found.refused)), "it is never stale"
-
-
 def test_a_decided_answer_says_what_fresher_gradients_can_save_at_most(place: Path):
     found = advise(base(), results=place, **{**ONE, "space": {"sync": ["bsp"]}})
     assert found.decided, "there is nothing to choose"
@@ -236,18 +198,11 @@ def test_a_decided_answer_says_what_fresher_gradients_can_save_at_most(place: Pa
     assert found.results.levels("policy") == ["bsp"]
 
 
-def test_sensitivity_compares_the_best_policies_on_clusters_near(advice: Advice):
-    table = advice.sensitivity(top=2, seeds=1, progress=False)
-    assert [*table.columns] == [*advice.table.index[:2], "best"]
-    assert len(table) == 4, "there is no slower worker to be half as slow"
-    assert advice.answer.policy in table.attrs["sentence"]
-
-
 # -- bad input -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("changed", "words"), [
-    ({"merit": "byte"}, "did you mean 'bytes'"), ({"limits": {"byte": 1}}, "did you mean 'bytes'"),
+    ({"merit": "byte"}, "did you mean 'bytes'"),
     ({"target": math.nan}, "target=nan"),
     ({"target": 0}, "target=0"), ({"target": 1.2}, "target=1.2"), ({"minutes": 0}, "minutes=0"),
     ({"target": 80}, "80\u00a0% is 0.8"), ({"target": "80%"}, "must be a number above 0"),
@@ -286,5 +241,5 @@ def test_on_real_processes_predicted_and_measured_stand_side_by_side(advice: Adv
 def test_the_card_has_the_sentence_the_table_and_what_to_paste(advice: Advice):
     card = advice._repr_html_()
     assert advice.answer.policy in card
-    assert "chance to be best" in card
+    assert "best or as good" in card
     assert "Run(" in card

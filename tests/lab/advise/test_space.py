@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.advise.pace import probe
 from pslab.lab.advise.space import DEFAULT_SPACE, candidates, simplicity, words_of
-from pslab.lab.records.summary import iteration_s
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.runs.run import run
 
 
 def base(**fields: object) -> Run:
@@ -26,12 +21,6 @@ def test_the_default_space_has_thirteen_candidates_that_all_can_run():
     assert (len(found), [*found["bsp"]], refused) == (13, [], {})
     for fields in found.values():
         resolve(base(**fields))
-
-
-def test_the_short_run_of_a_policy_with_few_steps_has_a_pace(tmp_path: Path):
-    wanted = probe(base(sync="diloco:20", workers=2, cluster={"compute_s": 0.25}))
-    result = run(wanted, results=tmp_path, progress=False)
-    assert iteration_s(result) == pytest.approx(0.25)
 
 
 def test_the_default_policy_is_first_and_differs_in_nothing():
