@@ -210,7 +210,7 @@ def figures(stem: str) -> list[str]:
 def picture(name: str, up: str, link: str = "") -> str:
     """A figure on a page that is so far `up` from the root: its image, or without one its page, as it is in a notebook.
 
-    An image may lead to a link; without a browser for images there are only HTML and JSON.
+    An image may lead to a link; of figures that were saved without images there are only HTML and JSON.
     """
     file = results() / "figures" / f"{name}.svg"
     if file.is_file():

@@ -18,7 +18,6 @@ SHARED = {
     "Steps": "a schedule that users name, and a method's steps of plain SGD",
     "Host": "a machine: one that virtual time has, and one that was measured",
     "Memory": "the memory of a process, and what a pruning rule keeps",
-    "Page": "a page of figures, and a page of a browser",
     "Parcel": "bytes on the way, on real streams and on emulated links",
     "Reach": "where a process can be reached, as a protocol and as it is on this machine",
     "Store": "where a server's weights are: the protocol and the tensors that obey it",

@@ -15,7 +15,7 @@ import plotly.io as pio
 import pytest
 
 from pslab.__main__ import main
-from pslab.lab.plots.page.theme import WIDTHS
+from pslab.lab.plots.arrange import INCHES
 from pslab.lab.studies import batch
 from pslab.lab.studies.parameters import CELL, code_cells, of_notebook
 
@@ -159,8 +159,7 @@ def test_every_entry_of_the_batch_is_executed_with_few_pushes(tmp_path: Path):
         for path in entry.figures:
             figure = pio.read_json(path.with_name(f"{path.name}.json"))
             assert drawn.alike(figure) == [], path.name
-            assert drawn.sizes(figure) <= {7, 8, 9}, path.name
-            assert figure.layout.width in WIDTHS.values(), path.name
+            assert figure.layout.meta["inches"] in INCHES.values(), path.name
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from atlas import atlas
 from pslab import plots
 from pslab.config.run import Run
 from pslab.lab.advise import why
-from pslab.lab.plots.page.theme import WIDTHS
+from pslab.lab.plots.arrange import WIDTHS
 from pslab.lab.records.merit import MERITS
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results

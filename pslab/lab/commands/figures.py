@@ -38,7 +38,9 @@ def add(verbs: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     """Execute what is not up to date; exit status 1 if a notebook failed or a claim does not hold."""
     try:
-        return (_foretell if options.dry_run else _batch)(chosen(options), options.images, options.again)
+        if options.dry_run:
+            return _foretell(chosen(options), options.again)
+        return _batch(chosen(options), options.images, options.again)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; what is completed is kept, the next call goes on") from None
 
@@ -83,7 +85,7 @@ def _numbers(value: Any) -> Any:
 # -- execution -------------------------------------------------------------------------------------
 
 
-def _foretell(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> int:
+def _foretell(entries: Sequence[BatchEntry], again: bool = False) -> int:
     """What `_batch` would do, a line for each notebook."""
     todo = [entry for entry in entries if not entry.done(again=again)]
     for entry in entries:
@@ -91,7 +93,7 @@ def _foretell(entries: Sequence[BatchEntry], images: bool, again: bool = False) 
         takes = f"about {in_words(seconds)}" if seconds else "how long is not known yet"
         print(f"{entry.name}: {takes if entry in todo else 'up to date'}")
     if todo:
-        _announce(todo, images)
+        _announce(todo)
     return 0
 
 
@@ -100,7 +102,7 @@ def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> 
     begun_s, todo = time.monotonic(), [entry for entry in entries if not entry.done(again=again)]
     failed: dict[str, str] = {}
     if todo:
-        _announce(todo, images)
+        _announce(todo)
     if images:
         _export([entry for entry in entries if entry not in todo])
     with BatchProgress(todo) as watch:
@@ -134,7 +136,7 @@ def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> 
     return 1 if failed or wrong else 0
 
 
-def _announce(todo: Sequence[BatchEntry], images: bool) -> None:
+def _announce(todo: Sequence[BatchEntry]) -> None:
     """What it will take, and what will be missing, before anything starts.
 
     Raises:
@@ -148,10 +150,6 @@ def _announce(todo: Sequence[BatchEntry], images: bool) -> None:
     place, free = free_bytes(todo[0].results)
     if free / 1e6 < megabytes:
         raise ConfigError("results", str(place), f"has {free / 1e6:.0f} MB free, and {megabytes:.0f} MB are needed")
-    from pslab.lab.plots.export import browser
-
-    if images and not browser():
-        print("no Chrome or Chromium is found: HTML and JSON only (apt-get install chromium gets one)")
 
 
 def _export(entries: Sequence[BatchEntry]) -> None:

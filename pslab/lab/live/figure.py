@@ -15,10 +15,10 @@ from plotly.subplots import make_subplots
 from pslab.config.metric import ACCURACY, metric_of
 from pslab.config.run import FIELDS, Run
 from pslab.lab.live.state import SAMPLES, UNDER_WAY, Doing, Track
+from pslab.lab.plots.axes import axis
 from pslab.lab.plots.charts.curves import quantity
 from pslab.lab.plots.labels import SPACE, label_of
-from pslab.lab.plots.page.axes import axis
-from pslab.lab.plots.page.theme import (
+from pslab.lab.plots.theme import (
     DARK,
     DASHES,
     LEADING,

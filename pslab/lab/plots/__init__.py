@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pslab.lab.plots.arrange import caption_of, finish, heading_of, paper
     from pslab.lab.plots.charts.bars import bars, heat
     from pslab.lab.plots.charts.budget import time_budget
     from pslab.lab.plots.charts.curves import curves
@@ -17,30 +18,25 @@ if TYPE_CHECKING:
     from pslab.lab.plots.charts.where import where
     from pslab.lab.plots.charts.why import why
     from pslab.lab.plots.labels import name
-    from pslab.lab.plots.page.axes import Axis, axis
-    from pslab.lab.plots.page.page import Key, Line, Page
-    from pslab.lab.plots.page.paper import caption_of, heading_of, paper
-    from pslab.lab.plots.page.theme import Look, looks
+    from pslab.lab.plots.theme import Look, looks
 
 __all__ = [
-    "Axis", "Key", "Line", "Look", "Page", "axis", "bars", "caption_of", "curves", "dots", "heading_of", "heat",
-    "looks", "name", "paper", "points", "server_states", "show", "time_budget", "timeline",
-    "where", "why",
+    "Look", "bars", "caption_of", "curves", "dots", "finish", "heading_of", "heat", "looks", "name", "paper", "points",
+    "server_states", "show", "time_budget", "timeline", "where", "why",
 ]  # fmt: skip
 
-_PLACES = {
+_MODULES = {
     "curves": "charts.curves", "points": "charts.scatter", "bars": "charts.bars", "heat": "charts.bars",
     "dots": "charts.ratios", "time_budget": "charts.budget", "timeline": "charts.timeline",
     "server_states": "charts.server_states", "show": "charts.tables", "why": "charts.why", "where": "charts.where",
-    "caption_of": "page.paper", "heading_of": "page.paper", "paper": "page.paper", "name": "labels",
+    "caption_of": "arrange", "heading_of": "arrange", "paper": "arrange", "name": "labels",
     # for figures that no chart draws
-    "Page": "page.page", "Line": "page.page", "Key": "page.page", "Axis": "page.axes", "axis": "page.axes",
-    "Look": "page.theme", "looks": "page.theme",
+    "finish": "arrange", "Look": "theme", "looks": "theme",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Plotly is loaded only where something is drawn."""
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -21,7 +21,7 @@ from pslab.lab.records import journal
 from pslab.lab.runs.progress import in_words
 from pslab.lab.runs.run import AGAIN
 from pslab.lab.studies.batch import SUFFIXES, BatchEntry
-from pslab.lab.studies.figures import VARIANT
+from pslab.lab.studies.figures import NO_IMAGES, VARIANT
 from pslab.lab.studies.parameters import PACKAGE
 from pslab.version import SOURCE
 
@@ -104,7 +104,7 @@ def unwritable(error: Exception) -> bool:
 @contextlib.contextmanager
 def _environment(entry: BatchEntry, written: Path, again: bool) -> Iterator[None]:
     """What the notebook's kernel inherits."""
-    wanted = {"PSLAB_RESULTS": str(entry.results), VARIANT: entry.variant, PACKAGE: str(SOURCE),
+    wanted = {"PSLAB_RESULTS": str(entry.results), VARIANT: entry.variant, NO_IMAGES: "1", PACKAGE: str(SOURCE),
               journal.JOURNAL: str(written), "PLOTLY_RENDERER": RENDERER, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     wanted |= {AGAIN: "1"} if again else {}
     before = {name: os.environ.get(name) for name in wanted}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 VARIANT = "PSLAB_VARIANT"  # which of the batch's entries of one notebook is executed
+NO_IMAGES = "PSLAB_NO_IMAGES"  # set where a notebook saves no PNG, SVG and PDF
 
 
 def stem(notebook: str, variant: str = "") -> str:
@@ -23,9 +24,13 @@ def stem(notebook: str, variant: str = "") -> str:
     return f"{notebook}-{variant}" if variant else notebook
 
 
-def save(name: str, figure: go.Figure, *, images: bool = False) -> None:
-    """Write the figure as <notebook>-<name>, as HTML and JSON, and with `images` as PNG, SVG and PDF; in a notebook,
-    show it with its caption.
+def save(name: str, figure: go.Figure, *, images: bool | None = None) -> None:
+    """Write the figure as <notebook>-<name>, as HTML and JSON, and as PNG, SVG and PDF; in a notebook, show it with its
+    caption.
+
+    Args:
+        images: whether PNG, SVG and PDF are written; None: unless `pslab figures` executes the notebook,
+            which writes them afterwards.
 
     Raises:
         ConfigError: a name that is none for a file, or no notebook: `parameters` was not called.
@@ -38,7 +43,7 @@ def save(name: str, figure: go.Figure, *, images: bool = False) -> None:
     if not current():
         raise ConfigError("name", name, "call parameters('10_pruning') first: a figure is named after its notebook")
     full = f"{stem(current(), os.environ.get(VARIANT, ''))}-{name}"
-    export.write(figure, full, default_results() / "figures", images)
+    export.write(figure, full, default_results() / "figures", NO_IMAGES not in os.environ if images is None else images)
     journal.note(figure=full)
     if kernel() is not None:
         _show(full, figure)

@@ -52,8 +52,9 @@ FOUND: dict[str, tuple[Callable[[], Finding], dict[str, Any], str, list[str]]] =
     "an old Python": (doctor.python, {"sys.version_info": (3, 10, 4)}, PROBLEM, ["3.11"]),
     "packages that are missing, too old or of two releases": (
         doctor.packages, {"pslab.lab.commands.doctor._version": versions(
-            kaleido="0.2.1", papermill=None, torch="2.1.0+cpu")}, PROBLEM,
-        ["kaleido 0.2.1 (pslab-workbench needs >=1.0)", "papermill missing", "torch 2.1.0+cpu (torchvision needs ==",
+            cloudpickle="0.2.1", papermill=None, torch="2.1.0+cpu")}, PROBLEM,
+        ["cloudpickle 0.2.1 (pslab-workbench needs >=3.0)", "papermill missing",
+         "torch 2.1.0+cpu (torchvision needs ==",
          "pip install"]),
     "torchvision does not load": (
         doctor.packages, {OPERATORS: raises(RuntimeError("operator torchvision::odd does not exist\nat length"))},

@@ -8,7 +8,7 @@ from typing import Any
 from pslab.config.run import Run
 from pslab.lab.live.figure import Session
 from pslab.lab.live.state import Track
-from pslab.lab.plots.page.theme import Look, looks
+from pslab.lab.plots.theme import Look, looks
 
 SYNCS = ("bsp", "ssp:3", "asp", "ssp:1")
 PRUNES = ("none", "static:10%", "static:1%", "dgc:1%")

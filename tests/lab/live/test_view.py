@@ -29,7 +29,7 @@ from pslab.lab.live.controls import WRONG
 from pslab.lab.live.figure import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
 from pslab.lab.live.view import Live, follow, notes_under, row_of
-from pslab.lab.plots.page.theme import Look
+from pslab.lab.plots.theme import Look
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import find
 from pslab.lab.runs.background import current

@@ -13,7 +13,7 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.plots.page.theme import DARK, SEEN, contrast
+from pslab.lab.plots.theme import DARK, SEEN, contrast
 from pslab.lab.records import journal
 from pslab.lab.studies.claims import claim
 

@@ -11,7 +11,7 @@ import pytest
 from pslab.errors import ConfigError
 from pslab.lab.records import journal
 from pslab.lab.studies import parameters
-from pslab.lab.studies.figures import VARIANT, save, stem
+from pslab.lab.studies.figures import NO_IMAGES, VARIANT, save, stem
 
 
 @pytest.fixture
@@ -19,6 +19,18 @@ def figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
     monkeypatch.setattr(parameters, "_current", "10_pruning")
     return tmp_path / "figures"
+
+
+def test_pictures_are_written_without_a_browser_unless_they_are_declined(
+    figures: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", "")
+    save("accuracy", go.Figure(go.Scatter(x=[1, 2], y=[1, 2])))
+    assert {path.suffix for path in figures.glob("*accuracy.*")} == {".json", ".html", ".png", ".svg", ".pdf"}
+    save("declined", go.Figure(), images=False)
+    monkeypatch.setenv(NO_IMAGES, "1")
+    save("later", go.Figure())
+    assert not [path for name in ("declined", "later") for path in figures.glob(f"*{name}.png")]
 
 
 def test_figure_is_written(figures: Path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,24 +12,25 @@ import plotly.graph_objects as go
 
 from pslab.config.metric import ACCURACY, Metric, loss_of, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
+from pslab.lab.plots.arrange import finish, level
+from pslab.lab.plots.axes import Axis, axis
 from pslab.lab.plots.charts.panels import Curve, compose, grey
 from pslab.lab.plots.charts.prelude import Group, Names, Shown, as_results, grouped, listed
 from pslab.lab.plots.labels import heading, under
-from pslab.lab.plots.page.axes import Axis, axis
-from pslab.lab.plots.page.theme import BACK, SINGLE, told_apart
+from pslab.lab.plots.theme import BACK, SINGLE, told_apart
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations
 from pslab.lab.records.summary import sound
-from pslab.lab.records.units import SPACE, round_size, size
+from pslab.lab.records.units import SPACE, size
 
 
 class Quantity(NamedTuple):
-    """What an evaluation has: an axis' title, a factor, how a tick is written (plotly's way if None), short words."""
+    """What an evaluation has: an axis' title, a factor, whether it is a number of bytes, short words."""
 
     title: str
     factor: float = 1.0
-    form: Callable[[float, float], str] | None = None
+    sized: bool = False
     words: str = ""
     turns_log: bool = False
 
@@ -39,9 +40,9 @@ QUANTITIES: dict[str, Quantity] = {
     "iteration": Quantity("iteration", words="iterations"),
     "rounds": Quantity("pushes of each worker", words="rounds", turns_log=True),
     "seconds": Quantity("training time (s)", words="time", turns_log=True),
-    "bytes": Quantity("bytes sent, both ways", form=round_size, words="bytes", turns_log=True),
-    "bytes_up": Quantity("bytes pushed", form=round_size, turns_log=True),
-    "bytes_down": Quantity("bytes pulled", form=round_size, turns_log=True),
+    "bytes": Quantity("bytes sent, both ways", sized=True, words="bytes", turns_log=True),
+    "bytes_up": Quantity("bytes pushed", sized=True, turns_log=True),
+    "bytes_down": Quantity("bytes pulled", sized=True, turns_log=True),
     "accuracy": Quantity("test accuracy (%)", 100, words="test accuracy"),
     "loss": Quantity("test loss"),
     "density": Quantity("entries pushed (%)", 100, words="share of entries pushed"),
@@ -108,10 +109,12 @@ def curves(
     own = [*_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if shown.one else ())]
     what, against = ([known[name].words or known[name].title for name in each] for each in (ys, xs))
     words, lines = heading(title, what, against, shown.columns), under(shown.results, shown.columns, *own, notes=notes)
-    page = compose(drawn, shown.across, shown.down, x_axes, y_axes, width, behind if shown.one else None)
+    fig, panels = compose(drawn, shown.across, shown.down, x_axes, y_axes, width, behind if shown.one else None)
     if goal is not None and "accuracy" in ys:
-        page.level(known["accuracy"].factor * goal, metric.goal(goal, SPACE), y_axes["accuracy"])
-    return page.finish(words, lines, () if shown.one else None)
+        at, frame = known["accuracy"].factor * goal, y_axes["accuracy"]
+        own_panels = [axes for axes, (_, y_) in panels.items() if y_ == "accuracy" and frame.low < at < frame.high]
+        level(fig, own_panels, at, metric.goal(goal, SPACE))
+    return finish(fig, words, lines, width, legend=not shown.one)
 
 
 def _drawn(
@@ -134,7 +137,7 @@ def _drawn(
                            sign if in_panels else "", bands(group), ends))  # fmt: skip
     looks = {repr(group.key): group.look for group in shown.groups}
     drawn += [Curve("", looks[repr(key)].thin, key, True, "", bands(group),
-                    how={"marked": False, "joined": len(group) == 1})
+                    marked=False, joined=len(group) == 1)
               for key, group, *_ in twins if repr(key) in looks]  # fmt: skip
     greys = told_apart([BACK, *[SINGLE] * len(shown.singles)], [{0}] * (1 + len(shown.singles)))[1:]
     for (_, group, label, sign, _), look in zip(shown.singles, greys, strict=True):
@@ -217,7 +220,7 @@ def _x_axis(
     turned = far if log is None else "x" in log
     parts = [frame.iloc[_entry(frame, low) :] if turned else frame for frame, low in frames]
     values = [*crosses, *(value for part in parts for value in part.x)]
-    return axis(values, _x_title(x, crowd) or what.title, log=turned, zero=True, form=what.form, pad=0.02)
+    return axis(values, _x_title(x, crowd) or what.title, log=turned, zero=True, sized=what.sized, pad=0.02)
 
 
 def _entry(frame: pd.DataFrame, low: float) -> int:
@@ -243,7 +246,7 @@ def _y_axis(
     if what == QUANTITIES["accuracy"] and zoom is not False:
         return Axis(what.title, *accuracy_range(frames))
     values = [value for frame in frames for column in ("low", "high") for value in frame[column]]
-    return axis(values, what.title, log="y" in (log or ""), form=what.form,
+    return axis(values, what.title, log="y" in (log or ""), sized=what.sized,
                 zero=y != "density" and min(values, default=0.0) >= 0)  # fmt: skip
 
 

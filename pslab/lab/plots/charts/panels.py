@@ -1,31 +1,27 @@
-"""Which panel shows what: curves by their columns, over facets and rows."""
+"""Curves in panels: one tidy frame of all curves, drawn by plotly.express."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
+import plotly.express as px
+import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
+from pslab.lab.plots.arrange import WIDTHS, scale
+from pslab.lab.plots.axes import Axis
 from pslab.lab.plots.charts.prelude import Facets
-from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.page import Line, Page
-from pslab.lab.plots.page.theme import Look
+from pslab.lab.plots.theme import Look, translucent
 
 T = TypeVar("T")
 WRAP = 4  # facets side by side; more take several rows where there is no column for rows
-
-
-class Cell(NamedTuple):
-    """What a panel shows."""
-
-    facet: Any
-    row: Any
-    x: str
-    y: str
+FEW, MARKED = 4, 11  # curves of a panel from which on bands are paler; markers of a line with many points
+COLUMNS = ["x", "y", "low", "high", "hover"]
 
 
 @dataclass(frozen=True)
@@ -36,10 +32,13 @@ class Curve:
     look: Look
     key: Mapping[str, Any]  #: the values of its columns
     behind: bool = False
-    sign: str = ""
-    frames: Mapping[tuple[str, str], pd.DataFrame] = field(default_factory=dict)  #: (x, y) -> x, y, low, high, hover
+    sign: str = ""  #: behind its end
+    frames: Mapping[tuple[str, str], pd.DataFrame] = field(default_factory=dict)  #: (x, y) -> COLUMNS
     crosses: Mapping[tuple[str, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
-    how: Mapping[str, Any] = field(default_factory=dict)  #: more fields of its Line
+    joined: bool = True  #: by a line; neither joined nor marked, it is its band alone
+    marked: bool = True  #: with markers
+    bars: bool = False  #: the range as bars, not as a band
+    steps: bool = False  #: it keeps its value until the next point
 
     def stands_in(self, column: str | None, value: Any) -> bool:
         """Whether a panel of this value of a column has this curve."""
@@ -49,8 +48,9 @@ class Curve:
 def compose(
     drawn: Sequence[Curve], across: Facets, down: Facets, x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis],
     width: str, everywhere: Any = None,
-) -> Page:  # fmt: skip
-    """A page with each curve in its panels, those that stand behind first.
+) -> tuple[go.Figure, dict[tuple[str, str], tuple[str, str]]]:  # fmt: skip
+    """Return a figure with each curve in its panels, those that stand behind first; and the names (x, y) of the
+    quantities of each panel by the names of its axes.
 
     Args:
         everywhere: a value of the panels side by side that has none of its own: its curve stands in all of them.
@@ -58,54 +58,110 @@ def compose(
     Raises:
         ConfigError: no direction is left for several x or y.
     """
-    shown = [pair for pair in zip(across.values, across.heads, strict=True) if everywhere is None or
-             pair[0] != everywhere]  # fmt: skip
-    grid = _cells([value for value, _ in shown], down.values, [*x_axes], [*y_axes])
     ordered = sorted(drawn, key=lambda curve: not curve.behind)
-    placed = [(row, column, cell, each) for row, line in enumerate(grid) for column, cell in enumerate(line)
-              for each in ordered
-              if each.stands_in(across.column, cell.facet) and each.stands_in(down.column, cell.row)]  # fmt: skip
-    xs, ys = [[x_axes[cell.x] for cell in line] for line in grid], [[y_axes[cell.y] for cell in line] for line in grid]
-    page = Page(xs, ys, [head for _, head in shown], down.heads, width, order=[each.label for each in ordered])
-    for row, column, cell, each in placed:
-        frame = each.frames.get((cell.x, cell.y), pd.DataFrame())
-        if not len(frame):
-            continue
-        if x_axes[cell.x].log:  # plotly would draw a line to what has no place there
-            frame = frame[frame.x > 0]
-        lowest = y_axes[cell.y].low
-        crosses = [(x, max(lowest, y)) for x, y in each.crosses.get((cell.x, cell.y), ())]
-        page.add(row, column, Line(
-            each.label, each.look, list(frame.x), list(frame.y), list(frame.low), list(frame.high), list(frame.hover),
-            crosses, each.sign, **each.how))  # fmt: skip
-    return page
+    columns, rows = _sides(across, down, [*x_axes], [*y_axes])
+    facets = [(value, head) for value, head in zip(across.values, across.heads, strict=True) if value != everywhere or
+              everywhere is None] or [(None, "")]  # fmt: skip
+    parts = []
+    for facet, head in facets:
+        for row, side in list(zip(down.values, down.heads, strict=True)) or [(None, "")]:
+            for x in x_axes:
+                for y in y_axes:
+                    for rank, curve in enumerate(ordered):
+                        if curve.stands_in(across.column, facet) and curve.stands_in(down.column, row):
+                            frame = _shown(curve.frames.get((x, y)), x_axes[x])
+                            parts.append(frame.assign(curve=str(rank), facet=head, row=side, x_name=x, y_name=y))
+    frame = pd.concat(parts, ignore_index=True)
+    count = frame[columns].nunique() if columns else 1
+    wrap = math.ceil(count / math.ceil(count / WRAP)) if columns == "facet" and not rows and count > WRAP else 0
+    fig = px.line(
+        frame, x="x", y="y", color="curve", facet_col=columns or None, facet_row=rows or None, facet_col_wrap=wrap,
+        facet_col_spacing={"y_name": 60, "x_name": 26}.get(columns, 14) / WIDTHS[width], facet_row_spacing=0.01,
+        render_mode="svg", hover_name="hover", custom_data=["low", "high", "x_name", "y_name"], category_orders={
+            "curve": [*map(str, range(len(ordered)))], "facet": [head for _, head in facets], "row": [*down.heads],
+            "x_name": [*x_axes], "y_name": [*y_axes]})  # fmt: skip
+    fig.layout.annotations = [note for note in fig.layout.annotations if not note.text.startswith(("x_name", "y_name"))]
+    panels = {(trace.xaxis, trace.yaxis): tuple(trace.customdata[0][2:]) for trace in fig.data}
+    scale(fig, {axes: (x_axes[x], y_axes[y]) for axes, (x, y) in panels.items()}, width)
+    most = max(sum((trace.xaxis, trace.yaxis) == each for trace in fig.data) for each in panels)
+    lines, behind, over, seen = list(fig.data), list[Any](), list[Any](), set[str]()
+    for trace in lines:
+        curve, (x, y) = ordered[int(trace.name)], panels[trace.xaxis, trace.yaxis]
+        crosses = [(at, max(y_axes[y].low, value)) for at, value in curve.crosses.get((x, y), ())]
+        behind += _style(trace, curve, 0.09 if most >= FEW else 0.15)
+        over += _ends(trace, curve, crosses, x_axes[x])
+        trace.showlegend = bool(curve.label) and curve.label not in seen and any(map(math.isfinite, trace.x))
+        seen |= {curve.label} if trace.showlegend else set()
+    fig.add_traces([*behind, *over])
+    fig.data = [*fig.data[len(lines) : len(lines) + len(behind)], *lines, *fig.data[len(lines) + len(behind) :]]
+    return fig, panels
 
 
-def _cells(facets: Sequence[Any], rows: Sequence[Any], xs: Sequence[str], ys: Sequence[str]) -> list[list[Cell]]:
-    """The panels: facets, or several x or y, side by side; rows, or what is left of those, one under the other.
-
-    Many facets alone take several rows, of which the last may be shorter.
-    """
-    several = [name for name, values in (("x", xs), ("y", ys)) if len(values) > 1]
-    across = "facet" if facets else several.pop(0) if several else ""
-    down = "row" if rows else several.pop(0) if several else ""
+def _sides(across: Facets, down: Facets, xs: Sequence[str], ys: Sequence[str]) -> tuple[str, str]:
+    """The columns of the frame whose values have panels side by side, and one under the other."""
+    several = [name for name, values in (("x_name", xs), ("y_name", ys)) if len(values) > 1]
+    columns = "facet" if across.values else several.pop(0) if several else ""
+    rows = "row" if down.values else several.pop(0) if several else ""
     if several:
-        names = [*xs] if several[0] == "x" else [*ys]
-        raise ConfigError(several[0], names, "facet and row leave no place for a panel each: draw a figure for each")
-    values: dict[str, Sequence[Any]] = {"facet": facets, "row": rows, "x": xs, "y": ys, "": [None]}
-    first = Cell(None, None, xs[0], ys[0])
-    found = [[first._replace(**{name: value for name, value in ((down, below), (across, beside)) if name})
-              for beside in values[across]] for below in values[down]]  # fmt: skip
-    return in_rows(found[0], WRAP) if across == "facet" and not down else found
+        names = [*xs] if several[0] == "x_name" else [*ys]
+        raise ConfigError(several[0][0], names, "facet and row leave no place for a panel each: draw a figure for each")
+    return columns, rows
 
 
-def in_rows(values: Sequence[T], most: int) -> list[list[T]]:
-    """In rows of at most so many, about equally long."""
-    side_by_side = math.ceil(len(values) / math.ceil(len(values) / most))
-    return [list(values[first : first + side_by_side]) for first in range(0, len(values), side_by_side)]
+def _shown(frame: pd.DataFrame | None, shown: Axis) -> pd.DataFrame:
+    """The points that an axis can show; of none a row without values, because each panel has its axes."""
+    found = pd.DataFrame(columns=COLUMNS) if frame is None else frame
+    found = found[found.x > 0] if shown.log else found  # plotly would draw a line to values that are not positive
+    return found if len(found) else pd.DataFrame([[math.nan] * 4 + [""]], columns=COLUMNS)
+
+
+def _style(trace: Any, curve: Curve, opacity: float) -> list[go.Scatter]:
+    """Give a trace its curve's look, and its range as bars; return its range as a band."""
+    look, (low, high) = curve.look, np.asarray([each[:2] for each in trace.customdata], dtype=float).T
+    x, y, wide = np.asarray(trace.x, float), np.asarray(trace.y, float), bool(np.any(high > low))
+    kinds = [kind for kind, there in (("lines", curve.joined), ("markers", curve.marked)) if there]
+    alone = not kinds and wide and not curve.bars
+    shape = {"shape": "hv"} if curve.steps else {}
+    trace.update(
+        name=curve.label, legendgroup=curve.label, customdata=None,
+        mode="none" if alone else "+".join(kinds) or "lines", line={**look.line, **shape},
+        marker={**look.mark(), "maxdisplayed": MARKED if curve.joined else 0},
+        hovertemplate=f"<b>{curve.label}</b><br>%{{hovertext}}<extra></extra>")  # fmt: skip
+    if wide and curve.bars:
+        more, less = (np.where(high > low, each, np.nan) for each in (high - y, y - low))  # a range of 0 has no caps
+        trace.error_y = {"array": more, "arrayminus": less, "symmetric": False, "thickness": 1.0, "width": 2.0,
+                         "color": look.colour}  # fmt: skip
+    return [go.Scatter(
+        x=np.concatenate([x, x[::-1]]), y=np.concatenate([high, low[::-1]]), fill="toself", mode="lines",
+        name=curve.label, fillcolor=translucent(look.colour, opacity), line={"width": 0, **shape},
+        hoverinfo="skip", showlegend=False, legendgroup=curve.label,
+        xaxis=trace.xaxis, yaxis=trace.yaxis)] if wide and not curve.bars else []  # fmt: skip
+
+
+def _ends(trace: Any, curve: Curve, crosses: Sequence[tuple[float, float]], x_axis: Axis) -> list[go.Scatter]:
+    """Crosses where seeds diverged or do not reach a goal, and the sign at the end."""
+    common = {"name": curve.label, "legendgroup": curve.label, "showlegend": False, "cliponaxis": False,
+              "xaxis": trace.xaxis, "yaxis": trace.yaxis}  # fmt: skip
+    mark = {"symbol": "x-thin", "size": 7, "color": curve.look.colour, "line": {"color": curve.look.colour, "width": 2}}
+    found = []
+    if crosses:
+        found.append(go.Scatter(
+            x=[x for x, _ in crosses], y=[y for _, y in crosses], mode="markers", marker=mark,
+            hovertemplate=f"<b>{curve.label}</b><br>diverged here<extra></extra>", **common))  # fmt: skip
+    if curve.sign and math.isfinite(trace.y[-1]):
+        side = "left" if trace.x[-1] > (x_axis.low + x_axis.high) / 2 else "right"  # within the panel
+        found.append(go.Scatter(x=trace.x[-1:], y=trace.y[-1:], mode="text", text=[curve.sign], hoverinfo="skip",
+                                textposition=f"top {side}", **common))  # fmt: skip
+    return found
 
 
 def grey(drawn: Iterable[Curve]) -> list[str]:
     """The name of the curve that stands behind the others, where no label does."""
     found = dict.fromkeys(curve.label for curve in drawn if curve.behind)
     return [f"grey: {', '.join(found)}"] if found else []
+
+
+def in_rows(values: Sequence[T], most: int) -> list[list[T]]:
+    """Return values in rows of at most so many, about equally long."""
+    side_by_side = math.ceil(len(values) / math.ceil(len(values) / most))
+    return [list(values[first : first + side_by_side]) for first in range(0, len(values), side_by_side)]

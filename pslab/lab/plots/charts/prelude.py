@@ -13,7 +13,7 @@ from pslab.config.parameters import plain
 from pslab.config.table import find
 from pslab.errors import ConfigError
 from pslab.lab.plots.labels import heads_of, label_of, marks
-from pslab.lab.plots.page.theme import LEADING, Look, looks
+from pslab.lab.plots.theme import LEADING, Look, looks
 from pslab.lab.records.grid_axes import key_of
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, single

@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from pslab.errors import ConfigError, nearest
+from pslab.lab.plots.arrange import finish, names, panels, sample
+from pslab.lab.plots.axes import Axis, axis, lanes
 from pslab.lab.plots.charts.prelude import Data, Names, listed
 from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
 from pslab.lab.plots.labels import heading
-from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories, decades, fitting
-from pslab.lab.plots.page.page import GLYPH, Key, Page
-from pslab.lab.plots.page.theme import PALE, SMALL, WIDTHS, Look, plain_look
+from pslab.lab.plots.theme import PALE, SMALL, Look, plain_look
 from pslab.lab.records.summary import cell
-from pslab.lab.records.units import plain
 
-ROW, MARK = 8.0, 6.5  # px: the height of a mark's own line; a mark
 FAR = 4.0  # from the least to the largest: then the axis is logarithmic
 MISSED, LEAST = "not reached", "the least"
 
@@ -41,8 +39,8 @@ def dots(
     data: Data, y: Titled, *, by: Names = "label", to: Any = None, facet: str | None = None, goal: float | None = None,
     title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """A row for each value of `by`, and in it a mark for each measure: how many times the reference's median it is,
-    with the range over seeds. The caption has what the reference takes.
+    """Draw a row for each value of `by`, and in it a mark for each measure: how many times the reference's median it
+    is, with the range over seeds. The caption has what the reference takes.
 
     Args:
         data, by, goal, title, notes, width: as in `points`.
@@ -54,41 +52,41 @@ def dots(
         ConfigError: as in `points`; no such reference.
     """
     table = tabled(data, by, [facet], listed(y), goal)
-    ys, names = {each: bare(words) for each, words in table.titled(y).items()}, [n for n in table.names if n != facet]
-    values = {table.label(row, names): row[names[0]] if names else None for row in table.rows}
+    ys, columns = {each: bare(words) for each, words in table.titled(y).items()}, [n for n in table.names if n != facet]
+    values = {table.label(row, columns): row[columns[0]] if columns else None for row in table.rows}
     if to is not None and to not in values.values():
         raise ConfigError("to", to, nearest(str(to), map(str, values.values())))
     standard = next((label for label, value in values.items() if to is not None and value == to), LEAST)
     parts = table.parts(facet)
-    references = [_reference(part, names, standard, ys) for part in parts]
+    references = [_reference(part, columns, standard, ys) for part in parts]
     rows = [label for label in values if label != standard]
-    marks = [[mark for row in part.rows if (label := part.label(row, names)) in rows
+    marks = [[mark for row in part.rows if (label := part.label(row, columns)) in rows
               for mark in _marks(row, label, reference, ys)]
              for part, reference in zip(parts, references, strict=True)]  # fmt: skip
     looks = {words: plain_look(rank) for rank, words in enumerate(ys.values())}
-    lanes = categories(rows, downwards=True, widest=NAMED * WIDTHS[width])
-    room = (WIDTHS[width] - lanes.ticks_px - 2 * GLYPH) / len(parts)
-    shown = _axis([end for own in marks for mark in own for end in mark.ends if mark.known], f"times {standard}", room)
-    written = any(not mark.known for own in marks for mark in own)
-    heights = [len(rows) * ((SMALL + 3 if written else ROW) * len(ys) + 6)]
-    page = Page([[shown] * len(parts)], [[lanes] * len(parts)], table.heads(facet), (), width, heights)
-    for column, own in enumerate(marks):
-        page.figure.add_vline(x=1, line={"color": PALE, "width": 1, "dash": "2px,2px"}, row=1, col=column + 1,
-                              exclude_empty_subplots=False)  # fmt: skip
-        for mark in own:
-            offset = (list(looks).index(mark.measure) - (len(ys) - 1) / 2) / (len(ys) + 1)
-            look, at = looks[mark.measure], rows.index(mark.label) + offset
-            if mark.known:
-                page.add(0, column, _drawn(mark, look, at))
-            else:  # in the colour of its measure
-                page.write_in(0, column, mark.words, 0, at, xref="x domain", xanchor="left", xshift=4,
-                              font={"size": SMALL, "color": look.colour})  # fmt: skip
+    shown = _axis([end for own in marks for mark in own for end in mark.ends if mark.known], f"times {standard}")
+    fig = panels([[shown] * len(parts)], [[lanes(names(rows, width))] * len(parts)], width, table.heads(facet))
+    for column, own in enumerate(marks, start=1):
+        fig.add_vline(x=1, line={"color": PALE, "width": 1, "dash": "2px,2px"}, row=1, col=column,
+                      exclude_empty_subplots=False)  # fmt: skip
+        for measure, look in looks.items():
+            offset = (list(looks).index(measure) - (len(ys) - 1) / 2) / (len(ys) + 1)
+            alike = [(mark, rows.index(mark.label) + offset) for mark in own if mark.measure == measure]
+            fig.add_trace(_drawn([pair for pair in alike if pair[0].known], look, measure), 1, column)
+            for mark, at in alike:
+                if not mark.known:  # in the colour of its measure
+                    fig.add_annotation(text=mark.words, x=0, y=at, xref="x domain", xanchor="left", xshift=4,
+                                       showarrow=False, row=1, col=column,
+                                       font={"size": SMALL, "color": look.colour})  # fmt: skip
     there = {mark.measure for own in marks for mark in own}
-    keys = [Key(words, look, "markers") for words, look in looks.items() if words in there]
+    for words, look in looks.items():
+        if words in there:
+            sample(fig, words, look)
     ones = [_stated(head, standard, reference, ys)
             for head, reference in zip(table.heads(facet) or [""], references, strict=True)]  # fmt: skip
-    words = heading(title, ys.values(), columns=[*names, *filter(None, [facet])])
-    return page.finish(words, [*table.caption, *ones, *notes], keys)
+    high = len(rows) * (11.0 * len(ys) + 8)
+    words = heading(title, ys.values(), columns=[*columns, *filter(None, [facet])])
+    return finish(fig, words, [*table.caption, *ones, *notes], width, [high])
 
 
 def _reference(part: Table, names: Sequence[str], standard: str, ys: Iterable[str]) -> dict[str, Mapping[str, Any]]:
@@ -117,21 +115,20 @@ def _stated(head: str, standard: str, reference: Mapping[str, Mapping[str, Any]]
     return f"{', '.join(filter(None, (head, standard)))}: {', '.join(words)}"
 
 
-def _axis(values: Iterable[float], title: str, room: float) -> Axis:
+def _axis(values: Iterable[float], title: str) -> Axis:
     known = [value for value in values if math.isfinite(value) and value > 0] + [1.0]
-    if max(known) <= FAR * min(known):
-        linear = axis(known, title, pad=0.06)
-        return Axis(title, linear.low, linear.high, ticks=fitting(linear.low, linear.high, room, plain))
-    shown = axis(known, title, log=True, pad=0.06)
-    ticks = tuple((tick, plain(tick)) for tick in decades(shown.low, shown.high))
-    return Axis(title, shown.low, shown.high, True, ticks)
+    return axis(known, title, log=max(known) > FAR * min(known), pad=0.06)
 
 
-def _drawn(mark: _Mark, look: Look, at: float) -> go.Scatter:
-    value, low, high = mark.ends
-    spread = {"array": [high - value], "arrayminus": [value - low], "symmetric": False, "thickness": 1.0, "width": 2.0,
-              "color": look.colour, "visible": high > low}  # fmt: skip
+def _drawn(marks: Sequence[tuple[_Mark, float]], look: Look, measure: str) -> go.Scatter:
+    """The marks of one measure, each with where it stands."""
+    ends = [mark.ends for mark, _ in marks]
+    spread = [(high - value or math.nan, value - low or math.nan) for value, low, high in ends]
+    more, less = zip(*spread, strict=True) if spread else ((), ())
     return go.Scatter(
-        x=[value], y=[at], mode="markers", marker=look.mark(MARK), error_x=spread, showlegend=False, name=mark.measure,
-        cliponaxis=False, hovertemplate=f"<b>{mark.label}</b><br>{mark.measure}: {mark.words}<br>{value:.3g} times"
-                                        "<extra></extra>")  # fmt: skip
+        x=[mark.ends[0] for mark, _ in marks], y=[at for _, at in marks], mode="markers", marker=look.mark(8),
+        orientation="h", name=measure, showlegend=False, cliponaxis=False,
+        error_x={"array": more, "arrayminus": less, "symmetric": False, "thickness": 1.0, "width": 2.0,
+                 "color": look.colour},
+        hovertext=[f"<b>{mark.label}</b><br>{measure}: {mark.words}<br>{mark.ends[0]:.3g} times" for mark, _ in marks],
+        hovertemplate="%{hovertext}<extra></extra>")  # fmt: skip

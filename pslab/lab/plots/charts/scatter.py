@@ -11,14 +11,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.config.run import FIELDS
+from pslab.lab.plots.arrange import finish, level
+from pslab.lab.plots.axes import Axis, axis, categories, nice, numbered
 from pslab.lab.plots.charts.panels import Curve, compose, grey
 from pslab.lab.plots.charts.prelude import Data, Facets, Names, listed, shared_looks, spread
 from pslab.lab.plots.charts.tables import Table, Titled, bare, numeric, tabled
 from pslab.lab.plots.labels import heading
-from pslab.lab.plots.page.axes import Axis, axis, categories, nice
-from pslab.lab.plots.page.theme import BACK, DASHES
+from pslab.lab.plots.theme import BACK, DASHES, SMALL
 from pslab.lab.records.summary import cell, missing, unit_of
-from pslab.lab.records.units import plain
 
 FEW = 8  # so many values on x, with ranges, have places of equal width
 SHORT = 6  # characters of a number that is a setting, as far as one can tell: measured ones are longer
@@ -53,8 +53,8 @@ def points(
     several = (len(listed(x)) > 1) + (len(listed(y)) > 1)
     facet, row = spread(data, by, facet, row, several=several, taken=listed(x))
     table = tabled(data, by, [*listed(x), facet, row], listed(y), goal)
-    xs, ys, panels = table.titled(x), table.titled(y), [*filter(None, (facet, row))]
-    columns = list(dict.fromkeys([*table.names, *panels]))
+    xs, ys, sides = table.titled(x), table.titled(y), [*filter(None, (facet, row))]
+    columns = list(dict.fromkeys([*table.names, *sides]))
     keys = list({repr(key): key for key in ({name: each[name] for name in columns} for each in table.rows)}.values())
     one = facet is not None and {*table.names} <= {facet}  # each panel has its own curve, and its heading names it
     x_axes = {name: _x_axis(table, name, words, ys, log) for name, words in xs.items()}
@@ -76,19 +76,24 @@ def points(
             dash = next((each for each in (look.dash, *DASHES) if each not in taken), look.dash)
             look = dataclasses.replace(look, dash=dashes.setdefault(table.label(key), dash))
         places = {name: value for name, value in key.items() if name != (facet if back and one else None)}
-        how = {"joined": joined, "marked": marked, "bars": True, "steps": join == "steps"}
         drawn.append(Curve(
             table.label(key), BACK if back else look, places, back, "",
             {pair: _points(own, *pair, at[pair[0]], y_axes, offset) for pair in pairs},
-            {pair: _unreached(own, *pair, at[pair[0]], y_axes, offset) for pair in pairs}, how))  # fmt: skip
+            {pair: _unreached(own, *pair, at[pair[0]], y_axes, offset) for pair in pairs}, joined=joined, marked=marked,
+            bars=True, steps=join == "steps"))  # fmt: skip
     across, down = (Facets(column, table.levels(column), table.heads(column)) for column in (facet, row))
-    page = compose(drawn, across, down, x_axes, y_axes, width, behind if one else None)
+    fig, panels = compose(drawn, across, down, x_axes, y_axes, width, behind if one else None)
     for name, shown in y_axes.items():
         if _some_missing(table, name):
-            page.level(_value(shown, 1 - 1.5 * ABOVE / (1 + 2 * ABOVE)), "", shown)
+            own_panels = [axes for axes, (_, y_) in panels.items() if y_ == name]
+            level(fig, own_panels, _value(shown, 1 - 1.5 * ABOVE / (1 + 2 * ABOVE)))
+            for x_name, y_name in own_panels[:1]:
+                fig.add_annotation(text="not reached", x=0, y=1, xref=f"{x_name} domain", yref=f"{y_name} domain",
+                                   xanchor="left", yanchor="top", showarrow=False, borderpad=0,
+                                   font_size=SMALL)  # fmt: skip
     words = heading(title, map(bare, ys.values()), map(bare, xs.values()), columns)
     lines = [*table.caption, *(grey(drawn) if one else ()), *notes]
-    return page.finish(words, lines, () if one or not table.names else None)
+    return finish(fig, words, lines, width, legend=not one and bool(table.names))
 
 
 # -- axes ------------------------------------------------------------------------------------------
@@ -100,24 +105,28 @@ def _x_axis(table: Table, name: str, title: str, ys: Iterable[str], log: str) ->
     if not numeric(values) or (ranges and "x" not in log and len(values) <= FEW):
         return categories(table.place_names(name), title)
     given = len(values) <= FEW and (name in FIELDS or all(len(f"{value:g}") <= SHORT for value in values))
-    ticks = tuple((value, plain(value)) for value in sorted(values)) if "x" in log and given else ()
     shown = axis(values, title, log="x" in log, pad=0.04)
-    return Axis(title, shown.low, shown.high, shown.log, ticks or shown.ticks)
+    return shown._replace(ticks=numbered(values)) if "x" in log and given else shown
 
 
 def _y_axis(table: Table, name: str, title: str, log: bool) -> Axis:
+    """The axis of a measure, with room above where some points are not reached."""
     unit = unit_of(name, table.metric)
     ends = [f"{name}{end}" for end in ("", "_low", "_high") if f"{name}{end}" in table.frame]
     values = [unit.factor * value for end in ends for value in table.frame[end]]
     finite = [value for value in values if math.isfinite(value)]
     zero = bool(finite) and 0 <= min(finite) < FAR_APART * max(finite)
-    shown = axis(values, title, log=log, zero=zero, form=unit.tick, pad=0.05)
+    shown = axis(values, title, log=log, zero=zero, sized=unit.tick is not None, pad=0.05)
     if not _some_missing(table, name):
         return shown
     low, high = shown.range
-    top = Axis(title, shown.low, _power(high + 2 * ABOVE * (high - low), log), log)
-    ticks = shown.ticks or tuple((tick, plain(tick)) for tick in nice(low, high) if tick <= high)
-    return Axis(title, top.low, top.high, log, (*ticks, (_value(top, 1 - ABOVE / (1 + 2 * ABOVE)), "not<br>reached")))
+    ticks = () if log or shown.sized else numbered(nice(low, high))  # none above the line
+    return shown._replace(high=_power(high + 2 * ABOVE * (high - low), log), ticks=ticks)
+
+
+def _top(shown: Axis) -> float:
+    """Where points stand that are not reached."""
+    return _value(shown, 1 - ABOVE / (1 + 2 * ABOVE))
 
 
 def _power(value: float, log: bool) -> float:
@@ -144,7 +153,7 @@ def _points(
     found, factor = [], unit_of(y, own.metric).factor
     for row in own.rows:
         value, low, high = (factor * row.get(f"{y}{end}", row[y]) for end in ("", "_low", "_high"))
-        highest = y_axes[y].ticks[-1][0] if missing(row, y) else value
+        highest = _top(y_axes[y]) if missing(row, y) else value
         ends = [end if math.isfinite(end) else other for end, other in ((low, value), (high, highest))]
         found.append((_at(row[x], places, offset), value, *ends, f"{own.word(x, row[x])}: {cell(row, y)}"))
     return pd.DataFrame(found, columns=["x", "y", "low", "high", "hover"]).sort_values("x", kind="stable")
@@ -154,7 +163,7 @@ def _unreached(
     own: Table, x: str, y: str, places: Mapping[str, int], y_axes: Mapping[str, Axis], offset: float
 ) -> list[tuple[float, float]]:
     rows = [row for row in own.rows if missing(row, y) and not math.isfinite(row[y])]
-    return [(_at(row[x], places, offset), y_axes[y].ticks[-1][0]) for row in rows]
+    return [(_at(row[x], places, offset), _top(y_axes[y])) for row in rows]
 
 
 def _at(value: Any, places: Mapping[str, int], offset: float) -> float:

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from pslab.lab.plots.arrange import boxes, finish, panels, sample
+from pslab.lab.plots.axes import Axis
 from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.charts.timeline import window
 from pslab.lab.plots.labels import heading, marks, under
-from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.page import Key, Page
-from pslab.lab.plots.page.theme import INK, PHASES, Look
+from pslab.lab.plots.theme import INK, PHASES, Look
 from pslab.lab.records.intervals import inside
 from pslab.lab.records.record import Result
 from pslab.lab.records.server_states import ALL, pulling, ranges_of
@@ -34,8 +34,9 @@ def server_states(
     results: Result | Iterable[Result], begin_s: float | None = None, end_s: float | None = None, *,
     by: Names = "label", title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """The state of each range of the server between two instants, in seconds of the run: PUSH or PULL (Tsai, slides
-    2017), and the pushes and pulls that arrived; of several runs one under the other, of several seeds the first.
+    """Draw the state of each range of the server between two instants, in seconds of the run: PUSH or PULL (Tsai,
+    slides 2017), and the pushes and pulls that arrived; of several runs one under the other, of several seeds the
+    first.
 
     Without instants: three iterations of the slowest worker, as in `timeline`.
 
@@ -48,18 +49,21 @@ def server_states(
     low, high = window(chosen, begin_s, end_s, ITERATIONS)
     lanes = [len(ranges_of(result)) for result in chosen]
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / sum(lanes)))
-    headings = [f"<b style='color:{group.look.colour}'>{group.label}{marks([each])}</b>   {_pulling(each)}"
-                for group, each in zip(shown.groups, chosen, strict=True)]  # fmt: skip
-    page = Page([[Axis("training time (s)", low, high)]] * len(chosen), [[_lanes(count)] for count in lanes],
-                width=width, heights=[(count + 0.6) * lane_px for count in lanes], lines_above=headings)  # fmt: skip
-    for row, result in enumerate(chosen):
-        page.add(row, 0, *_bars(result, low, high), *_messages(result, low, high))
-    page.figure.update_layout(barmode="overlay")
-    keys = [Key(NAMES[state], Look(colour), "box") for state, colour in STATES.items()]
-    keys += [Key(f"{kind} arrives", Look(INK, marker=marker), "markers") for kind, (marker, _) in MESSAGES.items()]
-    drawn = {trace.name for trace in page.figure.data}
+    heads = [f"<b>{group.label}{marks([each])}</b>\u2003 {_pulling(each)}"
+             for group, each in zip(shown.groups, chosen, strict=True)]  # fmt: skip
+    time = Axis("training time (s)", low, high)
+    fig = panels([[time]] * len(chosen), [[_lanes(count)] for count in lanes], width, heads)
+    for row, result in enumerate(chosen, start=1):
+        for trace in (*_bars(result, low, high), *_messages(result, low, high)):
+            fig.add_trace(trace, row, 1)
+    drawn = {trace.name for trace in fig.data}
+    boxes(fig, {NAMES[state]: colour for state, colour in STATES.items() if NAMES[state] in drawn})
+    for kind, (marker, _) in MESSAGES.items():
+        if f"{kind} arrives" in drawn:
+            sample(fig, f"{kind} arrives", Look(INK, marker=marker))
     lines = under(shown.crowd, shown.columns, READ, notes=notes, spread="the first of")
-    return page.finish(heading(title, [TITLE]), lines, [key for key in keys if key.label in drawn])
+    fig.update_layout(barmode="overlay")
+    return finish(fig, heading(title, [TITLE]), lines, width, [(count + 0.6) * lane_px for count in lanes], left=True)
 
 
 def _lanes(count: int) -> Axis:

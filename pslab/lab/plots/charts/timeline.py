@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from pslab.lab.plots.arrange import WIDTHS, boxes, finish, panels, sample
+from pslab.lab.plots.axes import Axis
 from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.labels import heading, marks, under
-from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.page import Key, Page
-from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, ink, shade
+from pslab.lab.plots.theme import INK, PHASES, SMALL, Look, ink
 from pslab.lab.records import intervals
 from pslab.lab.records.record import Result
 from pslab.lab.records.units import SPACE
@@ -27,7 +27,7 @@ MOST = 20_000  # bars of a panel
 TITLE = "Who waits for whom, and how stale each push is"
 NUMBERS = ("a number in a computation is its iteration, in a circle the staleness of the push that is applied there: "
            "steps of the server since its worker pulled")  # fmt: skip
-SHADES = "a circle is a push that is applied there: white where it is fresh, darker the staler it is (here up to {})"
+CIRCLES = "a circle is a push that is applied there"
 BAR, APART = 0.66, 0.02  # of a lane: a bar; between the parts of one
 BESIDE = 0.5  # of a lane: from its middle to a circle with a number, which hides nothing in one
 SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # of the bar, where links are used while computing
@@ -35,7 +35,6 @@ SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # of the bar,
 WORDS = {"compute": "compute", "select": "select, encode", "push": "push", "apply": "server applies",
          "wait": "wait (for worker)", "serve": "server answers", "pull": "pull, decode"}  # fmt: skip
 AT = "<b>%{hovertext}</b><br>at %{x:.4f} s<extra></extra>"
-ARROW = {"symbol": "arrow", "angleref": "previous", "color": INK, "opacity": 1}
 BARRIER = {"color": INK, "width": 0.9, "dash": "4px,3px"}
 
 
@@ -44,13 +43,11 @@ class _Panel:
     """One run in the window."""
 
     label: str
-    look: Look
     result: Result
     begin_s: float
     end_s: float
     lane_px: float
     wide_px: float
-    stalest: int  #: the largest staleness in all panels
 
     @property
     def server(self) -> float:
@@ -100,15 +97,15 @@ class _Panel:
         if len(pushes):
             mean, alike = pushes.staleness.mean(), pushes.staleness.nunique() == 1
             words.append(f"staleness {mean:.0f}" if alike else f"staleness {mean:.1f} on average")
-        return f"<b style='color:{self.look.colour}'>{self.label}</b>   {', '.join(words)}"
+        return f"<b>{self.label}</b>\u2003 {', '.join(words)}"
 
 
 def timeline(
     results: Result | Iterable[Result], begin_s: float | None = None, end_s: float | None = None, *,
     by: Names = "label", title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """What every worker and the server did between two instants, in seconds of the run; of several runs one under the
-    other, of several seeds the first, and no single machine.
+    """Draw what every worker and the server did between two instants, in seconds of the run; of several runs one under
+    the other, of several seeds the first, and no single machine.
 
     Without instants: six iterations of the slowest worker, near the middle, whose waiting is most like the whole runs'.
 
@@ -119,29 +116,31 @@ def timeline(
     chosen = [group.results[0] for group in shown.groups]
     first, last = window(chosen, begin_s, end_s)
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / max(1, sum(result.run.workers + 1 for result in chosen))))
-    stalest = max((int(own.staleness.max()) for each in chosen if len(own := _applied(each, first, last))), default=0)
-    panels = [_Panel(group.label + marks([each]), group.look, each, first, last, lane_px, WIDTHS[width] - MARGIN,
-                     stalest) for group, each in zip(shown.groups, chosen, strict=True)]  # fmt: skip
+    runs = [_Panel(group.label + marks([each]), each, first, last, lane_px, WIDTHS[width] - MARGIN)
+            for group, each in zip(shown.groups, chosen, strict=True)]  # fmt: skip
     time = Axis("training time (s)", first, last)
-    page = Page([[time]] * len(panels), [[panel.axis] for panel in panels], width=width,
-                heights=[panel.lanes * lane_px for panel in panels],
-                lines_above=[panel.heading for panel in panels])  # fmt: skip
-    left_out = [note for row, panel in enumerate(panels) for note in _draw(page, panel, row)]
-    page.figure.update_layout(barmode="overlay")
-    numbers = NUMBERS if all(panel.numbered for panel in panels) else SHADES.format(stalest)
+    fig = panels([[time]] * len(runs), [[panel.axis] for panel in runs], width, [panel.heading for panel in runs])
+    left_out = [note for row, panel in enumerate(runs, start=1) for note in _draw(fig, panel, row)]
+    _name(fig, first, last)
+    numbers = NUMBERS if all(panel.numbered for panel in runs) else CIRCLES
     lines = under(shown.crowd, shown.columns, numbers, *left_out, notes=notes, spread="the first of")
-    return page.finish(heading(title, [TITLE]), lines, _keys(page.figure, panels))
+    fig.update_layout(barmode="overlay")
+    return finish(fig, heading(title, [TITLE]), lines, width, [panel.lanes * lane_px for panel in runs], left=True)
 
 
-def _keys(figure: go.Figure, panels: Sequence[_Panel]) -> list[Key]:
-    """What occurs: activities, then barriers and releases."""
-    least = 1e-6 * (panels[0].end_s - panels[0].begin_s)
-    drawn = {trace.legendgroup for trace in figure.data if trace.type != "bar" or max(trace.x) > least}
-    bars = dict.fromkeys([*WORDS, *(trace.legendgroup for trace in figure.data if trace.type == "bar")])
-    found = [Key(WORDS.get(name, name), Look(PHASES.get(name, "#999999")), "box") for name in bars if name in drawn]
-    found += [Key("barrier", Look(INK, "4px,3px", width=0.9), "lines")] if "barrier" in drawn else []
-    found += [Key("releases", Look(INK, marker="triangle-right", width=0.9))] if "releases" in drawn else []
-    return found + ([Key("push applied", Look(INK, marker="circle-open"), "markers")] if "staleness" in drawn else [])
+def _name(fig: go.Figure, begin_s: float, end_s: float) -> None:
+    """Name in the legend what occurs: activities, then barriers and pushes."""
+    least = 1e-6 * (end_s - begin_s)
+    drawn = {trace.legendgroup for trace in fig.data if trace.type != "bar" or max(trace.x) > least}
+    bars = dict.fromkeys([*WORDS, *(trace.legendgroup for trace in fig.data if trace.type == "bar")])
+    boxes(fig, {WORDS.get(name, name): PHASES.get(name, "#999999") for name in bars if name in drawn})
+    if "barrier" in drawn:
+        fig.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=BARRIER, name="barrier"))
+    if fig.layout.annotations[len({trace.yaxis for trace in fig.data if trace.yaxis}) or 1 :]:  # behind the headings
+        fig.add_trace(go.Scatter(x=[None], y=[None], mode="lines+markers", line={"color": INK, "width": 0.9},
+                                 marker={"symbol": "triangle-right", "color": INK}, name="releases"))  # fmt: skip
+    if "staleness" in drawn:
+        sample(fig, "push applied", Look(INK, marker="circle-open"))
 
 
 def window(
@@ -161,10 +160,12 @@ def _applied(result: Result, begin_s: float, end_s: float) -> pd.DataFrame:
     return result.pushes[(result.pushes.seconds >= begin_s) & (result.pushes.seconds <= end_s)]
 
 
-def _draw(page: Page, panel: _Panel, row: int) -> list[str]:
-    """One panel; notes about it for the caption."""
+def _draw(fig: go.Figure, panel: _Panel, row: int) -> list[str]:
+    """Draw one panel; return notes about it for the caption."""
     bars, left_out = _bars(panel)
-    page.add(row, 0, *bars, *_barriers(panel), *_links(panel), *_marks(panel))
+    for trace in (*bars, *_barriers(panel), *_marks(panel)):
+        fig.add_trace(trace, row, 1)
+    fig.layout.annotations += tuple(map(go.layout.Annotation, _links(panel, str(row) if row > 1 else "")))
     return [f"{panel.label}: the shortest {left_out} pieces are not drawn"] if left_out else []
 
 
@@ -238,8 +239,7 @@ def _text(panel: _Panel, row: Any) -> str:
         return str(int(row.iteration)) if width > 5.5 * len(str(int(row.iteration))) + 3 else ""
     if row.phase != "wait" or row.waits_for == intervals.NOBODY:
         return ""
-    whom = int(row.waits_for)
-    return next((text for text in (f"waits for {whom}", f"for {whom}") if width > 5.2 * len(text) + 8), "")
+    return str(int(row.waits_for)) if width > 8 else ""
 
 
 def _barriers(panel: _Panel) -> list[go.Scatter]:
@@ -256,21 +256,16 @@ def _barriers(panel: _Panel) -> list[go.Scatter]:
         hovertext=[text for text in texts for _ in range(3)], hovertemplate=AT)]  # fmt: skip
 
 
-def _links(panel: _Panel) -> list[go.Scatter]:
-    """From the worker whose push ended a waiting to the worker that waited."""
+def _links(panel: _Panel, number: str) -> list[dict[str, Any]]:
+    """An arrow from the worker whose push ended a waiting to the worker that waited."""
     found = intervals.releases(panel.result)
     found = found[(found.at_s >= panel.begin_s) & (found.at_s <= panel.end_s)]
-    if not len(found):
-        return []
-    rows = intervals.records(found)
-    size = 6 if panel.detailed else 3.5
-    texts = [f"iteration {row.by_iteration} of worker {row.by} releases worker {row.worker}" for row in rows]
-    return [go.Scatter(
-        x=[x for at in found.at_s for x in (at, at, None)], mode="lines+markers", name="releases",
-        y=[y for row in rows for y in (row.by, row.worker + math.copysign(BAR / 2, row.by - row.worker), None)],
-        legendgroup="releases", showlegend=False, line={"color": INK, "width": 0.8},
-        marker={**ARROW, "size": [0, size, 0] * len(found)},
-        hovertext=[text for text in texts for _ in range(3)], hovertemplate=AT)]  # fmt: skip
+    x_name, y_name = f"x{number}", f"y{number}"
+    return [{"x": row.at_s, "ax": row.at_s, "ay": row.by, "y": row.worker + math.copysign(BAR / 2, row.by - row.worker),
+             "xref": x_name, "axref": x_name, "yref": y_name, "ayref": y_name, "showarrow": True, "arrowhead": 2,
+             "arrowsize": 1 if panel.detailed else 0.6, "arrowwidth": 0.8, "arrowcolor": INK, "text": "",
+             "hovertext": f"iteration {row.by_iteration} of worker {row.by} releases worker {row.worker}"}
+            for row in intervals.records(found)]  # fmt: skip
 
 
 def _marks(panel: _Panel) -> list[go.Scatter]:
@@ -278,15 +273,13 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
     table = panel.pushes
     if not len(table):
         return []
-    size = 10.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
-    fills = [shade(int(s), panel.stalest) for s in table.staleness]
     texts = [f"push {int(p.push)}: worker {int(p.worker)}, iteration {int(p.iteration)}<br>computed on version "
             f"{int(p.version_pulled)}, makes version {int(p.version_applied)}: staleness {int(p.staleness)}"
             for p in intervals.records(table)]  # fmt: skip
     return [go.Scatter(
         x=table.seconds, y=table.worker + (BESIDE if panel.numbered else 0) * (1 if panel.overlapped else -1),
         mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup="staleness",
-        marker={"symbol": "circle", "size": size, "color": fills, "opacity": 1, "line": {"color": INK, "width": 0.6}},
+        marker={"symbol": "circle", "size": 12.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px),
+                "color": "white", "opacity": 1, "line": {"color": INK, "width": 0.6}},
         text=[str(int(s)) for s in table.staleness] if panel.numbered else None, showlegend=False,
-        textfont={"size": SMALL, "color": [ink(fill) for fill in fills], "family": FONT},
-        hovertext=texts, hovertemplate=AT)]  # fmt: skip
+        textfont={"size": SMALL, "color": INK}, hovertext=texts, hovertemplate=AT)]  # fmt: skip

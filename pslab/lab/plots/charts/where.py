@@ -11,18 +11,18 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
+from pslab.lab.plots.arrange import GAP, WIDTHS, boxes, finish, names, panels, text_px, wrapped
+from pslab.lab.plots.axes import Axis, axis, categories, lanes
 from pslab.lab.plots.charts.bars import CELL
+from pslab.lab.plots.charts.panels import in_rows
 from pslab.lab.plots.labels import bits, duration, heading, name
-from pslab.lab.plots.page.axes import Axis, axis, categories, text_px, wrapped
-from pslab.lab.plots.page.page import GAP, Key, Page
-from pslab.lab.plots.page.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, WIDTHS, Look, ink, looks, ramp
+from pslab.lab.plots.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, Look, ink, looks, ramp
 from pslab.lab.records.intervals import records
 from pslab.lab.records.units import SPACE, plain
 
 TITLES = {"bandwidth_bit_s": "bandwidth of a worker", "spread": "slowest / fastest worker"}
-NAME = {"page": 137.0, "column": 90.0}  # px: the width of a policy's name
-LANE, LINE = 24.0, 12.0  # px: the height of a policy's line; of a line of small type
-AROUND = 46.0  # px: what panels leave free beside their ticks
+LANE, LINE = 30.0, 12.0  # px: the height of a policy's line; of a line of small type
+AROUND = 90.0  # px: ticks and titles beside the panels
 PALER = 0.62  # of the way to white: a predicted cell
 NAMED_TIES = 2  # policies that a cell names; of more it says how many
 STEPS = (0.0, 0.2, -0.2, 0.1, -0.1)  # of a lane: dots near each other lie one over the other
@@ -31,9 +31,10 @@ KNOWN = ["policy", "how", "times"]  # of a cell, beside its axes
 
 
 def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
-    """Each cluster in the colour of its soonest policy, with how many times sooner than the default it is, and what
-    ties with it, predicted ones paler; of three axes in a panel for each value of the third. And a line for each
-    policy, with a dot for each cluster at how many times the soonest there it takes, those with the least worst first.
+    """Draw each cluster in the colour of its soonest policy, with how many times sooner than the default it is, and
+    the policies that tie with it, predicted ones paler; of three axes in a panel for each value of the third. And draw
+    a line for each policy, with a dot for each cluster at how many times the soonest there it takes; policies with the
+    least worst come first.
 
     Args:
         found: the map that `advise_map` returns.
@@ -52,47 +53,49 @@ def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: st
     xs, ys = (list(dict.fromkeys(winner[column])) for column in (x_name, y_name))
     x_axis = categories([_entry(x_name, value) for value in xs], _titled(x_name))
     y_axis = categories([_entry(y_name, value) for value in ys], _titled(y_name))
-    names = [f"<b>{label}</b>" if label == found.best_everywhere else label for label in regret.index]
-    lanes = categories(names, downwards=True, widest=NAME[width])
+    policies = [f"<b>{label}</b>" if label == found.best_everywhere else label for label in regret.index]
     soonest = f"the soonest, and how many times sooner than {facts['default']}"
     shown = {f"{_titled(name)} {_entry(name, value)}": own for name in further
              for value, own in winner.groupby(name, sort=False)} or {soonest: winner}  # fmt: skip
     columns = 2 if width == "page" else 1
-    beside = len(shown) % columns  # the column of the lines, beside whose names no title finds its place
-    untitled = dataclasses.replace(y_axis, title="")
-    y_axes = [*(untitled if 0 < beside == rank % columns else y_axis for rank in range(len(shown))), lanes]
-    taken = AROUND + GAP * (columns - 1) + sum(
-        max(each.ticks_px for each in y_axes[column::columns]) for column in range(columns))  # fmt: skip
-    room = (WIDTHS[width] - taken) / columns
+    y_lanes, times = lanes(names(policies, width, 0.2 if columns > 1 else 0.27)), _times(table)
+    room = (WIDTHS[width] - AROUND - max(text_px(text) for _, text in y_lanes.ticks) * (columns > 1)) / columns - GAP
     cells = {head: [_text(row, facts, room / len(xs) - 1) for row in records(own)] for head, own in shown.items()}
     high = max(CELL, max(len(lines) for texts in cells.values() for lines in texts) * LINE + 8) * len(ys)
-    times = _times(table)
-    far = _far_axis(times, room)
+    x_rows = in_rows([*[x_axis] * len(shown), _far_axis(times, room)], columns)
+    y_rows = in_rows([*[y_axis] * len(shown), y_lanes], columns)
+    lane = max(LANE, *(13 * text.count("<br>") + 17 for _, text in y_lanes.ticks))
+    last = max(lane * len(policies), high * bool(len(shown) % columns))
+    heights = [max(each) for each in in_rows([*[high] * len(shown), last], columns)]
+    gap = max(text_px(text) for _, text in (*y_lanes.ticks, *y_axis.ticks)) + 40
     heads = [*shown, "times the soonest of its cluster"]
-    heights = [max(high, LANE * len(names)) if beside else high] * len(shown) + [LANE * len(names)]
-    x_rows, y_rows, high_rows = (_in_rows(each, columns) for each in ([x_axis] * len(shown) + [far], y_axes, heights))
-    page = Page(x_rows, y_rows, heads if columns > 1 else (), (), width, list(map(max, high_rows)),
-                [f"<b>{head}</b>" for head in heads] if columns == 1 else ())  # fmt: skip
+    fig = panels(x_rows, y_rows, width, heads, gap=gap)
+    notes_in: list[dict[str, Any]] = []
     for rank, (head, own) in enumerate(shown.items()):
         tight = any(text_px(first) > room / len(xs) - 1 for first, *_ in cells[head])
         for row, lines in zip(records(own), cells[head], strict=True):
-            at = xs.index(getattr(row, x_name)), ys.index(getattr(row, y_name))
-            _cell(page, divmod(rank, columns), row, lines, at, colours.get(row.policy), SMALL if tight else TYPE)
-    last = divmod(len(shown), columns)
+            at, look = (xs.index(getattr(row, x_name)), ys.index(getattr(row, y_name))), colours.get(row.policy)
+            notes_in += _cell(fig, rank, columns, row, lines, at, look, SMALL if tight else TYPE)
+    row, column = (each + 1 for each in divmod(len(shown), columns))
+    number = str(len(shown) + 1)
     for rank, label in enumerate(regret.index):
-        page.add(*last, *_lane(times[times.policy == label], rank, label, colours[label]))
+        for trace in _lane(times[times.policy == label], rank, label, colours[label]):
+            fig.add_trace(trace, row, column)
         text, end = _worst(times[times.policy == label])
-        page.write_in(*last, text, math.log10(end), rank, xanchor="left", xshift=7,
-                      font={"size": SMALL, "color": PALE})  # fmt: skip
+        notes_in.append({"text": text, "x": math.log10(end), "y": rank, "xref": f"x{number}", "yref": f"y{number}",
+                         "xanchor": "left", "xshift": 7, "font": {"size": SMALL, "color": PALE}})  # fmt: skip
+    fig.layout.annotations += tuple(go.layout.Annotation(each, showarrow=False, borderpad=0) for each in notes_in)
     won = [label for label in facts["policies"] if label in {*winner.policy}]
-    keys = [Key(label, Look(colours[label].colour), "box") for label in won]
+    boxes(fig, {label: colours[label].colour for label in won})
     said = [f"in a cell: {soonest}"] if further else []
-    return page.finish(heading(title, [found.words]), [*facts["caption"], *said, *_said(times, facts), *notes], keys)
-
-
-def _in_rows(panels: Sequence[Any], columns: int) -> list[Sequence[Any]]:
-    """What belongs to each panel, row by row."""
-    return [panels[at : at + columns] for at in range(0, len(panels), columns)]
+    return finish(
+        fig,
+        heading(title, [found.words]),
+        [*facts["caption"], *said, *_said(times, facts), *notes],
+        width,
+        heights,
+        left=columns == 1,
+    )
 
 
 # -- cells -----------------------------------------------------------------------------------------
@@ -111,22 +114,24 @@ def _looks(policies: Mapping[str, Mapping[str, Any]], winner: pd.DataFrame) -> d
 
 
 def _cell(
-    page: Page, panel: tuple[int, int], row: Any, lines: Sequence[str], at: tuple[int, int], look: Look | None,
+    fig: go.Figure, rank: int, columns: int, row: Any, lines: Sequence[str], at: tuple[int, int], look: Look | None,
     size: float,
-) -> None:
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Draw a cell; return its texts."""
     colour = look.colour if look is not None else "#FFFFFF"
     shown = ramp([colour, "#FFFFFF"], PALER) if row.how == "predicted" else colour
-    x, y = at
-    page.figure.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, fillcolor=shown,
-                          line={"width": 0.5, "color": GRID}, layer="below", row=panel[0] + 1, col=panel[1] + 1,
-                          exclude_empty_subplots=False)  # fmt: skip
+    (x, y), number = at, str(rank + 1) if rank else ""
+    fig.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, fillcolor=shown, layer="below",
+                  line={"width": 0.5, "color": GRID}, xref=f"x{number}", yref=f"y{number}")  # fmt: skip
     words = [row.policy or "no policy arrives", *(f"= {label}" for label in row.ties), row.how]
-    page.add(*panel, go.Scatter(x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, name="soonest",
-                              showlegend=False, hovertemplate="<br>".join(words) + "<extra></extra>"))  # fmt: skip
+    fig.add_trace(go.Scatter(x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, name="soonest",
+                             showlegend=False, hovertemplate="<br>".join(words) + "<extra></extra>"),
+                  *(each + 1 for each in divmod(rank, columns)))  # fmt: skip
     first, *more = lines
-    page.write_in(*panel, first, x, y, yshift=len(more) * LINE / 2, font={"size": size, "color": ink(shown)})
-    if more:
-        page.write_in(*panel, "<br>".join(more), x, y, yshift=-LINE / 2, font={"size": SMALL, "color": ink(shown)})
+    place = {"x": x, "y": y, "xref": f"x{number}", "yref": f"y{number}"}
+    found = [{**place, "text": first, "yshift": len(more) * LINE / 2, "font": {"size": size, "color": ink(shown)}}]
+    return found + ([{**place, "text": "<br>".join(more), "yshift": -LINE / 2,
+                      "font": {"size": SMALL, "color": ink(shown)}}] if more else [])  # fmt: skip
 
 
 def _text(row: Any, facts: Mapping[str, Any], room: float) -> list[str]:
@@ -176,7 +181,7 @@ def _far_axis(times: pd.DataFrame, room: float) -> Axis:
     """From 1, with room for the number behind the last dot."""
     shown = axis([1.0, max(1.5, float(times.times.max()))], "", log=True, pad=0.05)
     more = (shown.high / shown.low) ** (1 / (1 - min(0.5, (text_px("≥10.0×") + 8) / room)))
-    return dataclasses.replace(shown, high=shown.low * more)
+    return shown._replace(high=shown.low * more)
 
 
 def _lane(own: pd.DataFrame, rank: int, label: str, look: Look) -> list[go.Scatter]:
@@ -190,11 +195,22 @@ def _lane(own: pd.DataFrame, rank: int, label: str, look: Look) -> list[go.Scatt
     cells = [", ".join(map(plain, cell)) for cell in ordered.drop(columns=KNOWN).itertuples(index=False)]
     line = go.Scatter(x=[ordered.times.min(), ordered.times.max()], y=[rank, rank], mode="lines", showlegend=False,
                       line={"color": GRID, "width": 3}, hoverinfo="skip", cliponaxis=False)  # fmt: skip
-    return [line, go.Scatter(
-        x=ordered.times, y=at, mode="markers", orientation="h", name=label, showlegend=False, cliponaxis=False,
-        marker={"symbol": marks, "color": look.colour, "size": MARK, "line": {"color": edges, "width": 0.8}},
-        customdata=list(zip(cells, ordered.how, strict=True)),
-        hovertemplate=f"<b>{label}</b><br>%{{customdata[0]}}<br>%{{x:.3g}} times, %{{customdata[1]}}<extra></extra>")]
+    return [
+        line,
+        go.Scatter(
+            x=ordered.times,
+            y=at,
+            mode="markers",
+            orientation="h",
+            name=label,
+            showlegend=False,
+            cliponaxis=False,
+            marker={"symbol": marks, "color": look.colour, "size": MARK, "line": {"color": edges, "width": 0.8}},
+            customdata=list(zip(cells, ordered.how, strict=True)),
+            hovertemplate=f"<b>{label}</b><br>%{{customdata[0]}}<br>%{{x:.3g}} times, "
+            "%{customdata[1]}<extra></extra>",
+        ),
+    ]
 
 
 def _worst(own: pd.DataFrame) -> tuple[str, float]:
@@ -207,9 +223,9 @@ def _worst(own: pd.DataFrame) -> tuple[str, float]:
 
 def _said(times: pd.DataFrame, facts: Mapping[str, Any]) -> list[str]:
     """The signs in words."""
-    signs = {"predicted": "pale, open: predicted by the pushes at the nearest corner or centre and the pace here",
-             "capped": "triangles: ended before it came to the goal, and takes longer than that"}
+    signs = {
+        "predicted": "pale, open: predicted by the pushes at the nearest corner or centre and the pace here",
+        "capped": "triangles: ended before it came to the goal, and takes longer than that",
+    }
     return [f"=: a policy that is within {100 * facts['tie']:g}{SPACE}% of the soonest",
             *(words for how, words in signs.items() if (times.how == how).any())]  # fmt: skip
-
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,44 +11,33 @@ import plotly.graph_objects as go
 
 from pslab.config.metric import ACCURACY
 from pslab.errors import ConfigError
+from pslab.lab.plots.arrange import WIDTHS, boxes, finish, names, panels, text_px
+from pslab.lab.plots.axes import Axis, lanes
 from pslab.lab.plots.charts.bars import AROUND, BAR
 from pslab.lab.plots.labels import heading
-from pslab.lab.plots.page.axes import NAMED, Axis, categories, fitting, text_px
-from pslab.lab.plots.page.page import Key, Page
-from pslab.lab.plots.page.theme import PAID, PALE, SAVED, TYPE, WIDTHS, Look
+from pslab.lab.plots.theme import PAID, PALE, SAVED, TYPE
 from pslab.lab.records.intervals import records
-from pslab.lab.records.merit import SECONDS, Merit, merit_of
+from pslab.lab.records.merit import SECONDS, merit_of
 from pslab.lab.records.summary import unit_of
-from pslab.lab.records.units import SPACE, plain
+from pslab.lab.records.units import SPACE
 
 LEAST = 0.01  # of the longer run: pieces below it stand together
 END = BAR / (BAR + AROUND)  # of a lane: a bar
 
 
 class _Step(NamedTuple):
-    """A bar of the waterfall."""
+    """A bar of the waterfall: what a whole run needs, or a piece of the difference."""
 
     words: str
-    begin: float
-    end: float
-    merit: Merit
-    whole: bool = False  #: of a run; else a piece of the difference
+    size: float
+    whole: bool = False
     bound: str = ""  #: before the number of one that ended before its time is known
-
-    def text(self, most: float) -> str:
-        """Its size; of a piece with its sign."""
-        sign = "" if self.whole else "−" if self.end < self.begin else "+"
-        return f"{self.bound}{sign}{self.merit.text(abs(self.end - self.begin), most)}"
-
-    @property
-    def colour(self) -> str:
-        return PALE if self.whole else SAVED if self.end < self.begin else PAID
 
 
 def why(table: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
-    """What the default and the winner need to the goal, and between them what is saved and what is paid: the savings
-    first, the largest of each first, and what is too small for a bar of its own at the end; of a table of choices,
-    these one after another.
+    """Draw what the default and the winner need to the goal, and between them what is saved and what is paid: the
+    savings first, the largest of each first, and all that is too small for a bar of its own at the end; of a table of
+    choices, these one after another.
 
     Args:
         table: of `why` or of `by_choice` in pslab.lab.advise.why, or the answer of `advise`, which has one.
@@ -64,23 +52,29 @@ def why(table: Any, title: Any = None, *, notes: Iterable[str] = (), width: str 
     if not isinstance(found, pd.DataFrame) or "winner" not in found.attrs:
         problem = "must be the answer of advise(...), or a table that why or by_choice of pslab.lab.advise.why made"
         raise ConfigError("table", type(table).__name__, problem)
-    chosen = "at_least" in found
-    steps, what, own = (_choices if chosen else _pieces)(found)
-    most = max(max(step.begin, step.end) for step in steps)
-    lanes = categories([step.words for step in steps], downwards=True, widest=NAMED * WIDTHS[width])
-    page = Page([[_axis(steps, most, WIDTHS[width] - lanes.ticks_px - 30)]], [[lanes]], width=width,
-                heights=[len(steps) * (BAR + AROUND) + 4])  # fmt: skip
-    page.add(0, 0, *(_bar(step, at, most) for at, step in enumerate(steps)))
-    for at, (step, after) in enumerate(pairwise(steps)):  # from the end of a bar to the begin of the next
-        x = after.end if after.whole else step.end
-        page.add(0, 0, go.Scatter(x=[x, x], y=[at + END / 2, at + 1 - END / 2], mode="lines", hoverinfo="skip",
-                                  showlegend=False, line={"color": PALE, "width": 0.8}))  # fmt: skip
-    for at, step in enumerate(steps):
-        text = f"<b>{step.text(most)}</b>" if step.whole else step.text(most)
-        page.write_in(0, 0, text, max(step.begin, step.end), at, xanchor="left", xshift=4, font={"size": TYPE})
-    keys = [Key(words, Look(colour), "box") for words, colour in (("saved", SAVED), ("paid", PAID))
-            if any(step.colour == colour for step in steps)]  # fmt: skip
-    return page.finish(heading(title, [what]), [*found.attrs["caption"], *own, *notes], keys)
+    steps, what, own = (_choices if "at_least" in found else _pieces)(found)
+    merit, ends = merit_of(found.attrs["merit"]), [0.0]
+    for step in steps:
+        ends.append(step.size if step.whole else ends[-1] + step.size)
+    most, low = max(ends), min(0.0, 1.02 * min(ends))
+    signs = ["" if step.whole else "−" if step.size < 0 else "+" for step in steps]
+    texts = [f"{step.bound}{sign}{merit.text(abs(step.size), most)}" for step, sign in zip(steps, signs, strict=True)]
+    y_axis = lanes(names([step.words for step in steps], width))
+    room = WIDTHS[width] - max(text_px(text) for _, text in y_axis.ticks) - 30
+    high = low + (most - low) / (1 - min(0.6, (max(map(text_px, texts)) * 1.1 + 10) / room))
+    x_axis = Axis(merit.title, low, high, sized=unit_of(merit.measure, ACCURACY).tick is not None)
+    fig = panels([[x_axis]], [[y_axis]], width)
+    bold = [f"<b>{text}</b>" if step.whole else text for step, text in zip(steps, texts, strict=True)]
+    fig.add_trace(go.Waterfall(
+        orientation="h", y=[*range(len(steps))], x=[step.size for step in steps], width=END, text=bold, name="",
+        measure=["absolute" if step.whole else "relative" for step in steps], textposition="outside", cliponaxis=False,
+        textfont_size=TYPE, connector={"line": {"color": PALE, "width": 0.8}}, decreasing={"marker": {"color": SAVED}},
+        increasing={"marker": {"color": PAID}}, totals={"marker": {"color": PALE}}, showlegend=False,
+        customdata=[f"<b>{step.words}</b><br>{text}" for step, text in zip(steps, texts, strict=True)],
+        hovertemplate="%{customdata}<extra></extra>"))  # fmt: skip
+    boxes(fig, {words: colour for words, colour, sign in (("saved", SAVED, "−"), ("paid", PAID, "+")) if sign in signs})
+    return finish(fig, heading(title, [what]), [*found.attrs["caption"], *own, *notes], width,
+                  [len(steps) * (BAR + AROUND) + 4])  # fmt: skip
 
 
 def _pieces(table: pd.DataFrame) -> tuple[list[_Step], str, list[str]]:
@@ -93,50 +87,26 @@ def _pieces(table: pd.DataFrame) -> tuple[list[_Step], str, list[str]]:
     small = sum(size for _, size in rows if abs(size) < least)
     if abs(small) >= least:
         shown.append(("smaller pieces", small))
-    found, at = [_Step(facts["default"], 0.0, facts["default_need"], merit, whole=True)], facts["default_need"]
-    for words, size in shown:
-        found.append(_Step(words, at, at + size, merit))
-        at += size
     ends = (f"{facts[who]}: {facts[f'{who}_iterations']:.3g} iterations" for who in ("default", "winner"))
     stale = (f"at a mean staleness of {facts['winner_staleness']:.2g}; 95{SPACE}% of its pushes are at most "
              f"{facts['winner_stalest']:g} stale")  # fmt: skip
     who = "the mean worker does" if merit is SECONDS else "all workers do"
     how = (f"a piece: by how much more or less of it {who} in an iteration, times the iterations of the first policy; "
            "iterations: what the second one's further ones take, or its fewer ones save")  # fmt: skip
-    whole = _Step(facts["winner"], 0.0, facts["winner_need"], merit, whole=True)
-    floor = [facts["floor"]] if facts["floor"] else []
-    return [*found, whole], facts["sentence"], [f"{'; '.join(ends)}, {stale}", how, *floor]
+    whole = [_Step(facts[who], facts[f"{who}_need"], whole=True) for who in ("default", "winner")]
+    return ([whole[0], *(_Step(*pair) for pair in shown), whole[1]], facts["sentence"],
+            [f"{'; '.join(ends)}, {stale}", how, *filter(None, [facts["floor"]])])  # fmt: skip
 
 
 def _choices(table: pd.DataFrame) -> tuple[list[_Step], str, list[str]]:
     """The same of choices one after another."""
-    first, *rest = rows = records(table[["policy", "learning_rate", "need", "at_least"]])
-    merit = merit_of(table.attrs["merit"])
-    found = [_Step(first.policy, 0.0, first.need, merit, True, "≥ " * first.at_least)]
+    rows = records(table[["policy", "learning_rate", "need", "at_least"]])
+    merit, last = merit_of(table.attrs["merit"]), rows[-1]
+    found = [_Step(rows[0].policy, rows[0].need, True, "≥ " * rows[0].at_least)]
     for before, row in pairwise(rows):  # a piece is the difference of two of which one may be longer than is known
-        bound = "≥ " if row.at_least else "≤ " if before.at_least else ""
-        found.append(_Step(row.policy, before.need, row.need, merit, bound=bound))
-    last = rest[-1] if rest else first
+        found.append(_Step(row.policy, row.need - before.need, False, "≥ " if row.at_least else "≤ " * before.at_least))
     rates = f"learning rates, from above: {', '.join(f'{row.learning_rate:g}' for row in rows)}"
     own = [rates, *(["≥, ≤: a run of it was ended before it came to the goal"] if table.at_least.any() else [])]
-    whole = _Step(table.attrs["winner"], 0.0, last.need, merit, True, "≥ " * last.at_least)
     what = "time" if merit is SECONDS else merit.name
+    whole = _Step(table.attrs["winner"], last.need, True, "≥ " * last.at_least)
     return [*found, whole], f"{what} to the goal, one choice after another", own
-
-
-def _axis(steps: list[_Step], most: float, room: float) -> Axis:
-    """From 0, with room for the numbers behind the bars, in a panel of so many px."""
-    low = min(0.0, *(1.02 * min(step.begin, step.end) for step in steps))
-    text = max(text_px(step.text(most)) for step in steps) * 1.1 + 10
-    end = low + (most - low) / (1 - min(0.6, text / room))
-    merit = steps[0].merit
-    tick = unit_of(merit.measure, ACCURACY).tick
-    ticks = fitting(low, most, room * (most - low) / (end - low), partial(tick, most=most) if tick else plain)
-    return Axis(merit.title, low, end, ticks=ticks)
-
-
-def _bar(step: _Step, at: int, most: float) -> go.Bar:
-    return go.Bar(
-        x=[step.end - step.begin], base=[step.begin], y=[at], width=END, orientation="h", showlegend=False,
-        name=step.words, marker={"color": step.colour, "line": {"width": 0}},
-        hovertemplate=f"<b>{step.words}</b><br>{step.text(most)}<extra></extra>")  # fmt: skip

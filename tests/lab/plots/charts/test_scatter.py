@@ -37,7 +37,7 @@ def test_two_names_of_one_legend_differ_though_no_panel_has_both():
     places = frame.rule + " " + frame.panel
     apart = frame[~places.isin(["rule 5 one", "rule 13 two"])]
     figure = plots.points(apart, "x", "y", by="rule", facet="panel", join=False)
-    keys = {trace.name: (trace.marker.symbol, trace.marker.color) for trace in figure.data if trace.showlegend is None}
+    keys = {trace.name: (trace.marker.symbol, trace.marker.color) for trace in figure.data if trace.showlegend}
     assert len(keys) == len({*keys.values()}) == 17
 
 

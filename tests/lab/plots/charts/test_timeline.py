@@ -8,7 +8,6 @@ import pytest
 
 from pslab.lab.plots.charts import timeline as module
 from pslab.lab.plots.charts.timeline import timeline
-from pslab.lab.plots.page.theme import rgb, shade
 from pslab.lab.records import intervals
 
 
@@ -18,14 +17,6 @@ def test_one_instant_alone_gets_the_usual_length():
     assert list(timeline(result, begin_s=2.0).layout.xaxis.range) == [2.0, 2.0 + high - low]
     assert timeline(result, end_s=10.6).layout.xaxis.range[1] == 10.6
     assert list(timeline(result).layout.xaxis.range) == [low, high]
-
-
-def test_staler_pushes_are_darker():
-    shades = [sum(rgb(shade(s, 40))) for s in range(41)]
-    assert shades == sorted(shades, reverse=True)
-    assert len(set(shades)) == 41
-    assert shade(0, 0) == "#FFFFFF"
-    assert len({shade(s, 4) for s in range(5)}) == 5
 
 
 def test_caption_says_how_many_pieces_are_not_drawn(monkeypatch: pytest.MonkeyPatch):

@@ -12,7 +12,7 @@ import pytest
 from pslab.config.table import ROWS
 from pslab.lab.plots.charts.server_states import STATES
 from pslab.lab.plots.charts.timeline import WORDS
-from pslab.lab.plots.page.theme import (
+from pslab.lab.plots.theme import (
     DARK,
     OTHERS,
     PHASES,
@@ -24,7 +24,6 @@ from pslab.lab.plots.page.theme import (
     on_dark,
     ramp,
     rgb,
-    template,
     translucent,
 )
 
@@ -194,14 +193,7 @@ def test_larger_numbers_are_darker():
     assert shades[0] < shades[2] < shades[1]
 
 
-# -- template --------------------------------------------------------------------------------------
-
-
-def test_template_is_for_white_paper_and_leaves_placing_to_the_page():
-    layout = template().layout
-    assert (layout.paper_bgcolor, layout.plot_bgcolor) == ("white", "white")
-    assert layout.font.size == pytest.approx(8 * 96 / 72)
-    assert (layout.margin.autoexpand, layout.xaxis.automargin) == (False, False)
+# -- colours ---------------------------------------------------------------------------------------
 
 
 def test_colours_blend_and_are_written_upon():

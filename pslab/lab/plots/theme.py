@@ -1,4 +1,4 @@
-"""How every figure looks: sizes, one template, and how each curve is drawn.
+"""How every figure looks: one template of plotly, named "pslab", and how each curve is drawn.
 
 A policy keeps its colour and marker in every figure: they stand in the rows of `pslab.config.table`. Curves of one
 figure differ in dash or marker too, for readers who see no red, green or blue, and for grey printers. The first three
@@ -20,15 +20,13 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import plotly.io as pio
 
 from pslab.config.table import KINDS, ROWS, Row, find
 from pslab.lab.plots.labels import number, parts
 
-PT = 96 / 72  # px
-WIDTHS = {"column": 336, "page": 687}  # px: 3.5 and 7.16 in, the columns of IEEE and ACM
-TYPE, SMALL, TITLE = 8 * PT, 7 * PT, 9 * PT
-TITLE_ROW = 16.0  # px: a line of the title
-LINE, MARK = 1.2 * PT, 4 * PT
+TYPE, SMALL, TITLE = 12, 10, 13  # px
+LINE, MARK = 1.6, 6.0  # px
 INK, PALE, GRID = "#222222", "#666666", "#E6E6E6"
 DARK, SEEN = "#111111", 3.0  # a dark page, and the contrast at which a line is seen on it (WCAG 2.2, 1.4.11)
 BEHIND = "#9A9A9A"  # what stands behind the others
@@ -53,8 +51,6 @@ PHASES: dict[str, str] = {
     "wait": "#DDDDDD", "serve": "#E26C5A", "pull": "#77CDF8", "decode": "#FBEFCB", "gap": "#FFFFFF",
 }  # fmt: skip
 SAVED, PAID = PHASES["push"], PHASES["serve"]  # seconds that a policy saves, and those that it costs
-
-STALE = ("#FFFFFF", "#F3B79B", "#D1495B", "#7A1F5C", "#33104A")  # staleness 0, then up to the largest
 
 
 @dataclass(frozen=True)
@@ -253,14 +249,6 @@ def ramp(colours: Sequence[str], place: float) -> str:
     return "#" + "".join(f"{round(a + share * (b - a)):02X}" for a, b in zip(low, high, strict=True))
 
 
-def shade(staleness: int, most: int) -> str:
-    """The colour of a push by its staleness: white for fresh, then darker up to the largest."""
-    if staleness <= 0 or most <= 0:
-        return STALE[0]
-    step = 1 / (len(STALE) - 1)
-    return ramp(STALE, step + (1 - step) * (staleness - 1) / max(3, most - 1) if most > 1 else step)
-
-
 def rgb(colour: str) -> tuple[int, int, int]:
     """``"#004488"`` -> (0, 68, 136)."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
@@ -297,17 +285,24 @@ def ink(colour: str) -> str:
 
 
 def template(text: str = INK, grid: str = GRID, paper: str = "white") -> go.layout.Template:
-    """White paper, thin grid, ticks outside, type of 8 pt."""
+    """White paper, thin grid, ticks outside; the title above and the legend below, where plotly measures their room."""
     axis = {
         "showline": True, "linecolor": text, "linewidth": 0.8, "ticks": "outside", "ticklen": 3, "tickwidth": 0.8,
-        "tickcolor": text, "gridcolor": grid, "gridwidth": 0.7, "zeroline": False, "automargin": False,
-        "tickfont": {"size": TYPE}, "nticks": 6, "tickangle": 0,
+        "tickcolor": text, "gridcolor": grid, "gridwidth": 0.7, "zeroline": False, "automargin": True, "nticks": 6,
+        "tickangle": 0, "title": {"standoff": 4, "font": {"size": TYPE}},
     }  # fmt: skip
     return go.layout.Template(layout={
         "font": {"family": FONT, "size": TYPE, "color": text},
         "paper_bgcolor": paper, "plot_bgcolor": paper, "colorway": list(OTHERS),
         "xaxis": axis, "yaxis": axis, "hovermode": "closest", "separators": ".\u202f",
         "hoverlabel": {"font": {"family": FONT, "size": TYPE}, "align": "left"},
-        "margin": {"l": 0, "r": 0, "t": 0, "b": 0, "autoexpand": False},
+        "title": {"x": 0, "xref": "container", "xanchor": "left", "yref": "container", "yanchor": "top",
+                  "font": {"size": TITLE}, "pad": {"l": 6}},
+        "legend": {"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom",
+                   "title": {"text": ""}, "traceorder": "normal"},
+        "margin": {"l": 8, "r": 12, "t": 8, "b": 8}, "minreducedheight": 10, "minreducedwidth": 10,
         "annotationdefaults": {"showarrow": False, "font": {"size": TYPE}},
     })  # fmt: skip
+
+
+pio.templates["pslab"] = template()
