@@ -218,7 +218,7 @@ def read_facts(place: Path) -> dict[str, Any]:
     """
     manifest = read_manifest(place, FILES)
     if missing := [name for name in REQUIRED if name not in manifest]:
-        problem = f"{place / 'manifest.json'} is no manifest of a run: its {', '.join(missing)} is missing"
+        problem = f"{place / 'manifest.json'} is no manifest of a run: it has no {', '.join(missing)}"
         raise DamagedRecord(place, problem)
     return manifest
 

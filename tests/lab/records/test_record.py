@@ -102,7 +102,7 @@ def test_a_table_cannot_change_under_its_reader(tmp_path, name):
 @pytest.mark.parametrize(("name", "text", "words"), [
     *((name, None, name.replace(".", r"\.")) for name in ALL), *(("manifest.json", *each) for each in (
         ("{", "cannot be read"), ("[" * 200_000, "cannot be read"), ("[]", "is no manifest"),
-        ('{"sha256": 3}', "is no manifest"), ("{}", "its outcome is missing"),
+        ('{"sha256": 3}', "is no manifest"), ("{}", "it has no outcome"),
         ('{"run": {"seed": 1' + "0" * 5000 + "}}", "cannot be read")))],
     ids=[*ALL, "half", "brackets", "list", "sums", "empty", "huge"])  # fmt: skip
 def test_what_lacks_a_file_or_has_a_damaged_manifest_is_no_record(tmp_path, name, text, words):
