@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 # What a policy may know of a push has five readers. A new field is told to all of them:
 #   here, and the page on policies (docs/how-to/policy.md)
 #   protocol/server.py          `Server._push` fills it
-#   lab/judge/verdict.py        rebuilds it from the record, or the run of a policy that reads it is not valid
+#   lab/judge.py                rebuilds it from the record, or the run of a policy that reads it is not valid
 #   engines/check               varies it, or says that it does not (protocol/noting.py, NOTED)
 #   engines/virtual/timing.py   has no gradients, and what follows from them is NaN there
 class Pushed(NamedTuple):

@@ -15,7 +15,7 @@ from whole import conduct
 
 from pslab.config.products import CHOICE, ONEDNN
 from pslab.engines.experiment.experiment import Outcome
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 
 LINKS = {"compute_s": 1e-3, "bandwidth_bit_s": 1e8, "server_bandwidth_bit_s": 2e8, "latency_s": 1e-4}
 

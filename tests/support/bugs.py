@@ -92,7 +92,7 @@ SERVER_NODE = "engines.virtual.server_node:ServerNode"
 SCHEDULER = "engines.virtual.scheduler:Scheduler"
 SIMULATOR = "engines.virtual.simulator:Simulator"
 TRAFFIC = "engines.emulation.traffic:Traffic"
-TABLES = "lab.judge.tables:tables_of"
+TABLES = "lab.judge:tables_of"
 FAULTS = "engines.emulation.faults:Faults"
 TURNS = "engines.worker.range_schedule:RangeSchedule"
 

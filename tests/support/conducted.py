@@ -16,7 +16,7 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.processes import pool
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 
 Look = Callable[[dict[str, Any]], None]  # the receiver of a run's news

@@ -13,7 +13,7 @@ from tools.audit.verdict import Verdict, audit
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.records.record import Result
 from pslab.lab.runs.resolve import resolve
 

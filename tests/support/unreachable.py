@@ -96,7 +96,7 @@ def main(number: int, fields: dict[str, Any]) -> dict[str, Any]:
 
     from pslab.engines.execute import execute
     from pslab.engines.local.recovery.replacing import Recovery
-    from pslab.lab.judge.tables import tables_of
+    from pslab.lab.judge import tables_of
     from pslab.lab.runs.resolve import resolve
 
     holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])

@@ -93,7 +93,7 @@ def sums(result: Result) -> Finding:
 
 def judgement(result: Result) -> Finding:
     """The judge's verdict on the tables, made now."""
-    from pslab.lab.judge.verdict import judge
+    from pslab.lab.judge import judge
     from pslab.lab.records.record import TABLES
 
     tables = {name: getattr(result, name) for name in TABLES if f"{name}.csv" in result.manifest["sha256"]}
@@ -138,7 +138,7 @@ Again = tuple[str, list[str]]  # what was compared, and what of it differs; "" a
 
 def _in_virtual_time(result: Result) -> Again:
     from pslab.engines.execute import execute
-    from pslab.lab.judge.tables import tables_of
+    from pslab.lab.judge import tables_of
     from pslab.lab.runs.resolve import resolve
 
     tables, weights, facts = tables_of(result.run, execute(resolve(result.run), lambda news: None))
@@ -152,7 +152,7 @@ def _in_recorded_order(result: Result) -> Again:
 
     from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PUSH_COLUMNS
     from pslab.engines.virtual import recorded_order
-    from pslab.lab.judge.tables import largest
+    from pslab.lab.judge import largest
     from pslab.lab.records.record import WEIGHTS
     from pslab.lab.runs.resolve import resolve
 

@@ -93,7 +93,7 @@ def trace(result: Result) -> dict[int, list[float]]:
 
 def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     from pslab.config.cluster import resolve_cluster
-    from pslab.lab.judge.verdict import policy_of
+    from pslab.lab.judge import policy_of
     from pslab.protocol.traits import Traits, traits_of
 
     try:

@@ -13,7 +13,7 @@ from pslab.engines.execute import awaits_evaluation, execute, keep_trained
 from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.engines.virtual import parallel_runs
 from pslab.errors import RecordError, RunError, RunsInterrupted, Unwritable
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.records.card import times
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result, find

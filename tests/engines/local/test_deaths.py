@@ -14,7 +14,7 @@ from tiny import tiny
 from tools.chaos.replay import pushes_of, replay
 
 from pslab.engines.execute import execute
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("small_pool")

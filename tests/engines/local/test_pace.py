@@ -14,7 +14,7 @@ from pslab.engines.local.engine import execute
 from pslab.engines.local.pace import AIM_SHARE, DILATIONS, Pace, emulation, kept, larger
 from pslab.engines.processes import pool, precedence
 from pslab.engines.worker.phases import PHASES
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 
 STEADY = {"compute_s": 0.02}

@@ -22,7 +22,7 @@ from pslab.engines.local.recovery.checkpoints import CheckpointParts
 from pslab.engines.processes import pool
 from pslab.engines.worker.phases import PUSH
 from pslab.errors import StartFailed, WorkerDied
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP

@@ -14,7 +14,7 @@ from torch.nn import functional
 from whole import conduct
 
 from pslab.config.table import ROWS
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
 from pslab.tensors.workload.data import Batches, batch

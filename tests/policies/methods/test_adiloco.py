@@ -16,7 +16,7 @@ from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.errors import ConfigError
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.update.delayed_nesterov import DelayedNesterov
 from pslab.tensors.workload.data import Batches, batch

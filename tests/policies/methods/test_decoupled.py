@@ -20,7 +20,7 @@ from pslab.config.spec import build
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.errors import ConfigError
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.methods.decoupled import Decoupled
 from pslab.protocol.messages import Pull, Push

@@ -18,7 +18,7 @@ from pslab.config.spec import build
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.server.ledger import reached
 from pslab.errors import ConfigError
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.methods.diloco import DiLoCo
 from pslab.protocol.traits import traits_of

@@ -22,7 +22,7 @@ from pslab.engines.virtual import engine as virtual
 from pslab.engines.worker.gradient import Computing
 from pslab.engines.worker.tensors import Producer
 from pslab.errors import ConfigError
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.methods.streaming import Streaming
 from pslab.tensors.update.fragments import FragmentSteps

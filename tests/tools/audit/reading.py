@@ -16,7 +16,7 @@ from pslab.config.run import Run
 from pslab.config.spec import build, resolve
 from pslab.config.table import find
 from pslab.errors import ConfigError
-from pslab.lab.judge.verdict import policy_of
+from pslab.lab.judge import policy_of
 from pslab.protocol.traits import Traits, traits_of
 from pslab.protocol.worker import EAGER_BUFFERS
 from pslab.tensors.compression.codes import Plain

@@ -13,7 +13,7 @@ import pandas as pd
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.judge.verdict import judge
+from pslab.lab.judge import judge
 from tools.audit import arrivals, manifest, numbers, phases, pushes
 from tools.audit.reading import Reading, Unjudged
 

@@ -14,7 +14,7 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Experiment, Interrupted, Outcome
 from pslab.engines.virtual.timing import exchange, job_without_tensors
-from pslab.lab.judge import tables
+from pslab.lab import judge
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.compression.sparse import Ranges
 from tools.audit.verdict import audit
@@ -92,7 +92,7 @@ def _on_processes(run: Run, on_progress: Callable[[dict[str, Any]], None]) -> tu
 
 
 def _judged(run: Run, outcome: Outcome) -> list[str]:
-    made, _, facts = tables.tables_of(run, outcome)
+    made, _, facts = judge.tables_of(run, outcome)
     verdict = audit(run, made, facts)
     found = list(verdict.violations)
     if verdict.verdict == "unknown" and facts["pushes"]:

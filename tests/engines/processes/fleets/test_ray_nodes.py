@@ -15,7 +15,7 @@ from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.processes import pool
 from pslab.engines.processes.pool import SERVER
 from pslab.errors import WorkerDied
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_pool")]

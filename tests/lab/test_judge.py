@@ -16,8 +16,7 @@ from tools.chaos.draw import drawn
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.lab.judge.tables import tables_of
-from pslab.lab.judge.verdict import Verdict, judge
+from pslab.lab.judge import Verdict, judge, tables_of
 from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import InvalidRun, run

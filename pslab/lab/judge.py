@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,9 @@ from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.noting import NotingPolicy
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 from pslab.protocol.traits import sized
+
+if TYPE_CHECKING:
+    from pslab.engines.experiment.experiment import Outcome
 
 LOST = "the policy reads losses, and the record has none of pushes that were not applied"
 SLACK_S = 1e-6  # instants that are derived from others are not equal to the last bit
@@ -83,6 +86,38 @@ def judge(run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
     if facts["outcome"] == "interrupted" or not len(tables["pushes"]):
         return Verdict("unknown", "the run was interrupted, or no push was applied")
     return Verdict("valid")
+
+
+def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
+    """An engine's arrays as tidy tables; the weights; the facts, with the verdict."""
+    from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PUSH_COLUMNS
+    from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
+
+    accuracy = pd.DataFrame(outcome.accuracy, columns=["pushes", "seconds", "accuracy", "loss", *outcome.metrics])
+    accuracy.insert(1, "iteration", accuracy.pushes / run.workers)
+    phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
+    phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
+    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
+    arrivals = pd.DataFrame(outcome.arrivals, columns=ARRIVAL_COLUMNS)
+    arrivals["kind"] = arrivals.kind.astype(int).map(dict(enumerate(ARRIVALS)))
+    floats = ("seconds", "begin_s", "end_s", "loss", "density", "kind", "phase")  # and words
+
+    def typed(table: pd.DataFrame) -> pd.DataFrame:
+        return table.astype({name: int for name in table if name not in floats})
+
+    tables = {
+        "accuracy": accuracy.astype({"pushes": int}),
+        "phases": typed(phases).sort_values("begin_s"),
+        "pushes": typed(pushes),
+        "arrivals": typed(arrivals),
+    }
+    judged = judge(run, tables, outcome.facts).facts()
+    return tables, outcome.weights, {**outcome.facts, "largest_weight": largest(outcome.weights), **judged}
+
+
+def largest(weights: np.ndarray) -> float:
+    """The largest absolute value; NaN if one is not a number."""
+    return float(max(weights.max(initial=0.0), -weights.min(initial=0.0)))
 
 
 class _Replay:
