@@ -214,7 +214,8 @@ class _Race:
 
     def _alive(self, count: int) -> list[Arm]:
         """The arms that may be the best after so many seeds, the leader first."""
-        ranked = sorted(filter(self.told.__getitem__, self.told), key=self._rank)
+        if not (ranked := sorted(filter(self.told.__getitem__, self.told), key=self._rank)):
+            return []
         bound = self.gap[ranked[0]] + math.log(BEHIND[min(count, len(BEHIND)) - 1])
         each = TWO if count < LEAST else 1
         found = [arm for arm in ranked if self.gap[arm] <= bound and arm not in self.unsafe
@@ -336,23 +337,23 @@ class _Race:
             return "unsafe"
         if count < LEAST and (count < len(self.seeds) or len(self.grids) > 1):
             return ""
-        if not self._alone(chances := self._chances()) and not self._sure(chances):
+        if not self._named():
             return ""
         once = [best for policy in self.grids if len(self.told[(best := self._best(policy)[0])]) < TWO]
         self._run(once, self.seeds[1:TWO], CAP)
-        if sure := self._sure(self._chances()):
-            self._run(self._best(sure[0])[:1], self.seeds[:LASTING], WIDE_CAP)
-        if self._alone(chances := self._chances()):
+        for policy in self._named()[:1]:
+            self._run(self._best(policy)[:1], self.seeds[:LASTING], WIDE_CAP)
+        if len(self._chances()) == 1:
             return "alone"
-        sure = self._sure(chances)
-        return "" if not sure else "sure" if len(sure) == 1 else "tie"
+        named = self._named()
+        return "" if not named else "sure" if len(named) == 1 else "tie"
 
-    def _alone(self, chances: Mapping[str, float]) -> bool:
-        return len(chances) == 1
-
-    def _sure(self, chances: Mapping[str, float]) -> list[str]:
-        """The policies that are the best for sure, or within a tie of it; the simplest first."""
-        found = [policy for policy, chance in chances.items() if chance >= self.sure and not self.noise > LOUD]
+    def _named(self) -> list[str]:
+        """The policies that are the best for sure, or within a tie of it, the simplest first; or the only one that
+        arrives with each seed."""
+        chances = self._chances()
+        found = [policy for policy, chance in chances.items()
+                 if len(chances) == 1 or (chance >= self.sure and not self.noise > LOUD)]  # fmt: skip
         return sorted(found, key=lambda policy: self.simplicity[policy])
 
     # -- how it ended ----------------------------------------------------------------------------------
@@ -369,8 +370,8 @@ class _Race:
                            key=lambda each: (each.unsafe, not each.arrived, each.ratio))  # fmt: skip
         if (first := next((each for each in standings if each.arrived), None)) is None:
             raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")
-        among = self._sure(chances) if ending in ("sure", "tie") else sorted(alive, key=self.simplicity.__getitem__)
-        if ending in ("sure", "tie"):
+        among = self._named() if ending in DECIDED else sorted(alive, key=self.simplicity.__getitem__)
+        if ending in DECIDED:
             first = next(each for each in standings if each.policy == among[0])
         return RaceAnswer(first.policy, first.learning_rate, ending, tuple(among or [first.policy]), tuple(standings),
                           self.noise)  # fmt: skip

@@ -274,6 +274,8 @@ class _Asking:
             try:
                 found |= dict(zip(now, sweep(runs, results=self._place, progress=False), strict=True))
             except KeyboardInterrupt as interrupt:  # the best answer so far; the runs under way go on another time
+                if not self._raced:
+                    raise
                 self._notes.append(f"ended by an interrupt ({interrupt}): asked again, it goes on where it was")
                 break
             self._raced = True
