@@ -273,7 +273,8 @@ class _Survey:
         """Run all cells with a seed, before the next seed, while there is time."""
         cells = [*self.clusters]
         for seed, first in product(self.seeds, range(0, len(cells), AT_ONCE)):
-            for number in range(len(self.policies)):
+            # what is the soonest nearby comes first, and caps the others
+            for number in sorted(range(len(self.policies)), key=lambda number: self._nearby((number, cells[first]))[0]):
                 if time.monotonic() > self._until_s:
                     return
                 keys = [(number, cell) for cell in cells[first : first + AT_ONCE]]
@@ -281,14 +282,15 @@ class _Survey:
                           and (seed == self.seeds[0] or math.isfinite(self.time(key).seconds))]  # fmt: skip
                 self._sweep(wanted)
 
-    def _rate(self, key: Key) -> float:
-        """The best learning rate of a policy in a cell, or at the nearest anchor that it arrives at, if it does."""
+    def _nearby(self, key: Key) -> tuple[float, float]:
+        """The seconds of a policy at the nearest anchor that it arrives at, if it does, and its best learning rate."""
         number, cell = key
-        if key in self._found:
-            return self._best_rate(key)
         arrives = [anchor for anchor in self.anchors if math.isfinite(self.time((number, anchor)).seconds)]
         near = min(arrives or self.anchors, key=lambda anchor: math.dist(self._places[anchor], self._places[cell]))
-        return self._best_rate((number, near))
+        return self.time((number, near)).seconds, self._best_rate((number, near))
+
+    def _rate(self, key: Key) -> float:
+        return self._best_rate(key) if key in self._found else self._nearby(key)[1]
 
     def _runs(self, key: Key) -> Mapping[int, tuple[float, float]]:
         return self._found[key][self._best_rate(key)] if key in self._found else {}

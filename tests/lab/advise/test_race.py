@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from pslab.errors import ConfigError
-from pslab.lab.advise.race import CAP, LASTING, LOUD, WIDE_CAP, Arm, RaceAnswer, Trial, around, race, rounded_up
+from pslab.lab.advise.race import CAP, LASTING, LOUD, Arm, RaceAnswer, Trial, around, race, rounded_up
 from pslab.tensors.random_streams import numpy_generator
 
 Times = Callable[[Trial], float]
@@ -209,8 +209,6 @@ def test_what_was_capped_is_a_lower_bound():
     ssp, bsp = answer.standing("ssp"), answer.standing("bsp")
     assert (ssp.ratio, ssp.capped) == (pytest.approx(CAP, rel=0.01), True)
     assert (bsp.ratio, bsp.capped) == (pytest.approx(2.0, rel=0.01), False)
-    assert {*ssp.caps.values()} <= {rounded_up(CAP * (1 + seed % 3)) for seed in range(8)}
-    assert WIDE_CAP > CAP
 
 
 def test_where_nothing_arrives_there_is_nothing_to_answer():

@@ -135,7 +135,6 @@ def test_of_a_near_target_the_default_is_measured_as_finely_as_the_others(place:
     assert len(default.arrived) == 3
     assert first.run.eval_every <= held(first, 0.3)[1]
     needs = {each.policy: float(np.median(each.arrived)) for each in found.answer.standings if each.arrived}
-    assert found.decided
     assert min(needs, key=needs.__getitem__) == found.answer.policy
 
 
