@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,7 +103,7 @@ class At(NamedTuple):
     turn: int = 0  #: of its pushes
     epoch: float = 0.0
     slices: Sequence[slice] = ()  #: of the flat vector, that a rule of ranges exchanges
-    memory: Mapping[str, torch.Tensor] = MappingProxyType({})  #: the vectors kept of this piece, changed in place
+    memory: Mapping[str, torch.Tensor] = {}  #: the vectors kept of this piece, changed in place
 
     @property
     def size(self) -> int:

@@ -132,7 +132,8 @@ def test_steps_that_the_policy_did_not_assign_are_found_out():
     run = adiloco(sync="adiloco:6,dylu=on")
     outcome, _ = conduct(run)
     outcome.facts["steps"][-1][2] += 1
-    assert "how many gradients the policy assigned" in str(tables_of(run, outcome)[2]["violations"])
+    violations = str(tables_of(run, outcome)[2]["violations"])
+    assert "other numbers of gradients of iterations than the policy assigns" in violations
 
 
 def test_a_worker_that_is_back_is_assigned_a_whole_period_and_goes_on_with_its_batches():
