@@ -1,4 +1,4 @@
-"""Which policy wins on which cluster: a grid of clusters, on each of which every policy runs in virtual time."""
+"""The soonest policy of each cluster of a grid: every policy runs on every cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ Key = tuple[int, Cell]  # a policy, by its number, in a cell
 
 
 class _Survey:
-    """What is known of each policy in each cell."""
+    """The runs of each policy in each cell, and the times that follow from them."""
 
     def __init__(
         self, policies: Sequence[Run], cells: Mapping[Cell, Run], goal: float, seeds: tuple[int, ...],
@@ -318,7 +318,7 @@ class _Survey:
     # -- what is known
 
     def time(self, key: Key) -> Time:
-        """What a policy takes in a cell."""
+        """Return the time that a policy takes in a cell."""
         if not (own := self._runs(key)):
             return Time()
         rate, each_s = self._best_rate(key), [seconds for seconds, _ in own.values()]

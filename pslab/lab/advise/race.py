@@ -280,8 +280,8 @@ class _Race:
         return any(math.isinf(self.need[trial]) and trial.cap >= GENEROUS * most for trial in own)
 
     def _behind(self, own: Iterable[Trial]) -> float:
-        """The mean of the logarithm of an arm's needs less that of the soonest on each seed, a lower bound where a need
-        was capped; infinite if none of its runs says anything."""
+        """Return the mean, over seeds, of the logarithm of an arm's need divided by the soonest arm's: a lower bound
+        where a need was capped; infinite if no run of the arm has a known need."""
         known = [trial for trial in own if max(self._bound(trial), self.least.get(trial.seed, math.inf)) < math.inf]
         gaps = [math.log(self._bound(trial) / self.least[trial.seed]) for trial in known]
         return sum(gaps) / len(gaps) if gaps else math.inf
@@ -290,11 +290,11 @@ class _Race:
         return min(self.need[trial], trial.cap)
 
     def _arrived(self, arm: Arm) -> list[bool]:
-        """Of each run of an arm, whether it held the target."""
+        """Whether each run of an arm held the target."""
         return [math.isfinite(self.need[trial]) for trial in self.told[arm].values()]
 
     def _rank(self, arm: Arm) -> tuple[object, ...]:
-        """Of two arms the one that arrives, then the sooner one, then the one nearer to the middle of its grid."""
+        """Return a key that sorts arms: first arms that arrive, then the sooner, then the nearer to their grid's middle."""
         grid = self.grids[arm.policy]
         return (not self.told[arm], arm in self.unsafe, self.gap[arm], not all(self._arrived(arm)),
                 abs(math.log(arm.learning_rate / grid[len(grid) // 2])))  # fmt: skip
@@ -323,8 +323,8 @@ class _Race:
         return found
 
     def _missing(self) -> float:
-        """The share of policies that miss the target with some seeds, by those that were seen to: of as many as so many
-        seeds would show, and of two more of which nothing is known."""
+        """Return the estimated share of policies that miss the target with some seeds: the policies seen to miss,
+        divided by the policies whose number of seeds would have shown a miss; two unseen policies are added."""
         seeds = dict.fromkeys(self.grids, 0)
         for arm, own in self.told.items():
             seeds[arm.policy] = max(seeds[arm.policy], len(own))
@@ -359,7 +359,7 @@ class _Race:
     # -- how it ended ----------------------------------------------------------------------------------
 
     def answer(self, ending: str) -> RaceAnswer:
-        """Return what is known now.
+        """Return the answer by the runs so far.
 
         Raises:
             ConfigError: no run has held the target.
