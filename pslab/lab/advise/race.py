@@ -294,7 +294,7 @@ class _Race:
         return [math.isfinite(self.need[trial]) for trial in self.told[arm].values()]
 
     def _rank(self, arm: Arm) -> tuple[object, ...]:
-        """Return a key that sorts arms: first arms that arrive, then the sooner, then the nearer to their grid's middle."""
+        """Return a key that sorts arms: arriving ones first, then the sooner, then the nearer to the grid's middle."""
         grid = self.grids[arm.policy]
         return (not self.told[arm], arm in self.unsafe, self.gap[arm], not all(self._arrived(arm)),
                 abs(math.log(arm.learning_rate / grid[len(grid) // 2])))  # fmt: skip

@@ -16,23 +16,21 @@ from pslab.lab.plots.axes import Axis, axis, categories, lanes
 from pslab.lab.plots.charts.bars import CELL
 from pslab.lab.plots.charts.panels import in_rows
 from pslab.lab.plots.labels import bits, duration, heading, name
-from pslab.lab.plots.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, Look, ink, looks, ramp
+from pslab.lab.plots.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, Look, ink, looks
 from pslab.lab.records.intervals import records
 from pslab.lab.records.units import SPACE, plain
 
 TITLES = {"bandwidth_bit_s": "bandwidth of a worker", "spread": "slowest / fastest worker"}
 LANE, LINE = 30.0, 12.0  # px: the height of a policy's line; of a line of small type
 AROUND = 90.0  # px: ticks and titles beside the panels
-PALER = 0.62  # of the way to white: a predicted cell
 NAMED_TIES = 2  # policies that a cell names; of more it says how many
 STEPS = (0.0, 0.2, -0.2, 0.1, -0.1)  # of a lane: dots near each other lie one over the other
-OPEN = ("predicted", "capped")
 KNOWN = ["policy", "how", "times"]  # of a cell, beside its axes
 
 
 def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
     """Draw each cluster in the colour of its soonest policy, with how many times sooner than the default it is, and
-    the policies that tie with it, predicted ones paler; of three axes in a panel for each value of the third. And draw
+    the policies that tie with it; of three axes in a panel for each value of the third. And draw
     a line for each policy, with a dot for each cluster at how many times the soonest there it takes; policies with the
     least worst come first.
 
@@ -119,9 +117,8 @@ def _cell(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Draw a cell; return its texts."""
     colour = look.colour if look is not None else "#FFFFFF"
-    shown = ramp([colour, "#FFFFFF"], PALER) if row.how == "predicted" else colour
     (x, y), number = at, str(rank + 1) if rank else ""
-    fig.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, fillcolor=shown, layer="below",
+    fig.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, fillcolor=colour, layer="below",
                   line={"width": 0.5, "color": GRID}, xref=f"x{number}", yref=f"y{number}")  # fmt: skip
     words = [row.policy or "no policy arrives", *(f"= {label}" for label in row.ties), row.how]
     fig.add_trace(go.Scatter(x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, name="soonest",
@@ -129,9 +126,9 @@ def _cell(
                   *(each + 1 for each in divmod(rank, columns)))  # fmt: skip
     first, *more = lines
     place = {"x": x, "y": y, "xref": f"x{number}", "yref": f"y{number}"}
-    found = [{**place, "text": first, "yshift": len(more) * LINE / 2, "font": {"size": size, "color": ink(shown)}}]
+    found = [{**place, "text": first, "yshift": len(more) * LINE / 2, "font": {"size": size, "color": ink(colour)}}]
     return found + ([{**place, "text": "<br>".join(more), "yshift": -LINE / 2,
-                      "font": {"size": SMALL, "color": ink(shown)}}] if more else [])  # fmt: skip
+                      "font": {"size": SMALL, "color": ink(colour)}}] if more else [])  # fmt: skip
 
 
 def _text(row: Any, facts: Mapping[str, Any], room: float) -> list[str]:
@@ -185,13 +182,13 @@ def _far_axis(times: pd.DataFrame, room: float) -> Axis:
 
 
 def _lane(own: pd.DataFrame, rank: int, label: str, look: Look) -> list[go.Scatter]:
-    """A dot for each cell: open where it is predicted, a triangle where it takes longer than is known."""
+    """Draw a dot for each cell, a triangle where it takes longer than is known."""
     if not len(own):
         return []
     ordered = own.sort_values("times", kind="stable")
     at = [rank + STEPS[place % len(STEPS)] for place in range(len(ordered))]
-    marks = [{"predicted": "circle-open", "capped": "triangle-right-open"}.get(how, "circle") for how in ordered.how]
-    edges = [look.colour if how in OPEN else "white" for how in ordered.how]
+    marks = ["triangle-right-open" if how == "capped" else "circle" for how in ordered.how]
+    edges = [look.colour if how == "capped" else "white" for how in ordered.how]
     cells = [", ".join(map(plain, cell)) for cell in ordered.drop(columns=KNOWN).itertuples(index=False)]
     line = go.Scatter(x=[ordered.times.min(), ordered.times.max()], y=[rank, rank], mode="lines", showlegend=False,
                       line={"color": GRID, "width": 3}, hoverinfo="skip", cliponaxis=False)  # fmt: skip
@@ -224,7 +221,6 @@ def _worst(own: pd.DataFrame) -> tuple[str, float]:
 def _said(times: pd.DataFrame, facts: Mapping[str, Any]) -> list[str]:
     """The signs in words."""
     signs = {
-        "predicted": "pale, open: predicted by the pushes at the nearest corner or centre and the pace here",
         "capped": "triangles: ended before it came to the goal, and takes longer than that",
     }
     return [f"=: a policy that is within {100 * facts['tie']:g}{SPACE}% of the soonest",
