@@ -38,21 +38,21 @@ def run_missing(
     small: dict[str, Run] = {}  # those that take a core each
     for index, each in wanted.items():
         distinct.setdefault(names[index], each)
-    shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
-    for name, each in distinct.items():
-        heed(stop)
-        shown.say(name, "is checked")
-        small |= {name: each} if _checked(each, place) else {}
-    found = _in_parallel(small, place, shown, stop, unwanted) if len(small) > 1 else {}
-    for name, each in distinct.items():
-        if name in found:
-            continue
-        heed(stop)
-        if each.digest in unwanted.digests:
-            shown.drop(name)
-            continue
-        found[name] = _tried(_UnderWay(name, each, place, shown), stop)
-        unwanted.told(found[name])
+    with Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress) as shown:
+        for name, each in distinct.items():
+            heed(stop)
+            shown.say(name, "is checked")
+            small |= {name: each} if _checked(each, place) else {}
+        found = _in_parallel(small, place, shown, stop, unwanted) if len(small) > 1 else {}
+        for name, each in distinct.items():
+            if name in found:
+                continue
+            heed(stop)
+            if each.digest in unwanted.digests:
+                shown.drop(name)
+                continue
+            found[name] = _tried(_UnderWay(name, each, place, shown), stop)
+            unwanted.told(found[name])
     return {index: found[name] for index, name in names.items() if name in found}
 
 

@@ -1,7 +1,7 @@
-"""Progress of a sweep: one line that rewrites itself on a terminal and in a notebook, plain lines elsewhere.
+"""Progress of a sweep: one bar of tqdm, whose total is the time that its runs are expected to take.
 
-All times are the clock's. The time left is what such runs took before, by the records, corrected by this sweep's own
-pace.
+Times are seconds of this machine's clock. The time left is what such runs took before, by their records, corrected by
+the pace of this sweep.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
+
+from tqdm import tqdm
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
@@ -25,20 +27,24 @@ from pslab.errors import in_a_sentence
 from pslab.lab.records import journal
 from pslab.lab.records.disk import MANIFEST, records_in
 
-PLAIN_PERIOD_S = 10.0
-LIVE_PERIOD_S = 0.1
-JOURNAL_PERIOD_S = 1.0
-LATEST = 200  # records that are looked at
-PRIOR = 0.2  # of a sweep, what former runs count for against its own pace
-EVALUATION = 0.1  # of a run's time, until one of the sweep shows what it is
-KIND = ("engine", "model", "batch_size", "cluster", "workers", "prune", "sync")  # of a run, what counts most first
-Kind = tuple[str, ...]  # what makes a push take as long as another: these fields' values, or the first of them
+FORMAT = "{percentage:3.0f}%|{bar:20}| {desc}"
+LIVE_PERIOD_S, LOG_PERIOD_S, JOURNAL_PERIOD_S = 0.1, 10.0, 1.0
+LATEST = 200  # records that are read
+PRIOR = 0.2  # the weight of former runs against this sweep's own pace, as a share of the sweep
+EVALUATION = 0.1  # the share of a run's time that its evaluation takes
+KIND = ("engine", "model", "batch_size", "cluster", "workers", "prune", "sync")  # what a push's time depends on most
+Kind = tuple[str, ...]  # values of the fields KIND, or of the first of them
 
 
 class Progress:
-    """Shows pushes, rate and the time left of a sweep. `shown` None: yes, unless the batch reads a journal.
+    """Show how far a sweep is, and how long it still takes.
 
-    `taken` are the seconds that a push took before; `at_once` names the runs that are executed several at a time.
+    Args:
+        runs: the runs of the sweep, by name.
+        taken: seconds that a push of each kind of run took before.
+        at_once: how many virtual runs are executed at a time.
+        shown: whether a bar is drawn; None: unless the batch reads this process's journal.
+        stream: where the bar is drawn; None: stdout in a notebook, which shows stderr as a fault, and stderr elsewhere.
     """
 
     def __init__(
@@ -50,146 +56,107 @@ class Progress:
         shown: bool | None = None,
         stream: TextIO | None = None,
     ) -> None:
-        self._runs, self._done = runs, 0
-        self._page = stream is None and has_front_end()  # which shows what goes to stderr as if it were wrong
-        self._stream = stream or (sys.stdout if self._page else sys.stderr) or io.StringIO()  # there may be none
-        self._live = self._page or self._stream.isatty()
-        self._shown = shown if shown is not None else not journal.active()
-        self._printed_s = self._noted_s = time.monotonic()
-        self._first: tuple[float, float] | None = None  # when news came first, and what was done then
-        self._width = 0
+        self._runs, self._ended_count = runs, 0
         self._work, self._known = work(runs, taken or {}, at_once), bool(taken)
-        self._shares: dict[str, float] = {}
-        self._pushes: dict[str, int] = {}  # the most of each: an evaluation's news are of an earlier snapshot
-        self._began_s: dict[str, float] = {}
-        self._paced: dict[str, tuple[float, int]] = {}  # when a run's own news came first, and its pushes then
-        self._evaluation = EVALUATION
-        self._trained: dict[str, tuple[float, int]] = {}  # when a run's training was over, and what was evaluated then
-        if self._known:
-            self._foretell(taken or {})
+        self._shares: dict[str, float] = {}  # of each run's work that is done
+        self._start: tuple[float, float] | None = None  # the instant of the first news, and the work done by then
+        self._noted_s = -math.inf
+        in_notebook = stream is None and has_front_end()
+        stream = stream or (sys.stdout if in_notebook else sys.stderr) or io.StringIO()  # a process may have no stderr
+        self._lines = not in_notebook  # whether each ended run leaves a line
+        period_s = LIVE_PERIOD_S if in_notebook or stream.isatty() else LOG_PERIOD_S
+        shown = not journal.active() if shown is None else shown
+        self._bar = tqdm(
+            total=sum(self._work.values()), file=stream, disable=not shown, bar_format=FORMAT,
+            mininterval=period_s, miniters=0,
+        )  # fmt: skip
+        self._note(always=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
 
     def say(self, name: str, doing: str) -> None:
-        """Say what is being done that has no pushes to be counted; where lines stay, of the first run alone."""
-        if self._shown and (self._live or name == next(iter(self._runs))):
-            self._print(f"{self._place()} {_label(self._runs[name])}: {doing}", passing=True)
+        """Show what is done for a run while it has no pushes to count."""
+        self._show(name, doing)
 
     def begin(self, name: str) -> None:
-        """A run starts."""
-        self._shares[name], self._began_s[name] = 0.0, time.monotonic()
+        """Show that a run starts."""
+        self._shares[name] = 0.0
         self.say(name, "starts its processes" if self._runs[name].engine == "local" else "starts")
 
     def update(self, name: str, news: Mapping[str, Any]) -> None:
-        """How far a run is, as the engine says it: see `OnProgress`."""
-        now, run = time.monotonic(), self._runs[name]
-        again = bool(news.get("repeated"))
-        before = 0.0 if again else self._shares.get(name, 0.0)
-        self._pushes[name] = max(news["pushes"], 0 if again else self._pushes.get(name, 0))
-        if "evaluating" in news:
-            self._shares[name] = self._evaluated(name, news["evaluating"], now)
-        elif name not in self._trained:
-            self._shares[name] = max(before, (1 - self._evaluation_of(run)) * _share(run, news))
-        # what it takes to start processes belongs to no run; what a checkpoint has was done before
-        self._first = None if "checkpoint" in news else self._first or (now, self._worked())
-        if "checkpoint" in news or again:
-            self._paced.pop(name, None)
-            self._trained.pop(name, None)
+        """Show how far a run is, as its engine reports it (`OnProgress`)."""
+        run, anew = self._runs[name], {"repeated", "checkpoint"} & news.keys()
+        if anew:  # neither a second attempt nor the work of an earlier process tells the pace
+            self._shares[name], self._start = _share(run, news), None
         else:
-            self._paced.setdefault(name, (now, self._pushes[name]))
-        self._note(now)
-        for words in (news[kind] for kind in ("repeated", "waits", "checkpoint") if self._shown and kind in news):
-            self._print(f"{self._place()} {_label(run)}: {words}")
-        if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
-            self._printed_s = now
-            text = f"{self._place()} {_label(run)}: {self._how_far(name, news, now)}{_words(self.left_s())}"
-            self._print(text, passing=True)
+            self._shares[name] = max(self._shares.get(name, 0.0), _share(run, news))
+            self._start = self._start or (time.monotonic(), self._done())
+        self._note()
+        for words in (news[kind] for kind in ("repeated", "waits", "checkpoint") if kind in news):
+            self._write(f"{self._label(name)}: {words}")
+        self._show(name, _how_far(run, news))
 
     def end(self, name: str, accuracy: float | None, took: str) -> None:
-        """Note that a run is finished and recorded; `took` are its seconds in words."""
-        self._shares[name] = 1.0
+        """Show that a run is finished and recorded; `took` are its seconds in words."""
         reached = "ended" if accuracy is None else metric_of(self._runs[name]).text(accuracy)
-        if self._shown:
-            more = self._done + 1 < len(self._runs)
-            left = _words(self.left_s()) if more else ""
-            text = f"{self._place()} {_label(self._runs[name])}: {reached} after {took}{left}"
-            self._print(text, passing=self._page and more)
-        self._done += 1
-        self._note(time.monotonic(), always=True)
+        text = f"{self._label(name)}: {reached} after {took}"
+        self.drop(name)
+        if self._lines:
+            self._write(text)
 
     def fail(self, name: str, error: Exception) -> None:
-        """A run ended without a result."""
-        if self._shown:
-            self._print(f"{self._place()} {_label(self._runs[name])}: failed: {in_a_sentence(error)}")
+        """Show that a run ended without a result."""
+        self._write(f"{self._label(name)}: failed: {in_a_sentence(error)}")
         self.drop(name)
 
     def drop(self, name: str) -> None:
-        """A run is not to be executed any more."""
+        """Count a run that is not executed any more as done."""
         self._shares[name] = 1.0
-        self._done += 1
-        self._note(time.monotonic(), always=True)
+        self._show(name, "ended")
+        self._ended_count += 1
+        self._note(always=True)
 
     def left_s(self) -> float | None:
         """Seconds until the sweep is done; None while nothing is known."""
-        begun_s, before = self._first or (time.monotonic(), self._worked())
-        spent_s, done = time.monotonic() - begun_s, self._worked() - before
+        begun_s, before = self._start or (time.monotonic(), self._done())
+        spent_s, done = time.monotonic() - begun_s, self._done() - before
         prior = PRIOR * sum(self._work.values()) if self._known else 0.0
         if done + prior <= 0:
             return None
         return (sum(self._work.values()) - before - done) * (spent_s + prior) / (done + prior)
 
-    def _foretell(self, taken: Mapping[Kind, float]) -> None:
-        """How long it takes, before it begins."""
-        same = all(kind_of(run.plain()) in taken for run in self._runs.values())
-        count = len(self._runs)
-        if self._shown:
-            what = f"{count} runs" if count > 1 else f"[run] {_label(next(iter(self._runs.values())))}"
-            how = "as such runs took before" if same else "by what other runs took"
-            self._print(f"{what}: about {in_words(self.left_s() or 0.0)}, {how}", passing=self._page)
-        self._note(self._noted_s, always=True)
-
-    def _how_far(self, name: str, news: Mapping[str, Any], now: float) -> str:
-        """``"20/100 pushes, 10/s"``, by this machine's clock, or ``"evaluating 4 of 16"``."""
-        if "evaluating" in news:
-            return "evaluating {} of {}".format(*news["evaluating"])
-        pushes, budget = self._pushes[name], self._runs[name].pushes
-        since_s, before = self._paced.get(name, (now, pushes))
-        rate = f", {(pushes - before) / (now - since_s):.0f}/s" if now > since_s else ""
-        return f"{pushes}{'' if budget is None else f'/{budget}'} pushes{rate}"
-
-    def _evaluation_of(self, run: Run) -> float:
-        return 0.0 if run.engine == "timing" else self._evaluation
-
-    def _evaluated(self, name: str, far: Sequence[int], now: float) -> float:
-        """The share of its time that a run has taken whose snapshots are being evaluated, at the pace of that."""
-        count, of = far
-        over_s, before = self._trained.setdefault(name, (now, count))
-        if count > before:
-            all_s = (now - over_s) * (of - before) / (count - before)
-            self._evaluation = all_s / max(over_s - self._began_s[name] + all_s, 1e-9)
-        return 1 - self._evaluation * (of - count) / max(of - before, 1)
-
-    def _worked(self) -> float:
+    def _done(self) -> float:
         return sum(self._work[name] * share for name, share in self._shares.items())
 
-    def _note(self, now: float, always: bool = False) -> None:
-        if always or now - self._noted_s >= JOURNAL_PERIOD_S:
-            self._noted_s = now
-            journal.note(progress={"done": self._done, "of": len(self._runs), "left_s": self.left_s()})
+    def _note(self, always: bool = False) -> None:
+        if always or time.monotonic() - self._noted_s >= JOURNAL_PERIOD_S:
+            self._noted_s = time.monotonic()
+            journal.note(progress={"done": self._ended_count, "of": len(self._runs), "left_s": self.left_s()})
 
-    def _place(self) -> str:
-        count = len(self._runs)
-        return f"[{min(self._done + 1, count)}/{count}]" if count > 1 else "[run]"
+    def _label(self, name: str) -> str:
+        run, count = self._runs[name], len(self._runs)
+        number = f"[{min(self._ended_count + 1, count)}/{count}] " if count > 1 else ""
+        return f"{number}{_word(run.sync)} {_word(run.prune)} W={run.workers} seed {run.seed}"
 
-    def _print(self, text: str, passing: bool = False) -> None:
-        """A line; the next one takes the place of a passing one, where that can be."""
-        start, passing = "\r" if self._live else "", passing and self._live
-        print(start + text.ljust(self._width), end="" if passing else "\n", file=self._stream, flush=True)
-        self._width = len(text) if passing else 0
+    def _show(self, name: str, words: str) -> None:
+        left_s = self.left_s()
+        left = f"; about {in_words(left_s)} left" if left_s else ""
+        self._bar.set_description_str(f"{self._label(name)}: {words}{left}", refresh=False)
+        self._bar.update(self._done() - self._bar.n)
+
+    def _write(self, text: str) -> None:
+        if not self._bar.disable:
+            self._bar.write(text, file=self._bar.fp)
 
 
 def work(runs: Mapping[str, Run], taken: Mapping[Kind, float], at_once: int = 1) -> dict[str, float]:
-    """What each run weighs: its budget times the seconds that a push took before, if any are known.
+    """Return the work of each run: its budget times the seconds that a push took before, if any are known.
 
-    Runs in virtual time go `at_once` at a time. A kind that was never run counts as those that share the most of its
+    Virtual runs are executed `at_once` at a time. A kind that was never run counts as the kinds that share most of its
     first fields.
     """
     alike: dict[Kind, list[float]] = {}
@@ -207,39 +174,41 @@ def work(runs: Mapping[str, Run], taken: Mapping[Kind, float], at_once: int = 1)
 
 
 def kind_of(plain: Mapping[str, Any]) -> Kind:
-    """What makes pushes comparable, of a run's fields as its record has them."""
+    """The kind of a run, of its fields as its record has them: what the time of a push depends on most."""
     return tuple(json.dumps(plain[field], sort_keys=True) for field in KIND)
 
 
 def taken_before(results: Path) -> dict[Kind, float]:
-    """Seconds of this machine that a push took, by kind: medians over the latest records that say it."""
+    """Seconds of this machine that a push took, by kind: medians over the latest records."""
     latest = records_in(results / "runs")[: -LATEST - 1 : -1]
-    found: dict[Kind, list[float]] = {}
+    times: dict[Kind, list[float]] = {}
     for path in latest:
-        with contextlib.suppress(Exception):  # whatever is wrong with a record is said where it is asked for
+        with contextlib.suppress(Exception):  # a damaged record is reported where it is asked for
             manifest = read_json(path / MANIFEST)
             push_s = manifest.get("wall_s", manifest["seconds"]) / manifest["pushes"]
             if 0 < push_s < math.inf:
-                found.setdefault(kind_of(manifest["run"]), []).append(push_s)
-    return {kind: median(times) for kind, times in found.items()}
+                times.setdefault(kind_of(manifest["run"]), []).append(push_s)
+    return {kind: median(taken) for kind, taken in times.items()}
 
 
 def _share(run: Run, news: Mapping[str, Any]) -> float:
-    """How much of its budget a run has used, 0 to 1."""
+    """The share of its work that a run has done, 0 to 1."""
+    evaluation = 0.0 if run.engine == "timing" else EVALUATION
+    if "evaluating" in news:
+        count, of = news["evaluating"]
+        return 1 - evaluation * (of - count) / max(of, 1)
     shares = [news["pushes"] / run.pushes if run.pushes else 0.0, news["seconds"] / run.seconds if run.seconds else 0.0]
-    return min(1.0, max(shares))
+    return (1 - evaluation) * min(1.0, max(shares))
 
 
-def _label(run: Run) -> str:
-    return f"{_word(run.sync)} {_word(run.prune)} W={run.workers} seed {run.seed}"
+def _how_far(run: Run, news: Mapping[str, Any]) -> str:
+    if "evaluating" in news:
+        return "evaluating {} of {}".format(*news["evaluating"])
+    return f"{news['pushes']}{'' if run.pushes is None else f'/{run.pushes}'} pushes"
 
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else type(value).__name__
-
-
-def _words(left_s: float | None) -> str:
-    return "" if left_s is None else f"; about {in_words(left_s)} left"
 
 
 def in_words(seconds: float) -> str:

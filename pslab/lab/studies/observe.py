@@ -1,4 +1,4 @@
-"""observe(Observation) -> Observed: train on one machine, describe the gradients by layer, and time their selection."""
+"""observe(run) -> Observed: train on one machine, describe the gradients by layer, and time their selection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from pslab.config.run import Run, digest_of
 from pslab.config.spec import build
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.virtual.timing import job_without_tensors
@@ -23,13 +24,18 @@ from pslab.errors import ConfigError
 from pslab.lab.records.record import default_results
 from pslab.lab.runs.machine import processor
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.studies.observation import BINS, Observation, Observed
+from pslab.lab.studies.observed import Observed
 from pslab.tensors.device import DEVICES, one_thread
 from pslab.tensors.finite import is_finite
 from pslab.tensors.random_streams import restored_globals
 from pslab.tensors.update.store import WeightStore
 from pslab.tensors.workload.keyspace import Layer
 
+FORMAT = 3  # raise it whenever the same request would give another record
+BINS = 10  # of the histogram, per decade
+RULES = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5")
+MOMENTS = (0.0, 0.01, 0.1, 0.5, 0.95)  # shares of the budget
+PERIODS = 40  # described in between, at equal distances
 ROUNDS = 5  # a round's median is one value; between their lowest and highest lies the spread
 WARM_UP = 3
 SHARES = np.logspace(-5, 0, 81)
@@ -37,31 +43,73 @@ TOP = 0.01
 Values = NDArray[np.float64]
 
 
-def observe(wanted: Observation, *, results: Path | str | None = None) -> Observed:
-    """The record of an observation: from disk if there is one, else from a training on one thread.
+def observe(
+    run: Run,
+    *,
+    moments: Sequence[int] | None = None,
+    every: int | None = None,
+    rules: Sequence[str] = RULES,
+    repeats: int = 9,
+    results: Path | str | None = None,
+) -> Observed:
+    """Train on one thread, describe the gradients by layer and rule, and time the selection; or read the record of it.
+
+    Args:
+        run: of one worker, with a budget of pushes.
+        moments: iterations of the histograms; None: the shares MOMENTS of the budget.
+        every: iterations between two descriptions; None: a PERIODS-th of the budget.
+        rules: names of pruning rules.
+        repeats: timings of each rule in each of ROUNDS rounds.
 
     Raises:
-        ConfigError: an impossible run or rule, or the training diverged.
+        ConfigError: an impossible run or rule, moments outside of the budget, or the training diverged.
     """
-    place = default_results() if results is None else Path(results)
-    if not wanted.run.unknown and (found := Observed.find(wanted, place)) is not None:
-        return found
-    experiment, rules = check(wanted)
+    wanted = request(run, moments, every, rules, repeats)
+    digest, folder = _digest(run, wanted), default_results() if results is None else Path(results)
+    if not run.unknown and (earlier := Observed.find(digest, folder)) is not None:
+        return earlier
+    experiment, built = resolve(run), {rule: build("prune", rule, "rules") for rule in wanted["rules"]}
     with one_thread(), restored_globals():
         training = Training(experiment)
-        tables = _look(wanted, training, rules)
-        costs, devices = _costs(wanted, training, rules)
-    facts = {"observation": wanted.plain(), "rounds": ROUNDS, "devices": devices, "seconds": training.seconds}
-    return Observed.save(wanted, {**tables, "costs": costs}, facts, place)
+        tables = _look(wanted, training, built)
+        costs, names = _costs(repeats, training, built)
+    facts = {"observation": {"run": run.plain(), **wanted}, "rounds": ROUNDS, "devices": names}
+    facts["seconds"] = training.seconds
+    return Observed.save(digest, {**tables, "costs": costs}, facts, folder)
 
 
-def check(wanted: Observation) -> tuple[Experiment, dict[str, Any]]:
-    """The experiment, and each rule's object; nothing is started.
+def request(
+    run: Run, moments: Sequence[int] | None, every: int | None, rules: Sequence[str], repeats: int
+) -> dict[str, Any]:
+    """The checked arguments of `observe`, with their defaults and all `iterations` to be described.
 
     Raises:
-        ConfigError: an impossible run, or a rule's name or parameters are wrong.
+        ConfigError: several workers or no budget in pushes, moments outside of the budget, no rules.
     """
-    return resolve(wanted.run), {rule: build("prune", rule, "rules") for rule in wanted.rules}
+    if run.workers != 1 or run.pushes is None:
+        raise ConfigError("pushes", run.pushes, "one machine is observed over a budget of pushes")
+    last = run.pushes - 1
+    shares = [round(share * last) for share in MOMENTS]
+    chosen = sorted(set(_whole_numbers("moments", shares if moments is None else moments, 0, last)))
+    (every,) = _whole_numbers("every", [max(1, run.pushes // PERIODS) if every is None else every], 1, 10**9)
+    listed = isinstance(rules, Sequence) and not isinstance(rules, str)
+    if not listed or not rules or not all(isinstance(rule, str) for rule in rules):
+        raise ConfigError("rules", rules, "must be a list of pruners, such as ['static:1%', 'std:2']")
+    _whole_numbers("repeats", [repeats], 1, 10_000)
+    iterations = sorted({*chosen, *range(0, run.pushes, every)})
+    return {"moments": chosen, "rules": list(dict.fromkeys(rules)), "repeats": repeats, "iterations": iterations}
+
+
+def _digest(run: Run, wanted: dict[str, Any]) -> str:
+    return digest_of({"observation": FORMAT, **wanted, "run": run.digest})
+
+
+def _whole_numbers(name: str, values: Any, low: int, high: int) -> list[int]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
+        raise ConfigError(name, values, f"must be a list of iterations from {low} to {high}, or None")
+    if any(isinstance(v, bool) or not isinstance(v, int) or not low <= v <= high for v in values):
+        raise ConfigError(name, list(values), f"must be whole, from {low} to {high}")
+    return list(values)
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -104,13 +152,13 @@ class Training:
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def _look(wanted: Observation, training: Training, rules: dict[str, Any]) -> dict[str, pd.DataFrame]:
+def _look(wanted: dict[str, Any], training: Training, rules: dict[str, Any]) -> dict[str, pd.DataFrame]:
     """Train through the budget, and describe the gradient at the wanted iterations."""
     start_s = time.monotonic()
     rows: dict[str, list[dict[str, Any]]] = {"layers": [], "histogram": [], "concentration": [], "rules": []}
-    looks, moments = set(wanted.iterations), set(wanted.moments or ())
-    middle = sorted(moments)[len(moments) // 2]
-    for iteration in range(wanted.run.pushes or 0):
+    looks, moments = set(wanted["iterations"]), wanted["moments"]
+    middle = moments[len(moments) // 2]
+    for iteration in range(training.experiment.run.pushes or 0):
         training.compute(iteration)
         if iteration == middle:  # what the selection is timed on
             training.kept = (iteration, training.weights.clone())
@@ -176,7 +224,7 @@ def selection(g: Values, indices: NDArray[np.int64]) -> dict[str, Any]:
 # -- costs -----------------------------------------------------------------------------------------
 
 
-def _costs(wanted: Observation, training: Training, rules: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, str]]:
+def _costs(repeats: int, training: Training, rules: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, str]]:
     """Seconds of a gradient and of what may follow it, in turns, on one CPU thread and on the GPU if there is one."""
     iteration, weights = training.kept
     names = devices()
@@ -188,8 +236,8 @@ def _costs(wanted: Observation, training: Training, rules: dict[str, Any]) -> tu
             for operation in operations.values():
                 training.compute(iteration)
                 operation()
-        for turn in range(ROUNDS * wanted.repeats):
-            at = {"device": device, "round": turn // wanted.repeats, "repeat": turn % wanted.repeats}
+        for turn in range(ROUNDS * repeats):
+            at = {"device": device, "round": turn // repeats, "repeat": turn % repeats}
             gradients = []
             for name, operation in operations.items():  # each after a gradient, as in a run: caches are as they are
                 gradients.append(_seconds(lambda: training.compute(iteration), device))

@@ -24,7 +24,8 @@ from pslab.lab.records.drafts import Draft, DraftReader
 from pslab.lab.records.record import TABLES as TABLE_NAMES
 from pslab.lab.records.record import TEXTS, find
 from pslab.lab.records.results import load
-from pslab.lab.studies.measurement import Measurement
+from pslab.lab.studies.observed import FOLDER, Observed
+from pslab.lab.studies.observed import TABLES as OBSERVED
 
 RUN, VALUES = Run(pushes=2, keep_weights=True), np.arange(5.0)
 COLUMNS = {"accuracy": ("pushes", "iteration", "seconds", "accuracy", "loss"), "phases": PHASE_COLUMNS,
@@ -107,8 +108,8 @@ def test_at_every_step_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
 def test_at_every_step_of_what_studies_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool):
-    def write(results: Path) -> Numbers:
-        return Numbers.save(RUN, {"a": pd.DataFrame({"a": [1, 2]})}, {}, results)
+    def write(results: Path) -> Observed:
+        return Observed.save(RUN.digest, {name: pd.DataFrame({"a": [1, 2]}) for name in OBSERVED}, {}, results)
 
     count = operations(monkeypatch, lambda: write(tmp_path / "counted"))
     assert count > 5
@@ -118,9 +119,9 @@ def test_at_every_step_of_what_studies_keep(tmp_path: Path, monkeypatch: pytest.
             Disk(patch, number, stays)
             with pytest.raises(Unwritable, match=rf"{RUN.digest} cannot be written to .*No space left.* are free in"):
                 write(results)
-        assert Numbers.find(RUN, results) is None
-        assert not list(results.glob("numbers/.*"))
-    assert write(results).table("a").equals(Numbers.find(RUN, results).table("a"))
+        assert Observed.find(RUN.digest, results) is None
+        assert not list(results.glob(f"{FOLDER}/.*"))
+    assert write(results).layers.equals(Observed.find(RUN.digest, results).layers)
 
 
 def test_at_every_step_of_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -135,10 +136,6 @@ def test_at_every_step_of_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 disk.write_file(path, b"another")
         assert path.read_bytes() == b"old"
         assert [each.name for each in path.parent.iterdir()] == ["a.json"]
-
-
-class Numbers(Measurement):
-    folder, tables = "numbers", ("a",)
 
 
 class Small:

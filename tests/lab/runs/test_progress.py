@@ -1,11 +1,10 @@
-"""Progress: one line that rewrites itself on a terminal, few lines elsewhere; the time left of the whole sweep."""
+"""Progress: one bar, a line for each ended run, and the time left of the whole sweep."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def takes(*runs: tuple[dict[str, Any], float]) -> dict[Any, float]:
     ({"a": TEN, "b": TEN}, [], None), ({"a": TEN, "b": TEN}, [(50.0, 0)], None),  # processes are started
     ({"a": TEN, "b": TEN}, [(50.0, 0), (51.0, 10)], 1.0),
     ({"a": RUN}, [(0.0, 0, {"checkpoint": "goes on after 50"}), (1.0, 50), (2.0, 60)], 4.0),  # ten a second
-    ({"a": RUN}, [(0.0, 0), (1.0, 90), (10.0, 0, {"repeated": "slower"}), (20.0, 50)], 20.0),
+    ({"a": RUN}, [(0.0, 0), (1.0, 90), (10.0, 0, {"repeated": "slower"}), (20.0, 50), (30.0, 75)], 10.0),
 ], ids=["before", "starting", "half", "from a checkpoint", "again"])  # fmt: skip
 def test_the_time_left_is_at_the_pace_of_the_sweep(clock, runs, events, left_s):
     shown = Progress(runs, shown=False)
@@ -73,23 +72,18 @@ def test_former_runs_say_how_long_it_takes_until_the_sweeps_own_pace_does(clock)
     assert shown.left_s() == 0
 
 
-def test_while_snapshots_are_evaluated_it_counts_them_and_knows_their_time(clock, monkeypatch):
-    monkeypatch.setattr(progress, "EVALUATION", 0.2)
+def test_an_evaluation_is_the_last_tenth_of_a_run(clock, monkeypatch):
+    monkeypatch.setattr(progress, "EVALUATION", 0.1)
     stream = Terminal()
-    shown = Progress({"a": RUN, "b": RUN}, stream=stream)
-    reported(clock, shown, (0.0, 0), (8.0, 100))
-    assert shown.left_s() == pytest.approx(2.0 + 10.0)  # as evaluating takes a fifth
-    for seconds, count in ((8.0, 0), (12.0, 4), (16.0, 8)):
-        clock[0] = seconds
-        shown.update("a", {"pushes": 44, "seconds": 3.0, "accuracy": 0.5, "evaluating": [count, 16]})
-        clock[0] += 0.01
-        shown.update("a", {"pushes": 100, "seconds": 8.0})  # what comes late is no step back
-    lines = [line for line in stream.getvalue().split("\r") if "evaluating" in line]
-    assert [line.partition("evaluating ")[2].partition(";")[0] for line in lines] == ["4 of 16", "8 of 16"]
-    assert shown.left_s() == pytest.approx(8.0 + 24.0, rel=0.01)  # in truth it takes two thirds, of the next one, too
-    shown.end("a", 0.9, "5 s")
-    shown.begin("b")
-    assert shown.left_s() == pytest.approx(16.0, rel=0.01)
+    with Progress({"a": RUN, "b": RUN}, stream=stream) as shown:
+        reported(clock, shown, (0.0, 0), (9.0, 100))
+        assert shown.left_s() == pytest.approx(1.0 + 10.0)
+        for count in (0, 8):
+            clock[0] += 1.0
+            shown.update("a", {"pushes": 100, "seconds": 8.0})  # reported late: no step back
+            shown.update("a", {"pushes": 44, "seconds": 3.0, "accuracy": 0.5, "evaluating": [count, 16]})
+        assert shown.left_s() == pytest.approx((0.05 + 1) * 11 / 0.95)
+    assert "evaluating 8 of 16" in stream.getvalue()
 
 
 SLOW = {"preset": "lab", "slow": {0: 4.0}}
@@ -142,69 +136,47 @@ def test_nothing_in_another_record_keeps_a_sweep_from_starting(tmp_path_factory,
 # -- what is shown -----------------------------------------------------------------------------------
 
 
-def test_a_terminal_sees_rate_and_time_left_of_the_sweep_in_one_line(clock):
+def test_a_terminal_sees_one_bar_with_the_time_left_and_a_line_for_each_ended_run(clock):
     stream = Terminal()
-    shown = Progress(dict.fromkeys("abc", RUN.but(sync="ssp:3", prune="std:2")), stream=stream)
-    reported(clock, shown, (0.5, 5), (2.0, 20))
-    line = "\r[1/3] ssp:3 std:2 W=4 seed 0: 20/100 pushes, 10/s; about 28 s left"
-    first, *later = stream.getvalue()[1:].split("\r")
-    assert first == "[1/3] ssp:3 std:2 W=4 seed 0: starts its processes"
-    assert [each.rstrip() for each in later] == ["[1/3] ssp:3 std:2 W=4 seed 0: 5/100 pushes", line[1:]]
-    shown.end("a", 0.975, "5.19 s of cluster time; took 164 s here")
-    assert stream.getvalue().splitlines()[-1].split("\r")[-1].rstrip() == (
-        "[1/3] ssp:3 std:2 W=4 seed 0: 97.50% after 5.19 s of cluster time; took 164 s here; about 3 s left")
+    with Progress(dict.fromkeys("abc", RUN.but(sync="ssp:3", prune="std:2")), stream=stream) as shown:
+        reported(clock, shown, (0.5, 5), (2.0, 20))
+        shown.end("a", 0.975, "5.19 s of cluster time; took 164 s here")
+        shown.fail("b", ValueError("of one's own"))
+    drawn = [part.strip() for line in stream.getvalue().splitlines() for part in line.split("\r") if part.strip()]
+    assert "[1/3] ssp:3 std:2 W=4 seed 0: 97.50% after 5.19 s of cluster time; took 164 s here" in drawn
+    assert "[2/3] ssp:3 std:2 W=4 seed 0: failed: ValueError: of one's own" in drawn
+    assert drawn[-1].startswith("67%|#############3      | [2/3] ssp:3 std:2 W=4 seed 0: ended")
 
 
-def test_a_notebook_has_one_line_that_is_nothing_wrong(clock, monkeypatch, capsys):
+def test_a_notebook_has_one_bar_and_what_went_wrong(clock, monkeypatch, capsys):
     monkeypatch.setattr(progress, "has_front_end", lambda: True)
-    shown = Progress(dict.fromkeys("abc", RUN), taken=takes(({}, 0.1)))
-    for name in "ab":
-        shown.begin(name)
-        for _ in range(3):
-            clock[0] += 1.0
+    with Progress(dict.fromkeys("abc", RUN), taken=takes(({}, 0.1))) as shown:
+        for name in "ab":
+            shown.begin(name)
             shown.update(name, {"pushes": 20, "seconds": 1.0})
-        shown.end(name, 0.9, "1 s")
-    shown.fail("c", ValueError("of one's own"))
+            shown.end(name, 0.9, "1 s")
+        shown.fail("c", ValueError("of one's own"))
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.count("\n") == 1  # what went wrong stays
-    assert out.rpartition("\r")[2].rstrip() == "[3/3] bsp none W=4 seed 0: failed: ValueError: of one's own"
-    assert all(len(new) >= len(old.rstrip()) for old, new in pairwise(out.split("\r")))  # nothing of it is left
+    assert out.replace("\r", "\n").count("after 1 s") == 0
+    assert "[3/3] bsp none W=4 seed 0: failed: ValueError: of one's own" in out
+    assert "100%|" in out
 
 
-def test_elsewhere_there_are_few_lines_and_no_carriage_returns(clock):
+def test_a_second_attempt_starts_anew(clock):
     stream = io.StringIO()
-    shown = Progress({"a": Run(pushes=None, seconds=60.0)}, stream=stream)
-    reported(clock, shown, *((float(second), second) for second in range(1, 31)))
-    shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": "once again, slower"})
-    shown.end("a", 0.5, "30 s")
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 6
-    assert lines[0] == "[run] bsp none W=4 seed 0: starts its processes"
-    assert lines[1] == "[run] bsp none W=4 seed 0: 10 pushes, 1/s; about 50 s left"
-    assert lines[4] == "[run] bsp none W=4 seed 0: once again, slower"
-    assert "\r" not in stream.getvalue()
+    with Progress({"a": Run(pushes=None, seconds=60.0)}, stream=stream) as shown:
+        reported(clock, shown, (10.0, 10), (30.0, 30))
+        shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": "once again, slower"})
+        assert shown.left_s() is None
+    assert "bsp none W=4 seed 0: once again, slower\n" in stream.getvalue()
 
 
-def test_news_of_an_evaluation_which_have_its_snapshots_pushes_are_no_step_back(clock):
-    stream = Terminal()
-    shown = Progress({"a": RUN}, stream=stream)
-    reported(clock, shown, (1.0, 10), (2.0, 20), (3.0, 8, {"accuracy": 0.5, "loss": 1.0}), (4.0, 40))
-    far = [line.rpartition("0: ")[2].partition(" pushes")[0] for line in stream.getvalue().split("\r")[2:]]
-    assert far == ["10/100", "20/100", "20/100", "40/100"]
-    shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": "once again, slower"})
-    clock[0] = 5.0
-    shown.update("a", {"pushes": 4, "seconds": 0.1})
-    assert "4/100 pushes" in stream.getvalue().split("\r")[-1]
-
-
-def test_before_a_sweep_begins_it_says_how_long_such_runs_took(clock):
+def test_former_runs_tell_the_time_left_before_a_sweep_begins(clock):
     stream = io.StringIO()
-    for runs in ({"a": RUN, "b": Run(pushes=300)}, {"a": RUN}, {"a": RUN.but(model="cnn")}):
-        Progress(runs, taken=takes(({}, 0.5)), stream=stream)
-    assert stream.getvalue().splitlines() == ["2 runs: about 3 min, as such runs took before",
-                                              "[run] bsp none W=4 seed 0: about 50 s, as such runs took before",
-                                              "[run] bsp none W=4 seed 0: about 50 s, by what other runs took"]
+    with Progress({"a": RUN, "b": Run(pushes=300)}, taken=takes(({}, 0.5)), stream=stream) as shown:
+        shown.say("a", "is checked")
+    assert "0%|                    | [1/2] bsp none W=4 seed 0: is checked; about 3 min left" in stream.getvalue()
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["not wanted", "by the batch"])
@@ -212,9 +184,9 @@ def test_nothing_is_shown_if_it_is_not_wanted_or_the_batch_reads_a_journal(clock
     if batch:
         monkeypatch.setenv(journal.JOURNAL, str(tmp_path / "journal"))
     stream = Terminal()
-    shown = Progress({"a": TEN, "b": TEN}, taken=takes(({}, 1.0)), shown=None if batch else False, stream=stream)
-    reported(clock, shown, *((tenth / 10, 5 if tenth else 0) for tenth in range(30)))
-    shown.end("a", 0.1, "3 s")
+    with Progress({"a": TEN, "b": TEN}, taken=takes(({}, 1.0)), shown=None if batch else False, stream=stream) as shown:
+        reported(clock, shown, *((tenth / 10, 5 if tenth else 0) for tenth in range(30)))
+        shown.end("a", 0.1, "3 s")
     notes = [entry["progress"] for entry in journal.entries(tmp_path / "journal")]
     assert stream.getvalue() == ""
     assert [note["done"] for note in notes] == ([0, 0, 0, 1] if batch else [])

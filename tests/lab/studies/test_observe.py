@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,25 +18,23 @@ import pslab
 from pslab.errors import ConfigError
 from pslab.lab.records.disk import Damaged
 from pslab.lab.studies import observe as looking
-from pslab.lab.studies.observation import Observation, Observed
-from pslab.lab.studies.observe import concentration, histogram, observe, selection, statistics
+from pslab.lab.studies.observe import concentration, histogram, observe, request, selection, statistics
+from pslab.lab.studies.observed import FOLDER, TABLES, Observed
 from pslab.tensors.compression.sparse import Deviation, Static
 from pslab.tensors.device import one_thread
 from pslab.tensors.random_streams import restored_globals
 
-FILES = ("manifest.json", *(f"{name}.csv" for name in Observed.tables))
+FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))
 VECTOR = np.array([0.1, -0.2, 0.3, -0.4, 2.0, -3.0, 0.05, 0.0])
 
 
-def wanted(**fields: object) -> Observation:
-    run = tiny(workers=1, schedule="linear", pushes=12, learning_rate=0.5)
-    return Observation(**{"run": run, "moments": [0, 11], "every": 5, "rules": ["static:10%", "std:2"], "repeats": 1,
-                                   **fields})  # fmt: skip
+RUN = tiny(workers=1, schedule="linear", pushes=12, learning_rate=0.5)
+ASKED: dict[str, Any] = {"moments": [0, 11], "every": 5, "rules": ["static:10%", "std:2"], "repeats": 1}
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Observed:
-    return observe(wanted(), results=tmp_path_factory.mktemp("results"))
+    return observe(RUN, **ASKED, results=tmp_path_factory.mktemp("results"))
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -97,29 +96,28 @@ def test_a_rule_may_give_a_mask():
 
 @pytest.mark.parametrize("model", [net, Noisy])
 def test_observed_training_equals_a_run_with_one_worker_bit_for_bit(tmp_path: Path, model: type[torch.nn.Module]):
-    run = tiny(workers=1, schedule="linear", pushes=12, learning_rate=0.5, model=model)
+    run = RUN.but(model=model)
     training = looking.Training(looking.resolve(run))
     with one_thread(), restored_globals():
-        looking._look(wanted(rules=["std:1"]), training, {"std:1": Deviation(1)})
+        looking._look(request(run, **{**ASKED, "rules": ["std:1"]}), training, {"std:1": Deviation(1)})
     assert np.array_equal(training.weights.numpy(), pslab.run(run, results=tmp_path).weights)
 
 
 def test_diverged_training_leaves_no_record_and_threads_and_random_state_as_they_were(tmp_path: Path):
     threads, states = torch.get_num_threads(), global_states()
     with pytest.raises(ConfigError, match="diverged"):
-        observe(Observation(run=tiny(workers=1, model=Diverges), rules=["std:1"]), results=tmp_path)
+        observe(tiny(workers=1, model=Diverges), rules=["std:1"], results=tmp_path)
     assert not list(tmp_path.iterdir())
     assert torch.get_num_threads() == threads
     assert global_states() == states
 
 
 def test_default_moments_and_period_are_shares_of_the_budget():
-    plain = Observation(run=tiny(workers=1, pushes=937))
-    assert plain.moments == (0, 9, 94, 468, 889)
-    assert plain.every == 23
-    assert set(plain.moments) <= set(plain.iterations)
-    assert plain.iterations[:3] == [0, 9, 23]
-    assert Observation(run=tiny(workers=1, pushes=1)).iterations == [0]
+    usual = {"moments": None, "every": None, "rules": ["std:1"], "repeats": 1}
+    asked = request(RUN.but(pushes=937), **usual)
+    assert asked["moments"] == [0, 9, 94, 468, 889]
+    assert asked["iterations"] == sorted({*asked["moments"], *range(0, 937, 23)})
+    assert request(RUN.but(pushes=1), **usual)["iterations"] == [0]
 
 
 @pytest.mark.parametrize(
@@ -128,9 +126,10 @@ def test_default_moments_and_period_are_shares_of_the_budget():
      ({"every": 0}, "every"), ({"rules": "static:1%"}, "must be a list"), ({"rules": []}, "must be a list"),
      ({"rules": [1]}, "must be a list"), ({"repeats": 0}, "repeats"), ({"run": tiny(workers=2)}, "one machine")],
 )  # fmt: skip
-def test_impossible_observations_are_refused(fields: dict[str, object], words: str):
+def test_impossible_observations_are_refused(tmp_path: Path, fields: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):
-        wanted(**fields)
+        observe(**{"run": RUN, **ASKED, **fields}, results=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -158,29 +157,33 @@ def test_costs_have_each_operation_in_each_round(seen: Observed):
 
 def test_observation_is_measured_once_then_read(seen: Observed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(looking, "Training", None)
-    again = observe(wanted(), results=seen.path.parents[1])
+    again = observe(RUN, **ASKED, results=seen.path.parents[1])
     assert (seen.cached, again.cached) == (False, True)
     assert again.layers.equals(seen.layers)
-    assert [path.name for path in seen.path.parent.iterdir()] == [wanted().digest]
+    assert [*seen.path.parent.iterdir()] == [seen.path]
     assert sorted(path.name for path in again.path.iterdir()) == sorted(FILES)
 
 
-@pytest.mark.parametrize("change", [{"moments": [0]}, {"every": 6}, {"rules": ["std:1"]}, {"repeats": 2}])
-def test_each_field_changes_the_digest(change: dict[str, object]):
-    assert wanted(**change).digest != wanted().digest
+def test_each_argument_changes_the_record(seen: Observed):
+    changes: list[dict[str, Any]] = [{"moments": [0]}, {"every": 6}, {"rules": ["std:1"]}, {"repeats": 2}]
+    others = [observe(RUN, **ASKED | change, results=seen.path.parents[1]) for change in changes]
+    assert len({seen.path, *(other.path for other in others)}) == 5
+    assert not any(other.cached for other in others)
+    for other in others:
+        shutil.rmtree(other.path)
 
 
 @pytest.mark.parametrize(("name", "content", "words"), [
     ("rules.csv", None, "not a complete record"), ("rules.csv", "layer\n", "was changed since"),
     ("manifest.json", "{", "cannot be read")])  # fmt: skip
 def test_a_damaged_record_is_set_aside(seen: Observed, tmp_path: Path, name: str, content: str | None, words: str):
-    place = tmp_path / Observed.folder / wanted().digest
-    assert Observed.find(wanted(), tmp_path) is None
-    shutil.copytree(seen.path, place)
-    (place / name).unlink() if content is None else (place / name).write_text(content)
+    digest = seen.path.name
+    assert Observed.find(digest, tmp_path) is None
+    copy = Path(shutil.copytree(seen.path, tmp_path / FOLDER / digest))
+    (copy / name).unlink() if content is None else (copy / name).write_text(content)
     with pytest.warns(Damaged, match=words):
-        assert Observed.find(wanted(), tmp_path) is None
-    assert not place.exists()
+        assert Observed.find(digest, tmp_path) is None
+    assert not copy.exists()
     assert len(list((tmp_path / "damaged").iterdir())) == 1
 
 
@@ -193,7 +196,7 @@ def test_manifest_names_what_was_observed_and_on_which_device(seen: Observed):
 
 def test_costs_are_shares_of_the_gradient_with_the_range_over_rounds(seen: Observed):
     times = {"gradient": [0.010, 0.020, 0.010], "deviation": [0.002, 0.002, 0.003], "std:2": [0.005, 0.005, 0.005]}
-    known = Observed(seen.wanted, seen.path, seen.manifest)
+    known = Observed(seen.path, seen.manifest)
     known.__dict__["costs"] = pd.DataFrame([
         {"device": device, "operation": name, "round": n, "repeat": 0, "seconds": s / factor}
         for device, factor in (("cpu", 1), ("cuda", 10)) for name, rounds in times.items() for n, s in enumerate(rounds)
