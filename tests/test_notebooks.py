@@ -17,7 +17,7 @@ import pytest
 from pslab.__main__ import main
 from pslab.lab.plots.arrange import INCHES
 from pslab.lab.studies import batch
-from pslab.lab.studies.parameters import CELL, code_cells, of_notebook
+from pslab.lab.studies.parameters import CELL, of_notebook
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -26,6 +26,10 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 def cells(path: Path) -> list[Any]:
     found: list[Any] = nbformat.read(path, 4).cells
     return found
+
+
+def code_cells(path: Path) -> list[str]:
+    return [cell.source for cell in cells(path) if cell.cell_type == "code"]
 
 
 def test_the_batch_executes_every_notebook(tmp_path: Path):

@@ -196,9 +196,10 @@ def _share(run: Run, news: Mapping[str, Any]) -> float:
     evaluation = 0.0 if run.engine == "timing" else EVALUATION
     if "evaluating" in news:
         count, of = news["evaluating"]
-        return 1 - evaluation * (of - count) / max(of, 1)
-    shares = [news["pushes"] / run.pushes if run.pushes else 0.0, news["seconds"] / run.seconds if run.seconds else 0.0]
-    return (1 - evaluation) * min(1.0, max(shares))
+        return 1 - evaluation * float(of - count) / max(of, 1)
+    pushes = news["pushes"] / run.pushes if run.pushes else 0.0
+    seconds = news["seconds"] / run.seconds if run.seconds else 0.0
+    return (1 - evaluation) * float(min(1.0, max(pushes, seconds)))
 
 
 def _how_far(run: Run, news: Mapping[str, Any]) -> str:

@@ -9,31 +9,30 @@ notebooks/batch.yaml lists them in the order of execution:
       set: {engine: virtual}             # parameters other than the notebook's defaults
       tiny: {pushes: 16}                 # parameters of a short execution that only shows that it works
 
-An executed notebook in results/notebooks/ has a stamp beside it: digests of its code cells, its parameters, the records
-that it read, the package that drew, and its figures. As long as all of them are as they were it is not executed again.
+An executed notebook in results/notebooks/ has a stamp beside it: its parameters, the records that it read, and its
+figures. It is executed again if one of these, the notebook or the package that draws is newer. Recorded runs are not
+run again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from pslab.config import plain_yaml
-from pslab.config.run import FIELDS, SEMANTICS
-from pslab.config.sources import file as content_of
+from pslab.config.run import FIELDS
 from pslab.config.untrusted import read_json
 from pslab.errors import ConfigError, DamagedRecord, nearest
 from pslab.lab.records import journal
 from pslab.lab.records.disk import MANIFEST, read_manifest
 from pslab.lab.records.record import emulation_ok
 from pslab.lab.studies.figures import stem
-from pslab.lab.studies.parameters import check, check_named, code_cells, of_notebook
+from pslab.lab.studies.parameters import check, check_named, of_notebook
 
 PLAN = "batch.yaml"
 DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change, or the table's, draws all anew
@@ -80,28 +79,27 @@ class BatchEntry:
     @property
     def figures(self) -> list[Path]:
         """The figures of its last execution, without suffix."""
-        return [self.results / "figures" / name for name in self.stamp.get("made", {}).get("figures", {})]
+        return [self.results / "figures" / name for name in self.stamp.get("made", {}).get("figures", [])]
 
-    def made(self, records: Iterable[str], figures: Iterable[str]) -> dict[str, Any]:
-        """From what it is, or would be, made: content that decides whether it is executed again."""
-        return {
-            "code": _digest(json.dumps(code_cells(self.source)).encode()),
-            "parameters": json.loads(json.dumps(dict(self.values), sort_keys=True)),
-            "semantics": SEMANTICS,
-            "package": _package(),
-            "records": {name: _file(self.results / name / "manifest.json") for name in records},
-            "figures": {name: _file(self.results / "figures" / f"{name}.json") for name in figures},
-        }
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Its values as JSON gives them back."""
+        return dict(json.loads(json.dumps(dict(self.values))))
 
     def done(self, *, again: bool = False) -> bool:
-        """Whether it was executed from just this, and everything that it made is present.
+        """Whether its last execution had these parameters and, by make's dates, is newer than all it was made from.
 
-        With `again`, it is not where the emulation of one of its runs was not kept.
+        With `again`, each of its runs must have kept its emulation, too.
         """
-        made = self.stamp.get("made", {})
-        if not self.executed.is_file() or not made or (again and not all(map(self._kept, made["records"]))):
+        made = self.stamp.get("made")
+        if not made or not self.executed.is_file() or made["parameters"] != self.parameters:
             return False
-        return bool(made == self.made(made["records"], made["figures"]))
+        records = [self.results / name / MANIFEST for name in made["records"]]
+        figures = [figure.with_name(f"{figure.name}.json") for figure in self.figures]
+        ended_ns = self.stamped.stat().st_mtime_ns
+        return (all(_changed_ns(path) <= made["begun_ns"] for path in (self.source, *_package()))
+                and all(_changed_ns(path) <= ended_ns for path in (*records, *figures))
+                and not (again and not all(map(self._kept, made["records"]))))  # fmt: skip
 
     def _kept(self, record: str) -> bool:
         place = self.results / record
@@ -117,20 +115,20 @@ class BatchEntry:
         made = self.stamp.get("made")
         if not made:
             return self.takes[0] if self.takes else None
-        if made["parameters"] == self.made((), ())["parameters"]:
-            missing = [name for name in made["records"] if _file(self.results / name / MANIFEST) == MISSING]
+        if made["parameters"] == self.parameters:
+            missing = [name for name in made["records"] if not (self.results / name / MANIFEST).is_file()]
             share = len(missing) / max(1, len(made["records"]))
         else:
             own = of_notebook(self.source)
             share = work(own | dict(self.values)) / work(own | made["parameters"])
         return float(self.stamp["drawing_s"]) + share * float(self.stamp["swept_s"])
 
-    def stamp_of(self, found: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
-        """The stamp of an execution that left this journal and took so long."""
-        entries = [dict(entry) for entry in found]
+    def stamp_of(self, entries: Sequence[dict[str, Any]], begun_ns: int, seconds: float) -> dict[str, Any]:
+        """The stamp of an execution that began at this instant, took so long, and left these entries of a journal."""
         swept_s = sum(float(entry["swept_s"]) for entry in entries if "swept_s" in entry)
         return {
-            "made": self.made(journal.collected(entries, "read"), journal.collected(entries, "figure")),
+            "made": {"begun_ns": begun_ns, "parameters": self.parameters,
+                     "records": journal.collected(entries, "read"), "figures": journal.collected(entries, "figure")},
             "claims": journal.collected(entries, "claim"),
             "swept_s": round(swept_s, 3),
             "drawing_s": round(max(0.0, seconds - swept_s), 3),
@@ -239,19 +237,15 @@ def folder(start: Path) -> Path:
     raise ConfigError("notebooks", None, problem)
 
 
-MISSING = "missing"
-
-
 @lru_cache(maxsize=1)
-def _package() -> str:
+def _package() -> list[Path]:
     rooms = [*(Path(__file__).parents[1] / room for room in DRAWING), Path(__file__).parents[2] / "config"]
-    files = sorted(file for room in rooms for file in room.rglob("*.py"))
-    return _digest(b"".join(file.name.encode() + file.read_bytes() for file in files))
+    return [file for room in rooms for file in room.rglob("*.py")]
 
 
-def _file(path: Path) -> str:
-    return content_of(path)[:16] or MISSING
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+def _changed_ns(path: Path) -> float:
+    """When a file was changed; infinity if it is missing."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return math.inf

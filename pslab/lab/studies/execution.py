@@ -36,10 +36,11 @@ def execute(entry: BatchEntry, watch: BatchProgress, *, again: bool = False) -> 
     """
     from pslab.lab.records.disk import write_file
 
-    begun_s, before, code = time.monotonic(), entry.figures, entry.made((), ())["code"]
+    begun_s, before = time.monotonic(), entry.figures
     draft = entry.executed.with_name(f".{entry.name}.partial.ipynb")
     entry.executed.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pslab-kernel-") as place:
+        begun_ns = Path(place).stat().st_mtime_ns  # by the file system's clock: the notebook may be edited from now on
         written = Path(place) / "journal"
         watch.start(entry, written)
         try:
@@ -53,8 +54,7 @@ def execute(entry: BatchEntry, watch: BatchProgress, *, again: bool = False) -> 
         finally:
             watch.stop()
             draft.unlink(missing_ok=True)
-        stamp = entry.stamp_of(journal.entries(written), time.monotonic() - begun_s)
-        stamp["made"]["code"] = code  # it may have been edited meanwhile
+        stamp = entry.stamp_of(journal.entries(written), begun_ns, time.monotonic() - begun_s)
     write_file(entry.executed, content)
     write_file(entry.stamped, (json.dumps(stamp, indent=1, sort_keys=True) + "\n").encode())
     vars(entry).pop("stamp", None)  # it was read before

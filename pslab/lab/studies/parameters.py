@@ -106,15 +106,6 @@ def of_notebook(path: Path) -> dict[str, Any]:
     return declared(path.stem, "" if cell is None else cell.source)
 
 
-def code_cells(path: Path) -> list[str]:
-    """The sources of a notebook's cells of code.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    return [cell.source for cell in _code_cells(path)]
-
-
 def _code_cells(path: Path) -> list[Any]:
     import nbformat
 
