@@ -1,8 +1,4 @@
-"""Copies and canonical forms of state machines, made from outside: the machines need no code for it.
-
-A worker's number is a Name, an int that is recognised wherever a machine or a policy has stored it. So a state can be
-copied with its workers renamed, which is sound for code that uses the number as an identity and nothing else.
-"""
+"""Copies and canonical forms of state machines, made from outside: the machines need no code for it."""
 
 from __future__ import annotations
 
@@ -17,51 +13,34 @@ SHARED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
 POLICY_STATE = "state"  # the attribute that holds a policy's state
 
 
-class Name(int):
-    """The number of a worker."""
-
-    __slots__ = ()
-
-
-def names(count: int) -> tuple[Name, ...]:
-    """The workers 0, 1, ..."""
-    return tuple(map(Name, range(count)))
-
-
-def copied(value: Any, renamed: tuple[Name, ...], constant: tuple[Any, ...] = ()) -> Any:
-    """A copy that shares nothing mutable, with worker i renamed to renamed[i]; `constant` objects are not copied.
+def copied(value: Any, constant: tuple[Any, ...] = ()) -> Any:
+    """A copy that shares nothing mutable; `constant` objects are not copied.
 
     Dictionaries that are attributes of a machine are sorted by key: the machines never use their order. Dictionaries
     inside a policy's state keep theirs.
     """
-    return _Copier(renamed, constant).copy(value)
+    return _copy(value, {id(each) for each in constant})
 
 
-class _Copier:
-    def __init__(self, renamed: tuple[Name, ...], constant: tuple[Any, ...]) -> None:
-        self.renamed, self.constant = renamed, {id(each) for each in constant}
-
-    def copy(self, value: Any) -> Any:
-        kind = type(value)
-        if kind is Name:
-            return self.renamed[value]
-        if kind in PLAIN:
-            return value
-        if kind is tuple:
-            return tuple([self.copy(each) for each in value])
-        if kind in (list, set, frozenset):
-            return kind(self.copy(each) for each in value)
-        if kind is dict:
-            return {self.copy(key): self.copy(each) for key, each in value.items()}
-        if id(value) in self.constant or isinstance(value, SHARED):
-            return value
-        if isinstance(value, tuple):
-            return kind(*[self.copy(each) for each in value])  # a NamedTuple
-        _check(kind)
-        new = object.__new__(kind)
-        for name, each in attributes(value):
-            object.__setattr__(new, name, _sorted(name, self.copy(each)))
-        return new
+def _copy(value: Any, constant: set[int]) -> Any:
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is tuple:
+        return tuple([_copy(each, constant) for each in value])
+    if kind in (list, set, frozenset):
+        return kind(_copy(each, constant) for each in value)
+    if kind is dict:
+        return {_copy(key, constant): _copy(each, constant) for key, each in value.items()}
+    if id(value) in constant or isinstance(value, SHARED):
+        return value
+    if isinstance(value, tuple):
+        return kind(*[_copy(each, constant) for each in value])  # a NamedTuple
+    _check(kind)
+    new = object.__new__(kind)
+    for name, each in attributes(value):
+        object.__setattr__(new, name, _sorted(name, _copy(each, constant)))
+    return new
 
 
 def frozen(value: Any, constant: tuple[Any, ...] = ()) -> Any:
@@ -71,8 +50,6 @@ def frozen(value: Any, constant: tuple[Any, ...] = ()) -> Any:
 
 def _freeze(value: Any, constant: set[int]) -> Any:
     kind = type(value)
-    if kind is Name:
-        return f"worker {int(value)}"  # no number equals it
     if kind in PLAIN:
         return value
     if kind is tuple or kind is list:

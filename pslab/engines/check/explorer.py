@@ -3,10 +3,9 @@
 A state of the cluster consists of the server's state, each worker's with its links, and the faults that have happened.
 With several servers, one decides, and the server's state has what the others are ordered to do: each of them does it at
 any later moment, in order.
-Each machine is run once for each of its own states and each event, so a transition of the cluster is a few look-ups;
-workers are exchangeable, so of all states that differ only in the workers' names one is kept. Instants are not
-explored: a policy that plans by them has `variants(workers)`, the same policy with each plan that can be made, all with
-states of one kind; wherever it decides Searched each of them is tried.
+Each machine is run once for each of its own states and each event, so a transition of the cluster is a few look-ups.
+Instants are not explored: a policy that plans by them has `variants(workers)`, the same policy with each plan that can
+be made, all with states of one kind; wherever it decides Searched each of them is tried.
 
 States are visited breadth first: the first violation is at the end of a shortest path. Every transition uses up a
 message, a reading or a computation, and only the computations, which are bounded, make new ones: so every path ends,
@@ -14,7 +13,7 @@ and if none ends before every worker has finished, no worker waits forever and t
 without a bound a worker may be held until another one, ahead of it, has gone further: where all else has ended, workers
 that have computed their number of iterations go on.
 
-Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986); of the symmetry: Ip and Dill (CHARME 1993).
+Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986).
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 from typing import Any
 
 from pslab.engines.check import invariants
 from pslab.engines.check.invariants import Wrong
 from pslab.engines.check.result import ALIVE, CUT, STEP, Event, Explored, Move, Next, State, Stepped, Violation, explain
-from pslab.engines.check.server import ServerSide, WorkersDiffer
+from pslab.engines.check.server import ServerSide
 from pslab.engines.check.worker import FAULTS, KILL, LOSE, REJOIN, WorkerSide
 from pslab.errors import ConfigError, nearest
 from pslab.protocol.traits import traits_of
@@ -49,7 +47,6 @@ class Explorer:
     faults: Sequence[str] = ()  #: those that may happen, each at most once
     faults_max: int = len(FAULTS)  #: faults in one run
     bound: int | None = None  #: iterations ahead of the slowest; by default what the policy's window allows
-    symmetric: bool = True
     seen: dict[State, State | None] = field(default_factory=dict, init=False)  #: each state's predecessor
     states: int = field(default=0, init=False)  #: states whose successors were all visited
     transitions: int = field(default=0, init=False)
@@ -60,18 +57,13 @@ class Explorer:
                 raise ConfigError("faults", fault, nearest(fault, FAULTS))
         self.traits = traits_of(self.sync)
         self.length = self.traits.window if self.bound is None else self.bound + 1
-        self._same = tuple(range(self.workers))
         self._fewer = [[each for each in range(used) if each & used == each] for used in range(1 << len(FAULTS))]
         every = (1 << len(FAULTS)) - 1
         self._barred = [used if used.bit_count() < self.faults_max else every for used in range(every + 1)]
-        self._start()
-
-    def _start(self) -> None:
-        self._orders = list(permutations(self._same)) if self.symmetric else [self._same]
         bits = sum(1 << FAULTS.index(fault) for fault in set(self.faults))
         if bits & REJOIN and not bits & LOSE:
             bits |= KILL  # a worker must leave before it can rejoin
-        self.server = ServerSide(self.sync, self._orders, self.ranges, self.length, self.servers)
+        self.server = ServerSide(self.sync, self.workers, self.ranges, self.length, self.servers)
         self.local = WorkerSide(self.sync, self.ranges, self.iterations, bits, self.layered, self.servers)
 
     def explore(self, states_max: int | None = None) -> Explored:
@@ -81,22 +73,17 @@ class Explorer:
             ConfigError: the policy's state holds what cannot be copied or compared.
         """
         start_s = time.perf_counter()
-        try:
-            violation, complete = self._visit(states_max)
-        except WorkersDiffer:
-            self.symmetric = False
-            self._start()
-            violation, complete = self._visit(states_max)
+        violation, complete = self._visit(states_max)
         return Explored(
             invariants.name(self.sync), self.workers, self.ranges, self.iterations, tuple(self.faults),
             min(self.faults_max, len(self.faults)), self.states, self.transitions, time.perf_counter() - start_s,
-            violation, complete, self.symmetric, self.bound, self.servers,
+            violation, complete, self.bound, self.servers,
             unvaried=tuple(sorted(self.server.read - ({"now"} if self.traits.plans else set()))),
         )  # fmt: skip
 
     def _visit(self, states_max: int | None) -> tuple[Violation | None, bool]:
-        start, _ = self.canonical(self.server.start, [self.local.start] * self.workers)
-        self.seen, self.states, self.transitions = {(start[0], 0, *start[1:]): None}, 1, 0
+        start = (self.server.start, 0, *[self.local.start] * self.workers)
+        self.seen, self.states, self.transitions = {start: None}, 1, 0
         frontier, violation = list(self.seen), None
         while frontier and violation is None:
             if states_max is not None and self.states >= states_max:
@@ -121,12 +108,12 @@ class Explorer:
                 progress = progress or not each.move.fault
                 if each.wrong:
                     path = [*self._path(state), each]
-                    return found, explain(path, self.workers, self.ranges, each.wrong, each.at)
+                    return found, explain(path, self.ranges, each.wrong, each.at)
                 if each.state not in seen:
                     seen[each.state] = state
                     found.append(each.state)
             if not progress and (wrong := self._ended(state)):
-                return found, explain(self._path(state), self.workers, self.ranges, wrong)
+                return found, explain(self._path(state), self.ranges, wrong)
         return found, None
 
     def _path(self, last: State) -> list[Next]:
@@ -174,9 +161,8 @@ class Explorer:
             length = self.length and (self.length - 1) * self.traits.rotation.fragments + 1  # in iterations
             wrong = invariants.bound(move.computes, self.server.views[number].low, length, "computes")
         if wrong:
-            return Next(state, self._same, worker, move, stepped, wrong, at)
-        (number, *after), order = self.canonical(number, after)
-        return Next((number, used | move.fault, *after), order, worker, move, stepped)
+            return Next(state, worker, move, stepped, wrong, at)
+        return Next((number, used | move.fault, *after), worker, move, stepped)
 
     def _take(self, stepped: Stepped, after: list[int]) -> tuple[Wrong, int]:
         """Apply what the server did to the workers and their links, in its order."""
@@ -211,22 +197,6 @@ class Explorer:
         finished, locals_ = self.local.finished, self.local.locals
         present = {worker: finished[n] for worker, n in enumerate(state[2:]) if locals_[n].mode in (ALIVE, CUT)}
         return invariants.ended(present, self.server.held(state[0]), self.server.waits_for(state[0]))
-
-    # --- symmetry -------------------------------------------------------------------------------------------------
-
-    def canonical(self, number: int, locals_: list[int]) -> tuple[State, tuple[int, ...]]:
-        """The one state that stands for all that differ in the workers' names only; its worker i was order[i]."""
-        if not self.symmetric or self.workers == 1:
-            return (number, *locals_), self._same
-        ordered = sorted(locals_)
-        if ordered == locals_ and len(set(locals_)) == self.workers:
-            return (number, *locals_), self._same
-        chosen = min(
-            ((self.server.renamed(number, order), order) for order in self._orders
-             if [locals_[old] for old in order] == ordered),
-            key=lambda each: each[0],
-        )  # fmt: skip
-        return (chosen[0], *ordered), chosen[1]
 
 
 def explore(sync: Any, *, states_max: int | None = None, **cluster: Any) -> Explored:

@@ -121,10 +121,9 @@ class Move(NamedTuple):
 
 
 class Next(NamedTuple):
-    """A transition: which worker makes which move, and the next state, whose worker i was order[i] before."""
+    """A transition: which worker makes which move, and the next state."""
 
     state: State
-    order: tuple[int, ...]
     worker: int
     move: Move
     stepped: Stepped | None
@@ -159,7 +158,6 @@ class Explored:
     seconds: float
     violation: Violation | None = None
     complete: bool = True  #: False if it ended at its limit of states
-    symmetric: bool = True  #: False if the policy distinguishes workers, so that each was explored by itself
     bound: int | None = None  #: iterations ahead of the slowest, if not the policy's own bound was checked
     servers: int = 1
     reached: bool = True  #: False if no exploration of this policy has the iterations that break its bound
@@ -178,36 +176,27 @@ class Explored:
 # --- a path in words ------------------------------------------------------------------------------------------------
 
 
-def explain(path: Sequence[Next], workers: int, ranges: int, wrong: str, at: int = 0) -> Violation:
-    """A broken rule and the path to it in words; every worker keeps the number that it had at the start.
+def explain(path: Sequence[Next], ranges: int, wrong: str, at: int = 0) -> Violation:
+    """Return a broken rule and the path to it in words.
 
     Args:
         path: the transitions, in order.
-        workers, ranges: their numbers in the cluster.
-        wrong: what is wrong; `<i>` is worker i, and `<self>` worker `at`, of the last state of the path.
+        ranges: how many the cluster has.
+        wrong: the broken rule; `<i>` is worker i, and `<self>` worker `at`.
         at: see `wrong`.
     """
-    numbers, words = tuple(range(workers)), []
-    for taken in path:
-        words.append(_event(taken, numbers, several=ranges > 1))
-        numbers = tuple(numbers[old] for old in taken.order)
-    return Violation(_named(wrong, numbers, at), tuple(words))
+    words = tuple(_event(taken, several=ranges > 1) for taken in path)
+    return Violation(re.sub(r"<(\d+)>", r"\1", wrong.replace("<self>", str(at))), words)
 
 
-def _named(text: str, numbers: Sequence[int], at: int) -> str:
-    text = text.replace("<self>", str(numbers[at]))
-    return re.sub(r"<(\d+)>", lambda found: str(numbers[int(found[1])]), text)
-
-
-def _event(taken: Next, numbers: Sequence[int], *, several: bool) -> str:
-    """One transition: what happens, then what the server does."""
-    worker, move = f"worker {numbers[taken.worker]}", taken.move
+def _event(taken: Next, *, several: bool) -> str:
+    worker, move = f"worker {taken.worker}", taken.move
     words = _happens(worker, move.kind, move.about, several=several)
     if move.computes >= 0:
         words += f"; it computes iteration {move.computes}"
     if taken.stepped is None:
         return words
-    effects = [_effect(effect, numbers, several=several) for effect in taken.stepped.effects]
+    effects = [_effect(effect, several=several) for effect in taken.stepped.effects]
     if not effects and move.event is not None and move.event.kind == "message" and not taken.stepped.wrong:
         effects = ["the server holds it"]
     return "; ".join([words, *effects])
@@ -246,21 +235,21 @@ def _message(worker: str, message: Any, *, several: bool) -> str:
     }[type(message).__name__]
 
 
-def _effect(effect: Any, numbers: Sequence[int], *, several: bool) -> str:
+def _effect(effect: Any, *, several: bool) -> str:
     kind = type(effect).__name__
     if kind == "Step":
-        pushes = ", ".join(f"worker {numbers[push.worker]}'s of iteration {push.iteration}" for push in effect.pushes)
+        pushes = ", ".join(f"worker {push.worker}'s of iteration {push.iteration}" for push in effect.pushes)
         where = f" of range {effect.range}" * several
         what = f"the mean of {pushes}" if effect.aggregate else f"it: {pushes}"
         return f"the server applies {what}, as version {effect.version}{where}"
     if kind == "Reply":
         pull = effect.pull
         where = f" on range {pull.range}" * several
-        return f"the server starts worker {numbers[pull.worker]} with iteration {pull.iteration}{where}"
+        return f"the server starts worker {pull.worker} with iteration {pull.iteration}{where}"
     if kind == "Forget":
-        return f"it forgets worker {numbers[effect.worker]}"
+        return f"it forgets worker {effect.worker}"
     if kind == "Discard":
-        return f"the server drops worker {numbers[effect.push.worker]}'s push of iteration {effect.push.iteration}"
+        return f"the server drops worker {effect.push.worker}'s push of iteration {effect.push.iteration}"
     if kind == "Searched":
         return f"the policy plans over {effect.points} point{'s' * (effect.points != 1)}"
     return f"the server refuses it: {effect.reason}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pslab.engines.check import invariants
-from pslab.engines.check.canonical_state import Name, copied, frozen, names
+from pslab.engines.check.canonical_state import copied, frozen
 from pslab.engines.check.invariants import Wrong
 from pslab.engines.check.result import DROP, FREE, JOIN, REPLY, SEND, STEP, Event, Op, Ops, ServerView, Stepped
 from pslab.errors import ConfigError
@@ -17,7 +16,6 @@ from pslab.protocol.store import Forget, StoreMachine
 from pslab.protocol.traits import traits_of
 
 NOW = 0.0  # instants are not explored: to a policy that plans by them all events come at the same one
-Order = tuple[int, ...]  # a permutation of the workers: worker i was order[i] before
 
 
 class Driven(NamedTuple):
@@ -34,8 +32,8 @@ class ObservedPolicy:
     """A policy in a server that is explored: it is asked twice each time, and its decisions are kept; `read` gets the
     names of fields that it reads and nothing varies."""
 
-    def __init__(self, sync: Any, workers: tuple[Name, ...], read: set[str]) -> None:
-        self._sync, self._workers, self._read = sync, workers, read
+    def __init__(self, sync: Any, read: set[str]) -> None:
+        self._sync, self._read = sync, read
         self.decisions: list[Any] = []
         self.pure = True  #: whether it has decided the same again
 
@@ -44,40 +42,31 @@ class ObservedPolicy:
 
     def step(self, state: Any, event: Any, clocks: Any) -> Any:
         """The policy's answer."""
-        before, event = copied(state, self._workers), noting(event, self._read)
+        before, event = copied(state), noting(event, self._read)
         found = self._sync.step(state, event, clocks)
         self.pure = self.pure and frozen(found) == frozen(self._sync.step(before, event, clocks))
         self.decisions += found[1]
         return found
 
 
-class WorkersDiffer(Exception):
-    """The policy decides by a worker's number: states that differ only in the workers' names are not equivalent."""
-
-
 class ServerSide:
     """States of the server as numbers.
 
-    With several servers, which hold equal parts of the ranges, a state has their stores. `orders` are the permutations
-    of the workers under which states are equivalent, the identity first.
+    With several servers, which hold equal parts of the ranges, a state has their stores.
     """
 
-    def __init__(
-        self, sync: Any, orders: Sequence[Order], ranges: int, length: int | None = None, servers: int = 1
-    ) -> None:
-        self.sync, self._orders, self._indices = sync, orders, range(ranges)
-        self._names = names(len(orders[0]))
+    def __init__(self, sync: Any, workers: int, ranges: int, length: int | None = None, servers: int = 1) -> None:
+        self.sync, self._workers, self._indices = sync, tuple(range(workers)), range(ranges)
         self._length = length  # no worker may be started so many iterations ahead of the slowest; None: no bound
-        plans = sync.variants(len(self._names)) if traits_of(sync).plans else (sync,)
+        plans = sync.variants(workers) if traits_of(sync).plans else (sync,)
         self._tried = [(each, frozen(each)) for each in plans]
         self._numbers: dict[Any, int] = {}
         self._servers: list[Any] = []
         self.views: list[ServerView] = []
         self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
-        self._renamed: dict[tuple[int, Order], int] = {}
         self._server_of = [index * servers // ranges for index in self._indices]
         self.read = set[str]()  #: fields of events that the policy has read, of those that are not varied
-        start: Any = Server(self._names, ranges, sync)
+        start: Any = Server(self._workers, ranges, sync)
         if servers > 1:
             start.stores = [StoreMachine() for _ in range(servers)]  # copied and compared with it
         self._constant = (sync, start.traits)  # what no event changes is neither copied nor compared
@@ -91,30 +80,20 @@ class ServerSide:
             done = self._steps[key] = self._step(state, worker, event)
         return done
 
-    def renamed(self, state: int, order: Order) -> int:
-        """The state in which the worker order[i] is called i."""
-        key = (state, order)
-        number = self._renamed.get(key)
-        if number is None:
-            number = self._renamed[key] = self._number(self._copy(self._servers[state], order))
-        return number
-
     def waits_for(self, state: int) -> list[int]:
         """The workers at the low bound of any range."""
         server = self._servers[state]
-        return sorted({int(worker) for index in self._indices for worker in server.waits_for(index)})
+        return sorted({worker for index in self._indices for worker in server.waits_for(index)})
 
     def held(self, state: int) -> list[tuple[int, int]]:
         """(worker, iteration) of the pushes that are counted and not applied."""
-        return [(int(worker), iteration) for part in self._servers[state].ranges for worker, iteration in part.held]
+        return [(worker, iteration) for part in self._servers[state].ranges for worker, iteration in part.held]
 
     # --- one step -------------------------------------------------------------------------------------------------
 
     def _step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
         before = self._servers[state]
-        done = self._tries(before, self._orders[0], worker, event)
-        for order in self._orders[1:]:
-            self._compare(before, worker, event, done, order)
+        done = self._tries(before, worker, event)
         found: dict[Any, Stepped] = {}
         for driven in done:
             stepped = self._stepped(state, worker, driven, decided=event.kind != "store")
@@ -123,15 +102,15 @@ class ServerSide:
             return (Stepped(state, done[0].effects, (), "the policy plans without deciding Searched"),)
         return tuple(found.values())
 
-    def _tries(self, before: Any, order: Order, worker: int, event: Event, *, unreported: bool = True) -> list[Driven]:
+    def _tries(self, before: Any, worker: int, event: Event) -> list[Driven]:
         """Let the event happen under the policy, and under each of its variants if the policy decides Searched.
 
         If it does not, two variants must do the same: otherwise a search is unreported.
         """
         syncs = [sync for sync, _ in self._tried]
-        first = self._drive(self._copy(before, order), syncs[0], worker, event)
-        others = syncs[1:] if self._searched(first) else syncs[1:][-1:] if unreported else []
-        return [first, *(self._drive(self._copy(before, order), sync, worker, event) for sync in others)]
+        first = self._drive(copied(before, self._constant), syncs[0], worker, event)
+        others = syncs[1:] if self._searched(first) else syncs[1:][-1:]
+        return [first, *(self._drive(copied(before, self._constant), sync, worker, event) for sync in others)]
 
     def _searched(self, driven: Driven) -> bool:
         return any(isinstance(effect, Searched) for effect in driven.effects)
@@ -148,22 +127,10 @@ class ServerSide:
         wrong = wrong or invariants.combined(*self._combined(server, effects, policy.decisions))
         return Stepped(self._number(server), effects, ops, wrong, at)
 
-    def _compare(self, before: Any, worker: int, event: Event, done: Sequence[Driven], order: Order) -> None:
-        """With its workers renamed the server must do the same, renamed; all variants together what all did before."""
-        others = self._tries(before, order, order.index(worker), event, unreported=False)
-        expected = {
-            (type(error), tuple(sorted((order.index(number), op) for number, op in ops)),
-             frozen(self._copy(after, order), self._constant))
-            for after, _, ops, error, _ in done
-        }  # fmt: skip
-        found = {(type(error), tuple(sorted(ops)), frozen(after, self._constant)) for after, _, ops, error, _ in others}
-        if found != expected:
-            raise WorkersDiffer
-
-    def _drive(self, server: Any, sync: Any, number: int, event: Event) -> Driven:
+    def _drive(self, server: Any, sync: Any, worker: int, event: Event) -> Driven:
         """Let the event happen to a server under this policy."""
-        worker, effects, ops = self._names[number], [], list[tuple[int, Op]]()
-        server.sync = policy = ObservedPolicy(sync, self._names, self.read)
+        effects, ops = [], list[tuple[int, Op]]()
+        server.sync = policy = ObservedPolicy(sync, self.read)
         try:
             if event.kind == "message":
                 effects = self._handed(server, server.handle(event.message._replace(worker=worker), NOW), ops)
@@ -177,7 +144,7 @@ class ServerSide:
                 ops += self._carried(server.stores[event.range].done())
             else:
                 held = tuple(map(sum, zip(self._held(server)[worker], self._dropped(server)[worker], strict=True)))
-                ops.append((number, Op(JOIN, 0, server.join(worker), held)))
+                ops.append((worker, Op(JOIN, 0, server.join(worker), held)))
         except ConfigError:  # what cannot be copied cannot be explored
             raise
         except Exception as error:
@@ -205,7 +172,7 @@ class ServerSide:
                 pending += server.answered(index) if isinstance(effect, Reply) else []
         return found
 
-    def _forget(self, server: Any, worker: Name) -> None:
+    def _forget(self, server: Any, worker: int) -> None:
         for number, store in enumerate(getattr(server, "stores", ())):
             store.order(Forget(worker))
             if number == 0:
@@ -214,19 +181,19 @@ class ServerSide:
     def _carried(self, done: Any) -> list[tuple[int, Op]]:
         """What a store has done for each worker."""
         vain = isinstance(done.order, Reply) and not done.sends
-        freed = [(int(push.worker), Op(FREE, push.range, push.iteration)) for push in done.free]
+        freed = [(push.worker, Op(FREE, push.range, push.iteration)) for push in done.free]
         return ([] if vain else self._ops(done.order, at_store=True)) + freed
 
     def _ops(self, effect: Any, *, at_store: bool) -> list[tuple[int, Op]]:
         """What an effect does for each worker. A store frees payloads in operations of their own, and sends at once."""
         if isinstance(effect, Step):
-            return [(int(push.worker), Op(STEP, effect.range, push.iteration, frees=not at_store))
+            return [(push.worker, Op(STEP, effect.range, push.iteration, frees=not at_store))
                     for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip
         if isinstance(effect, Discard):
             return [(int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration, frees=not at_store))]
         if isinstance(effect, Reply):
             worker, index, iteration, *_ = effect.pull
-            return [(int(worker), Op(SEND if at_store else REPLY, index, iteration, own=effect.own))]
+            return [(worker, Op(SEND if at_store else REPLY, index, iteration, own=effect.own))]
         return []
 
     def _combined(
@@ -243,15 +210,6 @@ class ServerSide:
                    for _ in server.scopes[0].indices]  # fmt: skip
         return steps, decided
 
-    def _copy(self, server: Any, order: Order) -> Any:
-        """A copy whose worker i was order[i]."""
-        new = [Name(0)] * len(order)
-        for name, old in zip(self._names, order, strict=True):
-            new[old] = name
-        server = copied(server, tuple(new), self._constant)
-        server.workers = tuple(sorted(server.workers))
-        return server
-
     def _judge(self, server: Any, effects: list[Any], before: list[int]) -> tuple[Wrong, int]:
         """The first effect that breaks a rule, and its worker; `before` are the ranges' versions before the event."""
         current = list(before)
@@ -265,7 +223,7 @@ class ServerSide:
                 goes_on = pull.version if effect.empty else current[pull.range]
                 wrong = invariants.newest(effect.version, goes_on)
                 turn = server.traits.rotation.turn(pull.range, pull.iteration)
-                wrong, at = wrong or invariants.bound(turn, low, self._length), int(pull.worker)
+                wrong, at = wrong or invariants.bound(turn, low, self._length), pull.worker
             if wrong:
                 return wrong, at
         return None, 0
@@ -286,7 +244,7 @@ class ServerSide:
         applied = tuple(
             tuple(part.clocks[w] - held[w][i] - drops[w][i] for i, part in enumerate(server.ranges))
             if all(w in part.clocks for part in server.ranges) else None
-            for w in self._names
+            for w in self._workers
         )  # fmt: skip
         iteration = server.traits.rotation.iteration
         lows = [iteration(index, min(part.clocks.values())) for index, part in enumerate(server.ranges) if part.clocks]
@@ -311,7 +269,7 @@ class ServerSide:
         return [order for order in orders if isinstance(order, kind)]
 
     def _counted(self, names: list[tuple[int, int]]) -> list[list[int]]:
-        found = [[0] * len(self._indices) for _ in self._names]
+        found = [[0] * len(self._indices) for _ in self._workers]
         for worker, index in names:
             found[worker][index] += 1
         return found

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pslab.engines.check import invariants, result
-from pslab.engines.check.canonical_state import Name, copied, frozen, names
+from pslab.engines.check.canonical_state import copied, frozen
 from pslab.engines.check.invariants import Wrong
 from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Event, LocalState, Move, Op
 from pslab.errors import ProtocolError
@@ -121,7 +121,7 @@ class WorkerSide:
         return self._forgetting[number]
 
     def _fresh(self) -> Any:
-        return worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
+        return worker_of(0, self._ranges, self._sync, layered=self._layered)
 
     def _deliveries(self, local: LocalState, link: str) -> Iterator[Move]:
         under_way = local.up if link == UP else local.down
@@ -170,7 +170,7 @@ class WorkerSide:
 
     def _sent_down(self, local: LocalState, kind: Any, *about: Any) -> LocalState:
         """A message goes to the worker, unless that is gone."""
-        return self._sent(local, DOWN, [kind(Name(0), *about)]) if local.mode in (ALIVE, CUT) else local
+        return self._sent(local, DOWN, [kind(0, *about)]) if local.mode in (ALIVE, CUT) else local
 
     def _moved(self, left: LocalState, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
         """Run the worker's machine: its requests go on the link, and it may start an iteration."""
@@ -289,7 +289,7 @@ class WorkerSide:
         return [position for position, server in enumerate(servers) if server not in servers[:position]]
 
     def _machine(self, number: int) -> Any:
-        return copied(self._machines[number], names(1))
+        return copied(self._machines[number])
 
     def _keep(self, machine: Any) -> int:
         return self._interned(machine, self._machines)

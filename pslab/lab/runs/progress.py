@@ -195,8 +195,8 @@ def _share(run: Run, news: Mapping[str, Any]) -> float:
     """The share of its work that a run has done, 0 to 1."""
     evaluation = 0.0 if run.engine == "timing" else EVALUATION
     if "evaluating" in news:
-        count, of = news["evaluating"]
-        return 1 - evaluation * float(of - count) / max(of, 1)
+        count, of = map(int, news["evaluating"])
+        return 1 - evaluation * (of - count) / max(of, 1)
     pushes = news["pushes"] / run.pushes if run.pushes else 0.0
     seconds = news["seconds"] / run.seconds if run.seconds else 0.0
     return (1 - evaluation) * float(min(1.0, max(pushes, seconds)))
