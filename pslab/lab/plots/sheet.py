@@ -52,7 +52,12 @@ STYLE: dict[Any, Any] = {
 STEADY = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
 SYMBOLS = {"circle": "o", "square": "s", "diamond": "D", "cross": "P", "x": "X", "triangle-up": "^", "star": "*",
            "triangle-down": "v", "triangle-left": "<", "triangle-right": ">", "pentagon": "p", "hexagon": "h",
-           "x-thin": "x", "cross-thin": "+", "line-ns": "|", "line-ew": "_"}  # fmt: skip
+           "octagon": "8", "hexagram": (6, 1, 0), "star-diamond": (4, 1, 0), "star-square": (4, 1, 45),
+           "star-triangle-up": (3, 1, 0), "star-triangle-down": (3, 1, 180), "diamond-tall": "d",
+           "diamond-wide": ((-1, 0), (0, 0.6), (1, 0), (0, -0.6), (-1, 0)),
+           "hourglass": ((-1, -1), (1, -1), (-1, 1), (1, 1), (-1, -1)),
+           "bowtie": ((-1, -1), (-1, 1), (1, -1), (1, 1), (-1, -1)), "x-thin": "x",
+           "cross-thin": "+", "line-ns": "|", "line-ew": "_"}  # fmt: skip
 DASHES = {"solid": (), "dot": (1, 1), "dash": (3, 3), "longdash": (5, 5), "dashdot": (3, 1, 1, 1),
           "longdashdot": (5, 2, 1, 2)}  # fmt: skip
 STEPS = {"linear": "default", "hv": "steps-post", "vh": "steps-pre", "hvh": "steps-mid", "spline": "default"}
@@ -829,14 +834,15 @@ def marks(trace: Part, rank: int, tone: Any) -> dict[str, Any]:
     shape, tone = symbol.removesuffix("-dot").removesuffix("-open"), colour(own("color", tone), own("opacity", 1.0))
     if shape not in SYMBOLS:
         raise NotDrawn(f"a marker {symbol!r}")
-    opened, thin = symbol.endswith("-open"), shape.endswith(("thin", "-ns", "-ew"))
-    width = own("line.width", 1.1 if opened or thin else 0)
+    fill, thin = symbol.removeprefix(shape), shape.endswith(("thin", "-ns", "-ew"))
+    pale = (*(0.4 * part + 0.6 for part in tone[:3]), tone[3])  # in place of a dot, which matplotlib has not
+    width = own("line.width", 1.1 if fill or thin else 0)
     return {
         "marker": SYMBOLS[shape],
         "markersize": PX * own("size", 6) * (1 if shape != "diamond" else 0.85),
-        "markerfacecolor": "white" if opened else tone,
-        "markeredgewidth": PX * (width or (1.1 if opened or thin else 0)),
-        "markeredgecolor": tone if opened or thin else colour(own("line.color", "#444444")),
+        "markerfacecolor": {"": tone, "-open": "white", "-dot": pale, "-open-dot": "#bbbbbb"}[fill],
+        "markeredgewidth": PX * (width or (1.1 if fill or thin else 0)),
+        "markeredgecolor": tone if fill or thin else colour(own("line.color", "#444444")),
     }
 
 

@@ -20,8 +20,10 @@ import plotly.graph_objects as go
 import pytest
 from gallery import FIGURES
 
+from pslab.config.table import ROWS
 from pslab.lab.plots import export, sheet
 from pslab.lab.plots.sheet import NotDrawn, Sheet
+from pslab.lab.plots.theme import MARKERS, OWN_MARKERS, fills
 
 
 def laid_out(figure: go.Figure) -> Sheet:
@@ -122,6 +124,16 @@ def by_matplotlib(panel: Any) -> Iterator[tuple[Any, ...]]:
             for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):
                 if np.isfinite(x) and np.isfinite(y):
                     yield "point", name(ticks[0], float(x)), name(ticks[1], float(y))
+
+
+def test_every_marker_of_the_theme_is_drawn_and_differs_from_the_others():
+    shapes = {*MARKERS, *OWN_MARKERS, *(row.marker for rows in ROWS.values() for row in rows.values() if row.marker)}
+    symbols = sorted({shape + fill for shape in shapes for fill in fills(shape)})
+    figure = go.Figure([go.Scatter(x=[k], y=[0], mode="markers", marker={"symbol": symbol, "color": "#004488"})
+                        for k, symbol in enumerate(symbols)])  # fmt: skip
+    lines = Sheet(figure).panels["x", "y"].axes.lines
+    drawn = {(str(line.get_marker()), str(line.get_markerfacecolor()), line.get_markeredgewidth()) for line in lines}
+    assert len(drawn) == len(symbols) > 60
 
 
 # -- files -----------------------------------------------------------------------------------------
