@@ -744,7 +744,8 @@ class Sheet:
             tail = (place("x", at(note, "ax", 0)), place("y", at(note, "ay", 0))) if data else (
                 PX * at(note, "ax", -10), -PX * at(note, "ay", -30))  # fmt: skip
             panel.axes.annotate(plain(text), (x, y), tail, xycoords=how, textcoords=how if data else "offset points",
-                                color=tone, ha="center", va="center", arrowprops=arrow, zorder=3, annotation_clip=False,
+                                color=tone, ha="center", va="center", arrowprops=arrow, annotation_clip=False,
+                                zorder=2.45,  # behind markers, whose numbers are read
                                 **letters(text, size=self.size(at(note, "font.size"))))  # fmt: skip
             return
         refs = [at(note, f"{side}ref", side) for side in "xy"]

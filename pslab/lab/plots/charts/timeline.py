@@ -279,6 +279,7 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
     return [go.Scatter(
         x=table.seconds, y=table.worker + (BESIDE if panel.numbered else 0) * (1 if panel.overlapped else -1),
         mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup="staleness",
+        cliponaxis=False,  # a circle at the edge is whole
         marker={"symbol": "circle", "size": 12.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px),
                 "color": "white", "opacity": 1, "line": {"color": INK, "width": 0.6}},
         text=[str(int(s)) for s in table.staleness] if panel.numbered else None, showlegend=False,
