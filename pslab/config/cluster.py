@@ -285,7 +285,7 @@ def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> 
 
 
 def cluster_fields(value: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are not those of a cluster without emulation; those of its preset are among them."""
+    """Return the fields that differ from a cluster without emulation, among them the fields of its preset."""
     given = {"preset": value} if isinstance(value, str) else dict(value)
     if "preset" not in given:
         return given

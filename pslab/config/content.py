@@ -43,7 +43,7 @@ class Survey(NamedTuple):
 
 
 def content(value: object) -> str:
-    """Sixteen hexadecimal digits that name what a value holds, and not where it lies or was written.
+    """Return sixteen hexadecimal digits that name the content of a value, whatever its address or source line.
 
     Functions and classes of the user are their code, defaults, closures and the globals that they reach; what is
     installed (torch, pslab) is its name; tensors and arrays are their numbers.
@@ -112,7 +112,7 @@ def _described(value: object) -> str:
 
 
 class _Walk:
-    """One walk through a value and all that it reaches."""
+    """A walk through a value and all objects that it reaches."""
 
     def __init__(self, *, deep: bool = True) -> None:
         self._deep = deep  # whether functions and classes include what they reach

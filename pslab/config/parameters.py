@@ -68,7 +68,7 @@ class OneOf(tuple[str, ...]):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One field of a dataclass."""
+    """A field of a dataclass."""
 
     name: str
     kinds: tuple[Any, ...]  #: the types of which a value is one
@@ -217,7 +217,7 @@ def check(given: Any, prefix: str = "") -> None:
 def check_names(
     given: Mapping[str, Any], known: Collection[str], prefix: str = "", problem: str = "there is no such field"
 ) -> None:
-    """Hold the names of a mapping to those that are known.
+    """Refuse names in a mapping that are not known.
 
     Raises:
         ConfigError: the first that is not; `prefix` stands before its name.

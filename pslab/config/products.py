@@ -31,7 +31,7 @@ def here() -> str:
 
 @lru_cache(maxsize=4)
 def fastest(processor: Path = PROCESSOR) -> str:
-    """What is faster on this kind of processor: no trial, so that all processes and hosts of a kind choose the same."""
+    """Return the faster library for this kind of processor, by a table: all hosts of a kind choose the same."""
     try:
         words = processor.read_text().partition("\n\n")[0].split()
     except OSError:

@@ -53,7 +53,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 @described
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One experiment.
+    """An experiment.
 
     The budget and the x-axis count accepted pushes over all workers; an iteration is pushes / workers. The run stops
     at whichever of `pushes`, `seconds` and `target_accuracy` comes first. Where a step is a round of all workers its
@@ -200,7 +200,7 @@ class Run:
         return cls(**{str(name): value for name, value in parameters.items()})
 
     def but(self, **changes: Any) -> Run:
-        """This run with some fields changed.
+        """Return this run with some fields changed.
 
         Raises:
             ConfigError: what Run refuses; and a free cluster in virtual time, which would go by another name.

@@ -39,7 +39,7 @@ def installed(name: str) -> bool:
 
 
 def of(name: str) -> dict[str, str]:
-    """The modules of the user that this one reaches by its imports, itself among them: a digest of each one's file.
+    """Return the user's modules that a module imports, directly or not, itself among them: a digest of each file.
 
     Nothing of what is installed, or has no file (a notebook).
 

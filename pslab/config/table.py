@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One name. A path is "module:attribute", or "module" where the module itself is meant.
+    """A name. A path is "module:attribute", or "module" where the module itself is meant.
 
     Figures read the last six fields. A label is a template: "DSSP, s = {low}, up to {extra} more". Its first
     placeholders are the first fields of the class, in their order; a part between commas whose parameter is not given
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def summary(self) -> str:
-        """One line that describes it, without a full stop."""
+        """A line that describes the row, without a full stop."""
         return self.what or (inspect.getdoc(self.load()) or "").partition("\n")[0].rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Which ranges an iteration exchanges: all of them, or fragments of the model in turn."""
+"""The ranges that an iteration exchanges: all of them, or fragments of the model in turn."""
 
 from __future__ import annotations
 

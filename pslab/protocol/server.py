@@ -211,7 +211,7 @@ class Server:
         return min([iteration(index, part.clocks[worker]) for index, part in enumerate(self.ranges)])
 
     def waits_for(self, index: int) -> tuple[int, ...]:
-        """The workers whose clock is at the low bound of a range: those that are held wait for them."""
+        """Return the workers whose clock is at the low bound of a range: held workers wait for them."""
         part = self.ranges[index]
         return tuple(w for w, clock in part.clocks.items() if clock == part.window.base)
 
@@ -308,7 +308,7 @@ class Server:
         return self._assigned[worker][2] if worker in self._assigned else self.traits.unassigned(worker, iteration)
 
     def _assign(self, start: Start) -> None:
-        """A worker is started with an iteration, perhaps once more, since it is back or another process."""
+        """Count a worker as started with an iteration, perhaps once more, after it came back or was replaced."""
         iteration, begin, steps = self._assigned.get(start.worker, (0, 0, self.traits.unassigned(start.worker, 0)))
         begin += steps * (start.iteration > iteration)
         self._assigned[start.worker] = start.iteration, begin, start.steps

@@ -31,7 +31,7 @@ class Snapshot(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Order: keep all that is held here, and what is known of it, as a part of the checkpoint of this number."""
+    """An order to store the held tensors and the state that describes them, as a part of a checkpoint."""
 
     number: int
 
@@ -55,7 +55,7 @@ class Done(NamedTuple):
 
 
 class StoreMachine:
-    """The machine: `order` what is decided, and `done` each time that the oldest order is."""
+    """The machine of a store: call `order` for each decision, and `done` when the oldest order is carried out."""
 
     def __init__(self) -> None:
         self.orders: list[tuple[Order, Any, bool]] = []  # the oldest first; what came with it; whether it is in vain

@@ -91,7 +91,7 @@ def always(iteration: int) -> bool:
 
 @dataclass(frozen=True)
 class Traits:
-    """The traits of a policy. The defaults are those of a policy that has only a window and a rule."""
+    """The traits of a policy. The defaults suit a policy that has only a window and a rule."""
 
     window: int | None = None  #: length of the window of valid iterations
     barrier: bool = False  #: weights change only while no worker computes

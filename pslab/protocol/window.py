@@ -57,7 +57,7 @@ class Window:
         return self.base > before or not self.members
 
     def join(self, clock: int) -> None:
-        """A member joins whose next iteration is `clock`: it counts as having pushed those before."""
+        """Join a member whose next iteration is `clock`; all earlier iterations count as pushed."""
         if clock < self.base:
             raise ProtocolError(f"a member cannot join with clock {clock}, below the low bound {self.base}")
         if not self.members:

@@ -132,7 +132,7 @@ def sent(here: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def no_cuda(where: str = "here") -> str:
-    """What is wrong with a run on CUDA devices where there are none."""
+    """Return why no run can use CUDA here, in words, or "" if it can."""
     return f"torch sees no CUDA device {where}; use device='cpu'"
 
 

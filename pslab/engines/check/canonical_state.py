@@ -76,7 +76,7 @@ _known: set[Any] = set()  # classes whose objects hold nothing but their attribu
 
 
 def _check(kind: Any) -> None:
-    """A state cannot contain an object that holds more than its attributes, such as a deque or an array."""
+    """Refuse an object that holds more than its attributes, such as a deque or an array."""
     if kind in _known:
         return
     try:

@@ -150,7 +150,7 @@ class Explorer:
         return following
 
     def _next(self, state: State, worker: int, move: Move, stepped: Stepped | None) -> Next:
-        """What a move leads to if this is the server's answer."""
+        """Return the transition of a move if this is the server's answer."""
         number, used, *after = state
         after[worker] = move.after
         wrong, at = move.wrong, worker
@@ -193,7 +193,7 @@ class Explorer:
         return invariants.unread(readers, index) or invariants.unused(busy, index)
 
     def _ended(self, state: State) -> Wrong:
-        """Nothing but faults can happen: has every worker finished?"""
+        """Return what is wrong if only faults can happen now and a worker has not finished."""
         finished, locals_ = self.local.finished, self.local.locals
         present = {worker: finished[n] for worker, n in enumerate(state[2:]) if locals_[n].mode in (ALIVE, CUT)}
         return invariants.ended(present, self.server.held(state[0]), self.server.waits_for(state[0]))

@@ -1,4 +1,4 @@
-"""What must hold of server, workers and policy in every order of events: each function returns words if it does not.
+"""The invariants of server, workers and policy: each function returns words if one is broken.
 
 In these words `<0>`, `<1>`, ... stand for workers, and `<self>` for the worker that moves.
 """

@@ -24,7 +24,7 @@ from pslab.errors import PslabError, StartFailed
 
 @dataclass(frozen=True)
 class Task:
-    """One exploration of a policy that is shown as `name`."""
+    """An exploration of a policy that is shown as `name`."""
 
     name: str
     sync: Any

@@ -97,7 +97,7 @@ def _faults(each: Explored) -> str:
 
 
 def row(each: Explored) -> str:
-    """One line of the table."""
+    """A line of the table."""
     policy = each.policy if len(each.policy) < 16 else each.policy[:14] + "…"
     ranges = f"{each.ranges} on {each.servers}" if each.servers > 1 else each.ranges
     return (f"{policy:<16}{each.workers:>3}{ranges:>8}{each.iterations:>12}  {_faults(each):<11}"
@@ -105,7 +105,7 @@ def row(each: Explored) -> str:
 
 
 def examples() -> list[str]:
-    """Every policy of the table, with small parameters or those of its example."""
+    """Return every policy of the table, with small parameters or its example's."""
     return sorted(row.small or row.example or row.name for row in ROWS["sync"].values())
 
 

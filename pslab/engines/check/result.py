@@ -18,7 +18,7 @@ STEP, DROP, FREE, REPLY, SEND, JOIN = "step", "drop", "free", "reply", "send", "
 
 
 class Op(NamedTuple):
-    """What a server does for one worker."""
+    """An operation of a server for one worker."""
 
     kind: str  #: one of those above
     range: int
@@ -41,7 +41,7 @@ class Event(NamedTuple):
 
 
 class ServerView(NamedTuple):
-    """What the invariants compare of a state of the server: per worker, None for a worker that left."""
+    """The part of a server's state that the invariants compare: per worker, None for a worker that left."""
 
     applied: tuple[tuple[int, ...] | None, ...]  #: per range: its clock without the pushes that are held
     held: tuple[tuple[int, ...], ...] | None  #: per range: pushes counted, not yet applied; None if there are none

@@ -179,13 +179,13 @@ class ServerSide:
                 store.done()
 
     def _carried(self, done: Any) -> list[tuple[int, Op]]:
-        """What a store has done for each worker."""
+        """Return a store's operations for each worker."""
         vain = isinstance(done.order, Reply) and not done.sends
         freed = [(push.worker, Op(FREE, push.range, push.iteration)) for push in done.free]
         return ([] if vain else self._ops(done.order, at_store=True)) + freed
 
     def _ops(self, effect: Any, *, at_store: bool) -> list[tuple[int, Op]]:
-        """What an effect does for each worker. A store frees payloads in operations of their own, and sends at once."""
+        """Return the operations of an effect for each worker. A store frees payloads by separate operations."""
         if isinstance(effect, Step):
             return [(push.worker, Op(STEP, effect.range, push.iteration, frees=not at_store))
                     for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip

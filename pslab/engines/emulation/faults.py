@@ -1,4 +1,4 @@
-"""What goes wrong in a run, as its cluster says it: the one plan that every engine obeys and the judge reads.
+"""The faults of a run, by its cluster's plan, which every engine obeys and the judge reads.
 
 Chance is drawn by name, for each frame and each computation by itself: what meets a message depends on no other one,
 nor on the engine.
@@ -24,14 +24,14 @@ Row = tuple[str, str, int, int, int, float]  # what, direction or "", worker, it
 
 
 class Fate(NamedTuple):
-    """What becomes of a frame once it has crossed its link."""
+    """The fate of a frame after it has crossed its link."""
 
     delay_s: float
     copies: int
 
 
 class Faults:
-    """The faults of one run, and `rows` of those that have happened."""
+    """The faults of one run, and `rows` of the faults that have happened."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._seed = seed
@@ -55,7 +55,7 @@ class Faults:
     # --- frames ---------------------------------------------------------------------------------------------------
 
     def fate(self, direction: str, worker: int, frame: Frame, now: float) -> Fate:
-        """What becomes of a frame that is handed to its link now.
+        """Draw the fate of a frame that its link takes now.
 
         What is dropped, or refused because its sum is wrong, is sent again and is there `for_s` later.
         """
@@ -97,7 +97,7 @@ class Faults:
         return total_s
 
     def kill_s(self, worker: int) -> float:
-        """The instant at which a worker is killed, whatever it does; infinity if it is not."""
+        """Return the instant at which a worker is killed, whatever it does; infinity if it is not killed."""
         return min((f.at_s for _, f in self._kills if f.at_s is not None and f.worker in (worker, None)),
                    default=math.inf)  # fmt: skip
 
@@ -108,7 +108,7 @@ class Faults:
                    for number, fault in self._kills)  # fmt: skip
 
     def killed(self, worker: int, iteration: int, now: float) -> None:
-        """A worker was killed."""
+        """Record that a worker was killed."""
         self.rows.append((KILL, "", worker, iteration, NO_RANGE, now))
 
     def survived(self, worker: int) -> int:
@@ -136,7 +136,7 @@ def place_of(frame: Frame) -> tuple[int, int, str]:
 
 
 def facts(cluster: Cluster, rows: list[Row]) -> dict[str, Any]:
-    """What a manifest says of the faults that happened: each one, in order of their instants; nothing if none could."""
+    """Return the faults that happened, in order of their instants, for the manifest; empty if none was planned."""
     if not cluster.faults:
         return {}
     rows = sorted(rows, key=lambda row: row[5])

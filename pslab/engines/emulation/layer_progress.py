@@ -1,4 +1,4 @@
-"""One iteration of a layered worker in modelled time: forward layer by layer, each once its weights have arrived;
+"""An iteration of a layered worker in modelled time: forward layer by layer, each once its weights have arrived;
 then backward."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pslab.engines.experiment.job import Job
 
 @dataclass
 class Pass:
-    """Where a worker is in an iteration that takes `total_s` if it waits for nothing."""
+    """The progress of a worker in an iteration that takes `total_s` if it waits for nothing."""
 
     job: Job
     iteration: int

@@ -1,4 +1,4 @@
-"""What waits for a worker's link, and which of it the order picks: pushes at the worker, answers at the server."""
+"""Messages that wait for a worker's link: pushes at the worker, answers at the server; an order chooses the next."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Waiting:
         return getattr(self._order, "credit", None) is not None
 
     def answered(self, reply: Reply) -> None:
-        """Weights were read for a worker: what it holds, once it has them."""
+        """Record the weights that were read for a worker."""
         pull = reply.pull
         self._held[pull.worker][pull.range] = self._server.ranges[pull.range].window.base
 
     def view(self, worker: int) -> View:
-        """What is known when a request of this worker is picked."""
+        """Return what an order may know when it picks a request of this worker."""
         ranges = self._server.ranges
 
         def alone(index: int) -> bool:

@@ -35,7 +35,7 @@ class Chooser(Protocol):
 
     @property
     def acknowledged(self) -> bool:
-        """Whether what was sent is under way until its sender has heard that it arrived, and not only until it has
+        """Whether a message counts as under way until its sender has the acknowledgement, and not only until it has
         left."""
 
 
@@ -116,12 +116,12 @@ class Lane:
         self.changes = deque(sorted((changes or {}).items()))  # instants, and the workers' bytes a second from then on
 
     def send(self, worker: int, parcel: Parcel, now: float) -> None:
-        """A message of this worker is ready to go at `now`, or as soon as the lane has got that far."""
+        """Send a message of this worker at `now`, or as soon as the lane is free."""
         self._serve_until(now)
         self._enter(worker, parcel)
 
     def fly(self, parcel: Parcel, now: float) -> None:
-        """A message of no size: it waits for no other, and takes the latency alone."""
+        """Send a message of no size, which waits for no other and takes the latency alone."""
         self._serve_until(now)
         self.sequence += 1
         heappush(self.flying, (now + parcel.flies_s, self.sequence, parcel.message))
@@ -134,7 +134,7 @@ class Lane:
         return min(end_s, self.flying[0][0]) if self.flying else end_s
 
     def arrived(self, now: float) -> list[tuple[float, Any]]:
-        """What has arrived by `now`, in order: (instant, message)."""
+        """Take the messages that have arrived by `now`, in order: (instant, message)."""
         self._serve_until(now)
         done = []
         while self.flying and self.flying[0][0] <= now:
@@ -147,7 +147,7 @@ class Lane:
         return math.inf
 
     def choose(self, now: float) -> None:
-        """All that becomes ready at this instant is known: make the choices of it."""
+        """Choose among the messages of this instant, all of which are known now."""
 
     def _enter(self, worker: int, parcel: Parcel) -> None:
         line = worker, parcel.server
@@ -308,7 +308,7 @@ class ChosenLane(Lane):
             self._open[flow.line] = None
 
     def _serve(self, now: float) -> None:
-        """What was not chosen at the end of an instant is chosen before time goes on."""
+        """Choose the rest of an instant's messages before time goes on."""
         while (next_s := min(self.choice_s(), self._end_s())) < now:
             if self.choice_s() <= next_s and self._end_s() > next_s:
                 self._advance(next_s)
@@ -319,7 +319,7 @@ class ChosenLane(Lane):
 
 
 class Network:
-    """Both directions between the workers and the servers; with half duplex they are one lane.
+    """The lanes between workers and servers, in both directions; with half duplex they are one lane.
 
     What is sent to a server other than 0, which decides, has arrived when that one's note of it has, a latency later.
     Nothing happens before `soonest_s`.
@@ -345,7 +345,7 @@ class Network:
         self._next_s = self._choice_s = math.inf
 
     def send(self, direction: str, worker: int, size_bytes: float, message: Any, now: float, server: int = 0) -> None:
-        """A message of `size_bytes` between a server and `worker` is ready to go at `now`."""
+        """Send a message of `size_bytes` between a server and `worker` at `now`."""
         self._lanes[direction].send(worker, self._parcel(direction, size_bytes, message, server), now)
         self._look()
 
@@ -355,7 +355,7 @@ class Network:
         self._look()
 
     def pass_by(self, direction: str, message: Any, now: float, server: int = 0) -> None:
-        """A message between a worker and the server on its machine passes no link. The note of it to server 0 does."""
+        """Deliver a message between a worker and the server beside it: only the note to server 0 crosses a link."""
         parcel = self._parcel(direction, 0.0, message, server)
         parcel = parcel._replace(flies_s=parcel.flies_s - self._latency_s)
         self._lanes[direction].fly(parcel, now)

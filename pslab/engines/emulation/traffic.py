@@ -76,7 +76,7 @@ class Traffic(Network):
     def _content(
         self, direction: str, worker: int, frame: Frame, now: float, stamp: Any
     ) -> tuple[tuple[Any, ...], int]:
-        """What travels, with its fate if there are faults; and how often it arrives."""
+        """Return the content of a frame, with its fate if there are faults, and how often it arrives."""
         if not self.faults.of_frames:
             return (worker, frame, stamp), 1
         fate = self.faults.fate(direction, worker, frame, now)

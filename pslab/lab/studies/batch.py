@@ -37,6 +37,7 @@ from pslab.lab.studies.parameters import check, check_named, of_notebook
 PLAN = "batch.yaml"
 DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change, or the table's, draws all anew
 KEYS = ("notebook", "variant", "main", "takes", "set", "tiny")
+MADE = {"begun_ns", "parameters", "records", "figures"}  # what a stamp says of an execution
 SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
 
 
@@ -70,10 +71,11 @@ class BatchEntry:
 
     @cached_property
     def stamp(self) -> dict[str, Any]:
-        """The stamp of its last execution; empty if there is none that can be read."""
+        """The stamp of its last execution; empty if there is none, or one of another version."""
         try:
-            return dict(read_json(self.stamped))
-        except (OSError, ValueError):
+            stamp = dict(read_json(self.stamped))
+            return stamp if stamp["made"].keys() == MADE else {}
+        except (AttributeError, KeyError, OSError, TypeError, ValueError):
             return {}
 
     @property

@@ -56,7 +56,7 @@ class AsyncDiLoCo:
 
     @property
     def gate(self) -> ASP | SSP:
-        """Who waits for whom."""
+        """The rule by which workers wait for each other."""
         return ASP() if self.staleness is None else SSP(self.staleness)
 
     @property

@@ -61,7 +61,7 @@ class Decoupled(Streaming):
 
     @property
     def whole(self) -> bool:
-        """One decision for all ranges of a fragment: where there are several fragments each is one range."""
+        """Whether all ranges of a fragment share a decision: with several fragments each of them is a range."""
         return self.fragments == 1
 
     def initial(self, workers: tuple[int, ...]) -> Any:

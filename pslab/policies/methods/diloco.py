@@ -50,7 +50,7 @@ class DiLoCo(BSP):
 
     @property
     def each(self) -> tuple[int, ...]:
-        """The steps of each worker, if they are not those of all."""
+        """The steps of each worker, if workers differ."""
         return tuple(map(int, self.periods.split(";"))) if self.periods else ()
 
     @property

@@ -80,7 +80,7 @@ class Downpour:
         return ASP().step(state, event, clocks)
 
     def _step(self, exchange: int) -> int:
-        """The step before which the exchange of this number comes, of those that both periods make."""
+        """Return the step before which the exchange of this number takes place, by both periods."""
         steps = exchanges(self.n_fetch, self.n_push)
         rounds, place = divmod(exchange, len(steps))
         return rounds * math.lcm(self.n_fetch, self.n_push) + steps[place]

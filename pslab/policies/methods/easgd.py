@@ -47,7 +47,7 @@ class EASGD:
 
     @property
     def gate(self) -> ASP | BSP:
-        """Who waits for whom."""
+        """The rule by which workers wait for each other."""
         return ASP() if self.alone else BSP()
 
     @property

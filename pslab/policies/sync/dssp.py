@@ -80,7 +80,7 @@ class DSSP:
         return self.low + self.extra + 1 if self.capped else None
 
     def variants(self, workers: int) -> tuple[DSSP, ...]:
-        """This policy with each grant that a forecast can return."""
+        """Return this policy with each grant that a forecast can give."""
         same = self.low, self.extra, self.grant, self.cap, self.interval
         return tuple(Granting(*same, granted) for granted in range(self.extra + 1))
 

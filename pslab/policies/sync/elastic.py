@@ -72,7 +72,7 @@ class ElasticBSP:
         return None
 
     def variants(self, workers: int) -> tuple[ElasticBSP, ...]:
-        """This policy with each plan that a search can return."""
+        """Return this policy with each plan that a search can find."""
         same = self.iterations, self.search, self.predict, self.k, self.weight, self.include_last
         return tuple(Planned(*same, idx) for idx in product(range(1, self.iterations + 1), repeat=workers))
 

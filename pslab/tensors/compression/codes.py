@@ -325,7 +325,7 @@ def means(v: torch.Tensor, groups: torch.Tensor, count: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Natural(Rule):
-    """The power of two below an entry, or with the probability of its fraction the one above: the mean is right.
+    """Round to the power of two below an entry, or with the probability of its fraction to that above: unbiased.
 
     A sign, and an exponent from -108 to 18; what is smaller becomes 0. With `residual`, the values that are read are
     divided by 9/8, as for `qsgd`.

@@ -1,4 +1,4 @@
-"""The downlink: an answer to a pull is the compressed difference between the weights and what its worker holds.
+"""The downlink: an answer to a pull is the compressed difference between the weights and the worker's copy.
 
     server   w and, of each worker, what it holds: h      sent C(w - h);   h = h + what is read of it
     worker   h                                                             the same
@@ -37,7 +37,7 @@ NONE = torch.empty(0)
 
 @dataclass(frozen=True)
 class DownlinkRules:
-    """Which entries of a difference are sent, and what of their values."""
+    """The rules of the downlink: the entries of a difference that are sent, and the code of their values."""
 
     prune: Any
     quantize: Any
@@ -82,7 +82,7 @@ def downlink_rules(text: str) -> DownlinkRules | None:
 
 
 class HeldWeights:
-    """What workers hold of the weights, as a server knows it.
+    """The copies of the weights that workers hold, as a server knows them.
 
     Args:
         weights: [size], the first ones, which all workers hold.
@@ -101,7 +101,7 @@ class HeldWeights:
         self._last: list[tuple[int, int, bytes | None]] = [(UNKNOWN, 0, None)] * len(parts)
 
     def leave(self, worker: int) -> None:
-        """A worker has left: what it holds when it comes back is not known."""
+        """Forget the copy of a worker that has left."""
         self._laid |= dict.fromkeys(((worker, index) for index in range(len(self._parts))), (UNKNOWN, UNKNOWN))
 
     def lay(self, reply: Reply, weights: torch.Tensor, place: memoryview) -> int:
@@ -129,7 +129,7 @@ class HeldWeights:
         return len(found)
 
     def of(self, worker: int) -> torch.Tensor:
-        """What a worker holds: [size]."""
+        """The copy of the weights that a worker holds: [size]."""
         return self.held[0 if self._shared else worker]
 
     def _put(self, index: int, weights: torch.Tensor, held: torch.Tensor) -> None:

@@ -71,7 +71,7 @@ class Factors(Rule):
 
 @dataclass(frozen=True)
 class LowRank(Factors):
-    """Each matrix as the product of two thin ones, P Q^T, by one power iteration of each worker's own.
+    """Approximate each matrix by the product of two thin matrices, P Q^T, by one power iteration at each worker.
 
     P = orth(M Q), Q = M^T P: the last Q is the start of the next iteration. Both are sent, 4 rank (rows + columns)
     bytes, and the server takes the mean of the products, whose rank may be that of all workers together. Of one
@@ -125,7 +125,7 @@ class LowRank(Factors):
 
 @dataclass(frozen=True)
 class PowerSGD(Factors):
-    """One factor of each matrix in a push, by turns: all workers have the other one, made of the mean of the last ones.
+    """Push one factor of each matrix, by turns: all workers have the other factor, of the mean of their last pushes.
 
     With F, orthonormal, even pushes send M^T F, odd ones M F. The server averages them, steps by the product with F,
     orthonormalizes the mean, and tells it with the weights as the next F. The mean of the workers' factors is the

@@ -134,7 +134,7 @@ FIT = "fit"
 
 @dataclass(frozen=True)
 class Ranges(Chosen):
-    """One range of keys an iteration, in turn: its entries are pushed, its weights pulled; the rest accumulates.
+    """Push and pull one range of keys an iteration, in turn; the entries of the other ranges accumulate.
 
     Every entry of every gradient is sent once, at most K - 1 iterations late, where K ranges are a sweep over the keys:
     the delay is bounded. Taking the ranges in turn is a reading of the slides, whose figure is lost; Li et al. choose

@@ -1,1 +1,1 @@
-"""Which worker holds which rows, and which server which keys; and the traffic that follows from it."""
+"""The partition of rows among workers, the placement of keys at servers, and the traffic that follows."""

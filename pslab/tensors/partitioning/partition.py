@@ -40,7 +40,7 @@ def partition(
     rows: SparseRows, workers: int, rule: str = "multilevel", *, epsilon: float = 0.03, balance: str = "entries",
     seed: int = 0,
 ) -> Array:  # fmt: skip
-    """Which worker holds each row: int64 [rows].
+    """Return the worker of each row: int64 [rows].
 
     Args:
         rule: one of RULES. Parsa's balances rows, whatever `balance` says.
@@ -108,7 +108,7 @@ def two_step(problem: Problem) -> Array:
 
 
 def multilevel(problem: Problem) -> Array:
-    """Multilevel partition of rows: coarsen, partition what is small, refine on the way back; by halves, then by moves.
+    """Partition rows by levels: coarsen, partition the small graph, refine on the way back; by halves, then by moves.
 
     Source: Duan, Wang and Wu; Karypis et al. (IEEE TVLSI 1999, hMETIS); Catalyurek and Aykanat (IEEE TPDS 1999, PaToH).
     """
@@ -119,7 +119,7 @@ def multilevel(problem: Problem) -> Array:
 
 
 def parsa(problem: Problem) -> Array:
-    """Greedily, worker by worker in turn, the row that adds the fewest keys to those that it has; the first of these.
+    """Give each worker in turn the row that adds the fewest keys to its own; of several rows the first.
 
     Workers hold equally many rows, whatever these weigh. One pass, without the published code's warm-up passes.
 
@@ -152,7 +152,7 @@ RULES: dict[str, Callable[[Problem], Array]] = {
 
 
 def relieve(problem: Problem, parts: Array) -> bool:
-    """Bring every worker within its capacity, in place; whether there was anything to do.
+    """Bring every worker within its capacity, in place; return whether any row moved.
 
     The lightest rows of a worker that holds too much go to those that hold the least. Where that does not suffice, all
     rows are put anew, whatever their keys.
@@ -221,7 +221,7 @@ def moved(problem: Problem, parts: Array, order: Array) -> Array:
 def _move_all(
     starts: Array, keys: Array, weights: Array, parts: Array, counts: Array, load: Array, most: int, order: Array
 ) -> int:
-    """One visit of every row; how many have moved."""
+    """Visit every row once; return how many moved."""
     moves, workers = 0, load.shape[0]
     cost = np.zeros(workers, np.int64)
     for row in order:

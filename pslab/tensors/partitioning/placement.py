@@ -1,4 +1,4 @@
-"""Which server holds which keys, once it is known which workers use them.
+"""The placement of keys at servers, by the workers that use them.
 
 A server is given keys that the worker beside it uses, by the rule of Parsa. `renumbered` makes each server's keys one
 contiguous range.
@@ -89,7 +89,7 @@ def filled(held: Array, more: int) -> Array:
 
 
 def renumbered(owner: Array) -> Array:
-    """New numbers of the keys (int64 [keys]): those of a server follow each other, in their old order."""
+    """Return new numbers of the keys (int64 [keys]): the keys of a server follow each other, in their old order."""
     found = np.empty(len(owner), np.int64)
     found[np.argsort(owner, kind="stable")] = np.arange(len(owner))
     return found

@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 def used(rows: SparseRows, parts: Array, workers: int) -> tuple[Array, Array]:
-    """Which keys each worker uses: (starts [workers + 1], keys), by worker, keys increasing."""
+    """Return the keys that each worker uses: (starts [workers + 1], keys), by worker, keys increasing."""
     pairs = np.unique(parts[rows.row_of].astype(np.int64) * rows.key_count + rows.keys)
     starts = np.searchsorted(pairs, np.arange(workers + 1, dtype=np.int64) * rows.key_count)
     return starts, pairs % rows.key_count
@@ -38,7 +38,7 @@ def remote(spreads: Array) -> int:
 
 
 def of_batches(rows: SparseRows, batches: Iterable[Array], owner: Array | None = None, worker: int = -1) -> int:
-    """The keys that one worker's batches of rows ask for; those that `worker` itself owns do not travel."""
+    """Return the keys that one worker's batches of rows ask for, without the keys that `worker` itself owns."""
     found = 0
     for batch in batches:
         keys = np.unique(rows.take(np.asarray(batch)).keys)

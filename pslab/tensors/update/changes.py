@@ -52,7 +52,7 @@ class Changes:
 
 
 def at_server(sync: Any, parts: Sequence[Part], keyspace: Keyspace, module: nn.Module) -> list[Changes]:
-    """What the server keeps of each range; empty if the policy takes the plain mean."""
+    """The state that the server keeps of each range; empty if the policy takes the plain mean."""
     if traits_of(sync).aggregate != "changes":
         return []
     rows = {f"{path}.weight" for path, each in module.named_modules() if isinstance(each, EMBEDDINGS)}

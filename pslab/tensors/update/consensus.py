@@ -120,7 +120,7 @@ class Consensus:
         return {"residuals": self.residuals}
 
     def _judge(self, step: Step, dual_square: float, z_square: float, rho: float) -> None:
-        """The residuals of the round before this step, and what follows from them."""
+        """Compute the residuals of the round before this step, and adapt rho to them."""
         far, large, dual = (sum(float(self._stated[push.worker][name]) for push in step.pushes)
                             for name in (FAR, LARGE, DUAL))  # fmt: skip
         primal, dual_residual = math.sqrt(far), math.sqrt(dual_square)

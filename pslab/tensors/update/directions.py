@@ -33,7 +33,7 @@ class _Latest:
 
 
 class Directions:
-    """One range: per layer, the sum of the workers' latest gradients and the sum of alpha * g / |g|.
+    """The state of a range: per layer, the sum of the workers' latest gradients and the sum of alpha * g / |g|.
 
     The rate supplies `share(staleness, pushes)` and `clamp`.
     """

@@ -12,7 +12,7 @@ from pslab.tensors.update.steps import Course
 
 
 class ElasticSteps(OwnSteps):
-    """A worker's steps, on its own weights x. What is pushed is -beta (x - c), of the center c that has come: the mean
+    """A worker's steps, on its own weights x. A push is -beta (x - c), of the center c that was pulled: the mean
     of all workers' pushes, or one of them with the weight 1 / workers, moves the center by what x has moved to it.
 
     The mean of fewer pushes, while workers are away, moves it by more than these x: by workers / pushes times as much.

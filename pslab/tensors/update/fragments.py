@@ -55,7 +55,7 @@ class FragmentSteps(OwnSteps):
         return sum(losses + more) / len(losses + more)
 
     def _merged(self, arrived: torch.Tensor, own: torch.Tensor, pushed: torch.Tensor) -> torch.Tensor:
-        """What a worker makes of the server's weights, its own, and its own as it pushed them."""
+        """Merge the server's weights with a worker's own weights, now and as it pushed them."""
         if self._sync.merge == "carry":
             return arrived + (own - pushed)
         return arrived if self._sync.merge == "replace" else torch.lerp(arrived, own, self._sync.alpha)

@@ -63,7 +63,7 @@ def resolve_inner(value: str, fresh: bool) -> InnerOptimizer:
 
 
 class InnerSteps(Local):
-    """A worker's steps. What is pushed is by how much its weights have moved, old minus new.
+    """A worker's steps. A push is the movement of its weights, old minus new.
 
     Args:
         kept: its `memories`.

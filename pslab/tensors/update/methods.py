@@ -1,4 +1,4 @@
-"""The methods that a policy can name: each has a worker's half, which may keep vectors, and a server's half.
+"""The methods that a policy can name: each consists of a worker's part, which may keep vectors, and a server's part.
 
     method       a worker's half                        the server's half
     (none)       one gradient, or a sum of steps        the mean of what is pushed

@@ -1,4 +1,4 @@
-"""The state of rates: it turns the gradients that were pushed into those that are applied.
+"""The state of rates, which turns pushed gradients into applied gradients.
 
 A rate names by `needs` what has to be computed for it (`pslab.policies.rates`). The rate supplies scalars; the vectors
 are kept and computed here.
@@ -26,7 +26,7 @@ class RateState(Protocol):
     """Vectors that the server keeps for a rate, of one range."""
 
     def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
-        """The gradients whose mean is applied in a step.
+        """Return the gradients whose mean is applied in a step.
 
         Args:
             gradients: those of the step's pushes, in their order. They are not changed, and are copied where kept.
@@ -35,7 +35,7 @@ class RateState(Protocol):
         """
 
     def leave(self, worker: int) -> None:
-        """A worker has left the run."""
+        """Forget a worker that has left the run."""
 
 
 class Squares:
@@ -70,7 +70,7 @@ class Squares:
 
 
 class ServerSquares(Squares):
-    """One sum of squares for all workers; of several pushes in one step the mean is squared."""
+    """A sum of squares for all workers; where a step has several pushes, their mean is squared."""
 
     def __init__(self, rate: Any, part: Part, layers: Sequence[slice], dtype: torch.dtype) -> None:
         super().__init__(rate, zeros(part.size, dtype=dtype))
@@ -83,7 +83,7 @@ class ServerSquares(Squares):
         return [self.divide_entries(vector)]
 
     def leave(self, worker: int) -> None:
-        """The squares of its gradients stay in the sum."""
+        """Keep the squares of the worker's gradients in the sum."""
 
 
 AT_SERVER: dict[str, Callable[[Any, Part, Sequence[slice], torch.dtype], RateState]] = {

@@ -103,7 +103,7 @@ def joined(slices: Iterable[slice]) -> tuple[slice, ...]:
 
 
 class _Range:
-    """One range: its optimizer over views of the weights, and the version at which each element last changed."""
+    """A range: its optimizer over views of the weights, and the version at which each element last changed."""
 
     def __init__(self, part: Part, weights: torch.Tensor, optimizer: OptimizerSpec, track: bool) -> None:
         self.part = part

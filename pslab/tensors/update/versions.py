@@ -19,7 +19,7 @@ from pslab.tensors.update.vectors import Vector, copied, inside, mean, outside, 
 
 
 class Versions:
-    """One range: the `means` of the versions that may still be joined, and the number of `members` of each."""
+    """A range: the `means` of the versions that may still be joined, and the number of `members` of each."""
 
     def __init__(self, rate: object, part: Part, layers: Sequence[slice], dtype: torch.dtype) -> None:
         self._part, self._dtype, self._newest = part, dtype, -1
@@ -43,7 +43,7 @@ class Versions:
         return gradients if first else [outside(reduce(plus, changes))]
 
     def leave(self, worker: int) -> None:
-        """The pushes of a worker that leaves stay in the means."""
+        """Keep the pushes of a worker that leaves in the means."""
 
     def _joined(self, version: int) -> int:
         """The version that a push joins which was computed on this version of the weights.
@@ -73,7 +73,7 @@ class Versions:
         return out
 
     def _advance(self, made: int, joined: int, computing: Collection[int]) -> None:
-        """A step has made version `made` of the weights; drop the means that no worker can join any more."""
+        """Drop the means that no worker can join any more, now that a step has made version `made` of the weights."""
         self._newest = max(self._newest, joined)
         self._opened = {version: self._joined(version) for version in computing} | {made: self._newest + 1}
         for version in self.means.keys() - set(self._opened.values()):

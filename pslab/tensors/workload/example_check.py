@@ -129,7 +129,7 @@ def _part(metric: Metric, number: int, output: Any, target: Tensor) -> Any:
 
 
 def relation(function: Any, output: Any, target: Tensor) -> str:
-    """How a function of examples relates to those of parts of them.
+    """Return how a function's value for examples relates to its values for parts of them.
 
     MEAN or SUM of both; BROADCAST: a mean if output and target had one shape; WEIGHTED: a mean whose weights depend on
     the targets alone; OTHER; UNKNOWN: it raises, is not finite or draws.

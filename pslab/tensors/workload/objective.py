@@ -1,4 +1,4 @@
-"""Losses and metrics by name, those of a user, and the check that a model, its data and both fit together."""
+"""Losses and metrics, by name or a user's, and the check that they fit a model and its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples that are read when they are needed, for data that do not fit in memory: torch's DataLoader in a run's order.
+"""Read examples as they are needed, for data larger than the memory: torch's DataLoader in a run's order.
 
 What is read, and what a Dataset draws as it reads (augmentation), depends on the run's seed, the epoch and the example
 alone: not on the number of loading processes, nor on which process it is.

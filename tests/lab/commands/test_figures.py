@@ -234,6 +234,7 @@ CHANGES: dict[str, Callable[[Bench], object]] = {
     "record": lambda bench: _touch(bench, _manifest(bench)),
     "lost": lambda bench: shutil.rmtree(_manifest(bench).parent),
     "stamp": lambda bench: (bench.results / "notebooks" / "two.json").write_text('{"made": '),
+    "another version": lambda bench: (bench.results / "notebooks" / "two.json").write_text('{"made": {"code": 1}}'),
     "parameters": lambda bench: (bench.notebooks / "batch.yaml").write_text("- notebook: two"),
     "figure": lambda bench: (bench.results / "figures" / "two-time.json").unlink(),
     "figures": lambda bench: shutil.rmtree(bench.results / "figures"),
