@@ -67,5 +67,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What a person uses: TAB offers nothing else."""
+    """Return the public names: TAB offers nothing else."""
     return sorted(__all__)

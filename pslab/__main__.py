@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _warn(verb: str, message: Warning | str, *_: object) -> None:
-    """A warning as a person reads it: without the line of the source."""
+    """Print a warning without its line of source."""
     print(f"pslab {verb}: {message}", file=sys.stderr)
 
 

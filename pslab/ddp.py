@@ -36,7 +36,7 @@ NOTHING = 0  # the size of a frame that could not be written
 
 
 class CompressionState:
-    """What one process keeps from one gradient to the next: its residual, momentum and count of gradients.
+    """The state of one process between gradients: its residual, momentum and count of gradients.
 
     It belongs into a checkpoint beside the model: `state_dict()` and `load_state_dict()`, in each process its own.
     """
@@ -87,7 +87,7 @@ class CompressionState:
         return future
 
     def _average(self) -> None:
-        """The mean of all processes' gradients, as far as they are sent, or what a server would make of them."""
+        """Average the sent parts of all processes' gradients, as a server would."""
         size, problem, whose = NOTHING, "", {"worker": self._process, "step": self.step, "turn": self.step,
                                              "epoch": self.step / self._epoch_iterations}  # fmt: skip
         try:
@@ -145,7 +145,7 @@ def hook(
     model: DistributedDataParallel, prune: Any = "none", quantize: Any = "none", *, seed: int = 0,
     epoch_iterations: float | None = None, process_group: Any = None,
 ) -> tuple[CompressionState, Any]:  # fmt: skip
-    """The two arguments of `model.register_comm_hook`: a state, and the hook that sends gradients pruned and quantized.
+    """Return the two arguments of `model.register_comm_hook`: a state, and a hook that sends compressed gradients.
 
     Gradients of float32 or float64 are compressed on the CPU, wherever the model is, and gathered over gloo. With
     `prune="dgc"` the momentum is the rule's: let the optimizer have none.

@@ -1,4 +1,4 @@
-"""The error tree. An error says what was wrong, where, what is allowed and the nearest right name.
+"""The error tree. An error names the case, the rule, the way out and the nearest right name.
 
 PslabError
 ├── ConfigError        the caller's parameters: refused before a process starts
@@ -35,7 +35,7 @@ class Sentence(BaseException):
     """An error of which a notebook shows what it says, and `%tb Verbose` the traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints: the error alone, unless its mode is one that asks for more than usual."""
+        """Return the lines that IPython prints: the error alone, unless its mode asks for more."""
         shell = sys.modules["IPython"].get_ipython()
         if shell.InteractiveTB.mode not in ("Context", "Minimal"):
             lines: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
@@ -48,7 +48,7 @@ class PslabError(Sentence, Exception):
 
 
 class RunsInterrupted(Sentence, KeyboardInterrupt):
-    """Runs were interrupted, and ended in order; it says what is kept of them."""
+    """Runs were interrupted, and ended in order; the message names the results that they left."""
 
 
 class ConfigError(PslabError, ValueError):

@@ -1,4 +1,4 @@
-"""Which pslab this is: its version, also where it was never installed, and its source."""
+"""The version of this pslab, also where it was never installed, and its source folder."""
 
 import hashlib
 from functools import cache

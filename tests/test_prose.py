@@ -23,17 +23,17 @@ CLAUSE = re.compile(
     r"\b(what is|what was|what are|those that|those of|that of|who is|who are|who was|who has|whoever|whatever)\b", re.I
 )
 BANNED = {"place", "found", "own", "each", "kept", "held", "told", "way", "work", "course", "life", "said", "dealt"}
-VERBS = set("""
-Accept Add Advance Allocate Answer Append Apply Ask Await Begin Bind Bring Build Call Change Check Choose Clear Close
-Compare Compile Compute Connect Convert Copy Count Create Decide Delete Deliver Describe Do Draw Drop Empty End
-Evaluate Exchange Execute Exit Export Fill Find Flush Follow Forget Forward Free Give Go Hand Handle Hide Hold Ignore
-Import Initialize Insert Install Interrupt Join Keep Kill Label Lay Leave Let Limit Load Lock Log Make Map Mark
-Measure Merge Move Name Note Notice Notify Open Order Pass Perform Pin Place Plot Post Prepare Print Publish Pull Push
-Put Queue Raise Read Receive Recompute Record Redraw Refresh Refuse Register Release Remove Rename Renew Replace
-Replay Report Request Reset Resolve Restart Restore Resume Return Rewrite Run Save Schedule Select Send Serve Set
-Share Show Shut Skip Sort Spawn Split Start Step Stop Store Synchronize Take Tell Terminate Train Try Undo Unlock
-Update Use Validate Verify Wait Wake Warn Watch Write Yield
-""".split())
+VERBS = set(re.findall(r"\w+", """
+Accept Add Advance Allocate Answer Append Apply Ask Await Begin Bind Bring Build Call Change Check Choose Clear
+Close Compare Compile Compute Connect Convert Copy Count Create Decide Delete Deliver Describe Do Draw Drop Empty
+End Evaluate Exchange Execute Exit Export Fill Find Flush Follow Forget Forward Free Give Go Hand Handle Hide Hold
+Ignore Import Initialize Insert Install Interrupt Join Keep Kill Label Lay Leave Let Limit Load Lock Log Make Map
+Mark Measure Merge Move Name Note Notice Notify Open Order Pass Perform Pin Place Plot Post Prepare Print Publish
+Pull Push Put Queue Raise Read Receive Recompute Record Redraw Refresh Refuse Register Release Remove Rename Renew
+Replace Replay Report Request Reset Resolve Restart Restore Resume Return Rewrite Run Save Schedule Select Send
+Serve Set Share Show Shut Skip Sort Spawn Split Start Step Stop Store Synchronize Take Tell Terminate Train Try
+Undo Unlock Update Use Validate Verify Wait Wake Warn Watch Write Yield
+"""))
 
 #: room: (openings, clauses, procedures without a verb, banned names)
 MOST: dict[str, tuple[int, int, int, int]] = {}

@@ -1,4 +1,4 @@
-"""Which module is an experiment's engine, and what is done where its training is over already.
+"""Choose an experiment's engine, and finish runs whose training is over already.
 
 A new engine is a folder beside these and a row of `config.table`.
 """
@@ -98,7 +98,7 @@ def _go_on(experiment: Experiment, on_progress: OnProgress) -> Outcome | None:
 
 
 class _Evaluation(Coordinator):
-    """What is left of a run."""
+    """The rest of a run: its evaluation."""
 
     def __init__(self, pool: pools.Pool, experiment: Experiment, on_progress: OnProgress, outcome: Outcome) -> None:
         super().__init__(pool, experiment, on_progress)

@@ -1,1 +1,1 @@
-"""What a person touches: runs, records, figures, studies, the live view and the commands."""
+"""The user's side: runs, records, figures, studies, the live view and the commands."""

@@ -33,7 +33,7 @@ ENDLESS: dict[str, Any] = {"pushes": 1, "seconds": None}  # what two runs have t
 
 @dataclass(frozen=True)
 class Advice:
-    """What `advise` found: from records alone.
+    """The answer of `advise`, from records alone.
 
     In a notebook it is a card; `run` is what to paste, `table` what was compared, `why` the pieces of the difference.
     """
@@ -185,7 +185,7 @@ class Advice:
 
     @property
     def remarks(self) -> list[str]:
-        """What else is to be known: costs, rates at an end of their grid, what is unsafe, what was refused."""
+        """Return remarks: costs, rates at an end of their grid, unsafe and refused policies."""
         found = list(self.notes)
         ends = [each.policy for each in self.answer.standings if each.alive and each.at_end]
         found += [f"the best learning rate tried lies at an end of the grid of {', '.join(ends)}"] if ends else []
@@ -203,7 +203,7 @@ class Advice:
         return [*found, f"{read}; {self.cost['runs']:.0f} runs, {self.cost['gradients']:.0f} gradients"]
 
     def verify(self, top: int = 3, seeds: Sequence[int] = (0, 1), *, progress: bool | None = None) -> pd.DataFrame:
-        """The soonest policies and the default on real processes: a row each, beside what is predicted of these seeds.
+        """Run the soonest policies and the default on real processes: a row each, beside the predictions.
 
         Columns: learning_rate, seeds (that hold the target on both), predicted_s and measured_s (their means), ratio,
         pushes_ratio, dilation, emulation_ok, verdict: agrees (within 15 %, or two deviations of the seeds of the race),
@@ -232,7 +232,7 @@ class Advice:
 
 
 def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float, spread_s: float) -> dict[str, Any]:
-    """What was predicted of some seeds, as (seconds, pushes), beside what their runs on real processes took."""
+    """Compare the prediction for some seeds, as (seconds, pushes), with their runs on real processes."""
     took = [held(result, target) for result in real]
     both = [np.array(pair) for pair in zip(need, took, strict=True) if math.isfinite(pair[0][0] + pair[1][0])]
     kept = all(result.emulation_ok for result in real)

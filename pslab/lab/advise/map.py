@@ -45,7 +45,7 @@ COMPUTED, CAPPED, LEFT = "computed", "capped", "not run"
 
 
 class Time(NamedTuple):
-    """What a policy takes in a cell."""
+    """The time of a policy in a cell."""
 
     seconds: float = math.inf  #: the geometric mean over seeds; infinite if one of them does not arrive
     low: float = math.nan  #: over seeds; of CAPPED, what it takes at least
@@ -59,7 +59,7 @@ Cell = tuple[Any, ...]  # a value of each axis
 
 @dataclass(frozen=True)
 class Map:
-    """Which policy is the soonest on which cluster. `plots.where` draws it.
+    """The soonest policy on each cluster. `plots.where` draws it.
 
     table: a row for each policy and cell: the axes, policy, seconds (infinite: not within its cap), low, high,
         how (computed; capped: low is what it takes at least; not run: the minutes were used up), learning_rate.
@@ -335,7 +335,7 @@ class _Survey:
         return min(self._found[key], key=rank)
 
     def map(self, axes: list[str], tie: float) -> Map:
-        """What is known, and how."""
+        """The times of all cells, and their basis."""
         policies = Runs(self.policies)
         columns = list(dict.fromkeys(["sync", "prune", *policies.differing()]))
         names = [label_of({}, [column for column in columns if column in columns[:2]

@@ -1,4 +1,4 @@
-"""The race between policies: which runs are worth their gradients, and when what they need decides.
+"""The race between policies: the runs that are worth their gradients, and the moment at which their needs decide.
 
     answer = race({"asp": around(0.2), "bsp": around(0.2)}, "bsp", needs, simplicity=...)
 
@@ -72,7 +72,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Standing:
-    """What a race found of one policy, at its best learning rate."""
+    """The result of a race for one policy, at its best learning rate."""
 
     policy: str
     learning_rate: float

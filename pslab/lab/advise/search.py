@@ -98,7 +98,7 @@ def advise(
 
 
 class _Bar(contextlib.AbstractContextManager["_Bar"]):
-    """What the search does just now, and how long it may yet."""
+    """A bar that shows the present step of the search, and the time that is left."""
 
     def __init__(self, shown: bool | None, minutes: float) -> None:
         from tqdm import tqdm  # which takes time to load
@@ -107,7 +107,7 @@ class _Bar(contextlib.AbstractContextManager["_Bar"]):
         self._bar = tqdm(disable=hidden, leave=False, bar_format=f"{{desc}} ({{elapsed}} of at most {minutes:g} min)")
 
     def say(self, doing: str) -> None:
-        """Show what is tried."""
+        """Show the present trial."""
         self._bar.set_description_str(f"trying {doing}")
 
     def __exit__(self, *_: object) -> None:
@@ -115,7 +115,7 @@ class _Bar(contextlib.AbstractContextManager["_Bar"]):
 
 
 class _Asking:
-    """One advice while it is made."""
+    """An advice in the making."""
 
     def __init__(self, base: Run, target: float, merit: Merit, place: Path, bar: _Bar, until_s: float) -> None:
         self._given, self._target, self._merit, self._place, self._bar = base, float(target), merit, place, bar
@@ -233,7 +233,7 @@ class _Asking:
         return best, tried[best][2]
 
     def _unreached(self, most: int) -> str:
-        """What came nearest, and what to try."""
+        """Return the nearest trial, and a way out."""
         metric = metric_of(self._base)
         results = [result for result, name in self._done.values() if name == self._default]
         best = max(results, key=lambda each: (metric.rank(measured(each, "best_accuracy")), -each.run.learning_rate))
@@ -263,7 +263,7 @@ class _Asking:
         return base.but(learning_rate=rate, seed=seed, eval_every=self._every, pushes=pushes, seconds=seconds)
 
     def _needs(self, trials: Sequence[Trial]) -> dict[Trial, float]:
-        """What each trial needed to hold the target, as far as there was time for them."""
+        """Return the need of each trial to hold the target, as far as time allowed."""
         found: dict[Trial, Result] = {}
         for at in range(0, len(trials), AT_ONCE):
             if time.monotonic() > self._until_s and self._raced:  # there is an answer: the default's
@@ -369,7 +369,7 @@ def _pruned(dense: Run) -> list[Run]:
 
 
 def _costs(first: Mapping[str, Any], pruned: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The costs of dense gradients, and those that only pruned ones have."""
+    """Return the costs of dense gradients, and the additional costs of pruned gradients."""
     if pruned is None:
         return {**first}
     own = {name: pruned[name] for name in MEASURED.values() if name in pruned}

@@ -96,7 +96,7 @@ def candidates(
 
 
 def _check(base: Run, run: Run) -> None:
-    """Refuse what cannot run, and what is another policy by its name alone.
+    """Refuse policies that cannot run, or that differ from another by name alone.
 
     Raises:
         ConfigError: what `resolve` refuses; a policy that needs more workers.

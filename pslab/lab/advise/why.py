@@ -52,7 +52,7 @@ def why(
     default: Iterable[Result], winner: Iterable[Result], goal: float, merit: Merit = SECONDS,
     alone: Iterable[Result] = (),
 ) -> pd.DataFrame:  # fmt: skip
-    """What the winner needs to the goal more or less than the default, in pieces that sum to the difference.
+    """Split the difference between winner and default, in their needs to the goal, into pieces that sum to it.
 
     An iteration is as many gradients as workers. Of seconds a piece is what the mean worker spends on an activity in
     one, of bytes what all of them push or pull in one; times the default's iterations. `iterations` is what the
@@ -121,7 +121,7 @@ def _activities(result: Result, until_s: float) -> pd.Series:
 
 
 def _counted(amounts: Mapping[str, float]) -> pd.Series:
-    """What was counted, by the piece that it is counted in: an iteration of any policy has as many gradients."""
+    """Return the counts by piece; an iteration of any policy has as many gradients."""
     pieces = {"bytes_up": "push", "bytes_down": "pull", "pushes": "compute"}
     return pd.Series({(pieces[column], NOBODY): amount for column, amount in amounts.items()})
 
@@ -280,7 +280,7 @@ Policy = tuple[Any, ...]  # the values of CHOSEN
 
 
 class _Arrival(NamedTuple):
-    """What a run needs to the goal, or, if it did not arrive, to its end."""
+    """The need of a run to the goal, or to its end if it did not arrive."""
 
     need: float
     arrived: bool

@@ -47,7 +47,7 @@ BESIDE = {"evaluate", "eval_every"}  # fields of a run that make no other curve
 
 
 class Ground(NamedTuple):
-    """What a figure is drawn on."""
+    """The ground of a figure."""
 
     page: str
     template: go.layout.Template
@@ -75,7 +75,7 @@ class Named(NamedTuple):
 
 
 class Session:
-    """Labels and looks of the runs of one view. Whatever comes and goes, what was drawn keeps its look.
+    """Labels and looks of the runs of one view. A run keeps its look while other runs come and go.
 
     One field gives the colour, as in the other figures: the first of LEADING in which the first runs differ, else the
     synchronization. Runs that differ otherwise differ in dash and fill.
@@ -101,7 +101,7 @@ class Session:
         return [Named(label, self._looks[track.digest]) for label, track in zip(labels, tracks, strict=True)]
 
     def _take(self, tracks: Sequence[Track]) -> None:
-        """Looks for those that have none; they differ from those that are shown beside them."""
+        """Give looks to runs that have none, unlike the looks of the runs beside them."""
         new = [track for track in tracks if track.digest not in self._looks]
         values = {repr(value): value for value in (value_of(track.run, {}, self._lead) for track in new)}
         self._values |= {name: value for name, value in values.items() if name not in self._values}
@@ -163,7 +163,7 @@ def frame(tracks: Sequence[Track]) -> tuple[float, float]:
 
 
 def _curve(track: Track, name: Named, each: int, ground: Ground) -> go.Scatter:
-    """One curve against iterations of so many pushes, or against seconds (0); under way, it has a larger head."""
+    """Draw a curve against iterations of so many pushes, or against seconds (0); a run under way has a larger head."""
     label, sizes = escape(name.label + track.marks), [6.0] * len(track.points)
     look = name.look.dark if ground.is_dark else name.look
     sizes[-1] = 11.0 if track.state == UNDER_WAY else 6.0

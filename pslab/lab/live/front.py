@@ -20,7 +20,7 @@ class Library(widgets.Widget):  # type: ignore[misc]
 
 
 class PageState(widgets.Widget):  # type: ignore[misc]
-    """What the page is to draw, and what it says of itself.
+    """The figures that a page is to draw, and the state that the page reports.
 
     A figure is here as a whole, so that a page draws it whenever it comes: late, or once more after a reload. This is a
     plain model and no part of `Front`, because anywidget drops all messages to a model whose module took more than two

@@ -1,4 +1,4 @@
-"""What a live view knows: the runs under way and those just ended, read from their records and from nothing else."""
+"""The state of a live view: the runs under way and just ended, read from their records and from nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FINISHED, INTERRUPTED, LOST = "finished", "interrupted", "lost"
 
 
 class Point(NamedTuple):
-    """One evaluated snapshot."""
+    """An evaluated snapshot."""
 
     pushes: int
     seconds: float
@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
 
 class Doing(NamedTuple):
-    """What a worker does at one instant."""
+    """The activity of a worker at one instant."""
 
     doing: str  #: computing, waiting, transferring or dead
     whom: tuple[int, ...]  #: the workers that it waits for
@@ -43,7 +43,7 @@ class Doing(NamedTuple):
 
 @dataclass
 class Track:
-    """One run, as far as its record tells."""
+    """A run, as far as its record tells."""
 
     run: Run
     digest: str
@@ -59,7 +59,7 @@ class Track:
     seen: tuple[float, float, int] | None = None  #: where its pace begins: this machine's clock, share and pushes
 
     def take(self, news: dict[str, Any]) -> None:
-        """One line of a draft. A run that begins again starts from nothing."""
+        """Take a line of a draft. A run that begins again starts from nothing."""
         if news.get("repeated"):
             self.seconds, self.pushes, self.points, self.seen = 0.0, 0, [], None
             self.again = str(news["repeated"]).rpartition(": ")[2]
@@ -74,7 +74,7 @@ class Track:
             self.workers[worker].append(Doing(doing["doing"], tuple(doing["for"]), doing["iteration"]))
 
     def close(self, result: record.Result, state: str) -> None:
-        """The run has ended: its complete record replaces what was read meanwhile."""
+        """Replace the draft of a run that has ended by its complete record."""
         table = result.accuracy.sort_values("pushes", kind="stable")
         self.points = [Point(*row) for row in table[list(Point._fields)].itertuples(index=False)]
         self.state, self.path, self.manifest = state, result.path, dict(result.manifest)
@@ -86,7 +86,7 @@ class Track:
 
     @property
     def marks(self) -> str:
-        """What stands behind its label: an emulation that was not kept, for one."""
+        """Return the marks behind its label, such as that of an emulation that was not kept."""
         return "" if self.diverged else marks([self])
 
     @property
@@ -126,7 +126,7 @@ class Watcher:
         self._unreadable: set[Path] = set()
 
     def poll(self) -> bool:
-        """Read what is new; whether anything was."""
+        """Read new lines; return whether there were any."""
         for path in drafts(self.results):
             written_s = _written_s(path)
             if path not in self._drafts and path not in self._unreadable and time.time() - written_s < SILENT_S:
@@ -135,7 +135,7 @@ class Watcher:
         return any(changed)
 
     def show(self, runs: Sequence[Run]) -> None:
-        """Take in what is finished already of some runs; they come last, and in this order."""
+        """Add the runs that are finished already, last and in this order."""
         for run in runs:
             known = self.tracks.get(run.digest)
             if (known is None or known.state != UNDER_WAY) and (found := record.find(run, self.results)) is not None:
@@ -184,7 +184,7 @@ class Watcher:
             draft.track.take(line)
 
     def _close(self, draft: _Draft) -> None:
-        """A draft was removed: its run was finished, or interrupted, or came to nothing."""
+        """Take a removed draft as ended: its run was finished, interrupted, or came to nothing."""
         if (track := draft.track) is None:
             return
         track.state = LOST

@@ -91,7 +91,7 @@ class Live:
     # --- what a notebook or a script calls ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the chosen runs, as the button does; what is wrong is shown in the view."""
+        """Start the chosen runs, as the button does; errors are shown in the view."""
         self._error = ""
         self.controls.mark("")
         try:
@@ -129,14 +129,14 @@ class Live:
 
     @property
     def results(self) -> Results:
-        """What is finished of the chosen runs."""
+        """The results of the chosen runs that are finished."""
         tracks = [self.watcher.tracks.get(run.digest) for run in self._runs]
         ended = [load(t.path) for t in tracks if t is not None and t.state == FINISHED and t.path is not None]
         return Results(self._results or ended)
 
     @property
     def error(self) -> str:
-        """What is wrong, in words; empty where nothing is."""
+        """The error in words; empty if there is none."""
         return self._error
 
     def refresh(self) -> None:
@@ -220,11 +220,11 @@ class Live:
 
     @property
     def _gone(self) -> str:
-        """The class of what is hidden while this view lives."""
+        """The class of elements that are hidden while this view lives."""
         return f"pslab-gone-{self.front.model_id}"
 
     def _afterwards(self) -> Any:
-        """What a page shows whose kernel no longer has this view."""
+        """Return the content of a page whose kernel no longer has this view."""
         from IPython.display import HTML
 
         table = self.table.value.partition("</style>")[2]
@@ -235,7 +235,7 @@ class Live:
         self.controls.mark(field)
 
     def _say(self) -> None:
-        """What is wrong, and what is being done."""
+        """Show the error and the present activity."""
         running, own = current(), self._background
         note = own.note if own is not None and own.note else ""
         if running is not None:
@@ -243,7 +243,7 @@ class Live:
         self.message.value = _message([self._error, self._broken], note)
 
     def _execute(self, runs: list[Run]) -> None:
-        """Without a front end: the runs, here and now."""
+        """Execute the runs here and now, without a front end."""
         from pslab.lab.plots.charts.curves import curves
         from pslab.lab.runs.run import sweep  # torch, where something is left to run
 
@@ -292,7 +292,7 @@ def _far(track: Track, now: float) -> str:
 
 
 def row_of(track: Track, label: str, own: bool) -> dict[str, str]:
-    """One run in the list."""
+    """Return the row of a run in the list."""
     state = _far(track, time.monotonic()) if track.state == UNDER_WAY else STATES[track.state]
     state = "diverged" if track.diverged else state
     slower = track.manifest.get("dilation", 1.0)
@@ -306,6 +306,6 @@ def row_of(track: Track, label: str, own: bool) -> dict[str, str]:
 
 
 def notes_under(tracks: Sequence[Track]) -> str:
-    """What the marks of the list mean."""
+    """Return the meaning of the marks in the list."""
     found = notes_of([track for track in tracks if track.manifest and not track.diverged])
     return f'<p class="pslab-notes">{"<br>".join(map(escape, found))}</p>' if found else ""

@@ -1,4 +1,4 @@
-"""What an axis shows, as plain values: its range, and ticks where plotly's own would not do."""
+"""Axes as plain values: the range, and ticks where plotly's own would not do."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s")
 
 
 def name(field: str, value: object) -> str:
-    """One value of a field of Run, or of any other axis, in words: ``"ssp:3"`` -> ``"SSP, s = 3"``."""
+    """Return a value of a field of Run, or of any other axis, in words: ``"ssp:3"`` -> ``"SSP, s = 3"``."""
     if absent(value):
         return UNSET.get(field, DASH)
     if field in PARAMETERS and isinstance(value, str) and not {str, object} & {*PARAMETERS[field].kinds}:
@@ -125,7 +125,7 @@ def cluster_name(cluster: str | Mapping[str, Any], engine: str = "local") -> str
 
 
 def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> list[str]:
-    """What a cluster is, one property each. The costs of real processes are their own, not the cluster's."""
+    """Return the properties of a cluster in words. Costs of real processes are measured, not the cluster's."""
     c = cluster_fields(cluster)
     words = []
     if c.get("bandwidth_bit_s"):
@@ -327,7 +327,7 @@ def under(
 
 
 def caption(results: Iterable[Any], shown: Iterable[str] = (), spread: str = RANGE) -> list[str]:
-    """What these results share, a line each: the experiment, the cluster; without the columns that the figure shows.
+    """Return the facts that these results share, a line each, without the columns that the figure shows.
 
     Args:
         spread: what the figure draws of several seeds.

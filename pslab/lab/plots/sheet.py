@@ -150,7 +150,7 @@ def decoded(value: Any) -> Any:
 
 
 def each_of(value: Any, count: int) -> list[Any]:
-    """One value for each of so many points."""
+    """Return a value for each of so many points."""
     many = isinstance(value, (list, tuple, np.ndarray))
     return (list(value) + [None] * count)[:count] if many else [value] * count
 
@@ -271,7 +271,7 @@ class Scale:
         return np.array([math.nan if each is None or each == "" else each for each in values], float)
 
     def saw(self, values: np.ndarray) -> None:
-        """Widens what it shows."""
+        """Widen the range to these values."""
         found = values[np.isfinite(values) & ((values > 0) | (not self.log))]
         if len(found):
             self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
@@ -299,7 +299,7 @@ class Scale:
         return (high, low) if back else (low, high)
 
     def ticks(self, axis: Any) -> None:
-        """Ticks, their texts and the grid."""
+        """Set the ticks, their texts and the grid."""
         spec = self.spec
         ends = [plain(at(spec, f"tick{each}", "")) for each in ("prefix", "suffix")]
 
@@ -430,7 +430,7 @@ class Sheet:
     # -- axes and panels --
 
     def _scales(self) -> dict[str, Scale]:
-        """The axes; those that show the same have the same values, names and ends."""
+        """Return the axes; matched axes share values, names and ends."""
         found, seen = {}, dict[str, list[Any]]()
         specs = {
             key.replace("axis", ""): part for key, part in self.layout.items() if re.fullmatch(r"[xy]axis\d*", key)
@@ -520,7 +520,7 @@ class Sheet:
     # -- legend, title, layout --
 
     def _remember(self, trace: Part) -> None:
-        """The sample of a trace in the legend; of one group or of one look it is one."""
+        """Add the sample of a trace to the legend, once for each group or look."""
         shown, name = at(trace, "showlegend", len(self.traces) > 1), at(trace, "name")
         if not shown or not name or trace["type"] == "heatmap":
             return
@@ -555,7 +555,7 @@ class Sheet:
             legend.remove()
 
     def fit(self, titled: bool) -> None:
-        """Words as wide as there is room, and the sheet as high as its panels and what stands around them need."""
+        """Fit words to the width of the sheet, and the sheet's height to its panels and the texts around them."""
         title = at(self.layout, "title.text", "")
         if titled and title:
             text = title.replace("<br>", " ") if self._own(title) else title
@@ -614,7 +614,7 @@ class Sheet:
         return "\n".join(found)
 
     def _titles(self) -> None:
-        """Titles of axes; one that stands under or beside all panels of a row or column is that of the middle."""
+        """Set the titles of axes; a title shared by a row or column stands at its middle."""
         for panel in self.panels.values():
             for side, scale, room in (("x", panel.x, panel.span), ("y", panel.y, panel.rise)):
                 words = at(scale.spec, "title.text", "") if at(scale.spec, "visible", True) else ""
@@ -640,7 +640,7 @@ class Sheet:
                 self.words.append((set_width, panel))
 
     def _untangle(self, panel: Panel) -> None:
-        """Names under an axis that touch are wrapped, or turned; of numbers every second stays."""
+        """Wrap or turn names under an axis that touch; leave out every second of numbers."""
         axis, renderer = panel.axes.xaxis, self.renderer
         shown = [(tick.get_loc(), tick.label1) for tick in axis.get_major_ticks()
                  if tick.label1.get_visible() and tick.label1.get_text()]  # fmt: skip
@@ -666,7 +666,7 @@ class Sheet:
         axis.set_major_formatter(FixedFormatter(texts))
 
     def _thin(self, axis: Any) -> None:
-        """Of names beside an axis that touch some stay."""
+        """Leave out some of the names beside an axis that touch."""
         labels = [
             tick.label1 for tick in axis.get_major_ticks() if tick.label1.get_visible() and tick.label1.get_text()
         ]
@@ -762,12 +762,12 @@ class Sheet:
         self.write(panel, text, (x, y), how, offset, align, at(note, "font.size"), tone, turn, "paper" in refs)
 
     def size(self, px: float | None) -> float:
-        """Points of letters of so many px: the figure's own size is that of the paper."""
+        """Return the points of letters of so many px; the figure's default size becomes the paper's."""
         return TYPE * float(px or self.base) / float(self.base)
 
     def write(self, panel: Panel, text: str, where: Any, how: Any, offset: Any, align: Any, px: float | None, tone: Any,
               turn: float = 0, wraps: bool = False) -> None:  # fmt: skip
-        """A text with its parts in bold and italic, at a place and beside it."""
+        """Write a text with its bold and italic parts, at a position or beside it."""
         size = self.size(px)
 
         def rows(width: float) -> list[Any]:
@@ -882,7 +882,7 @@ def _errors(panel: Panel, trace: Part, x: np.ndarray, y: np.ndarray, tone: Any) 
 
 
 def scatter(sheet: Sheet, panel: Panel, trace: Part) -> None:
-    """Lines, markers, bands, error bars and texts."""
+    """Draw lines, markers, bands, error bars and texts."""
     axes, x, y = panel.axes, panel.x.places(at(trace, "x", ())), panel.y.places(at(trace, "y", ()))
     if not len(x) or not len(y):
         x = np.arange(len(y), dtype=float) if not len(x) else x
@@ -959,7 +959,7 @@ def _texts(sheet: Sheet, panel: Panel, trace: Part, x: np.ndarray, y: np.ndarray
 
 
 def bar(sheet: Sheet, panel: Panel, trace: Part) -> None:
-    """Bars side by side, upon each other or where they begin, with a text within or behind each."""
+    """Draw bars side by side, stacked or at their bases, with a text within or behind each."""
     flat, mode = at(trace, "orientation") == "h", at(sheet.layout, "barmode", "group")
     long, cross = (panel.x, panel.y) if flat else (panel.y, panel.x)
     lengths, places = (scale.places(at(trace, scale.name[0], ())) for scale in (long, cross))
@@ -1043,7 +1043,7 @@ def _bars(
 
 
 def waterfall(sheet: Sheet, panel: Panel, trace: Part) -> None:
-    """Sums as bars from zero, and what is added and taken between them, with lines from each to the next."""
+    """Draw sums as bars from zero, and the steps between them, with lines from each bar to the next."""
     flat = at(trace, "orientation") == "h"
     long, cross = (panel.x, panel.y) if flat else (panel.y, panel.x)
     sizes, places = (scale.places(at(trace, scale.name[0], ())) for scale in (long, cross))
@@ -1069,7 +1069,7 @@ def waterfall(sheet: Sheet, panel: Panel, trace: Part) -> None:
 
 
 def heatmap(sheet: Sheet, panel: Panel, trace: Part) -> None:
-    """Cells in colours, with their texts."""
+    """Draw cells in colours, with their texts."""
     z = np.array(at(trace, "z"), dtype=float)
     centres = [
         scale.places(at(trace, scale.name[0], range(size)))

@@ -74,7 +74,7 @@ class Look:
 
     @property
     def thin(self) -> Look:
-        """Of what stands behind the curve of this look, and belongs to it."""
+        """Return the look of bands and twins behind a curve of this look."""
         return dataclasses.replace(self, dash="solid", width=0.6 * LINE)
 
     @property
@@ -235,7 +235,7 @@ def _threshold(value: Any) -> float | None:
 
 
 def _place(steps: Sequence[float], value: float | None) -> float | None:
-    """Where a value lies among the steps of a ramp, from 0 to 1; between two steps on a logarithmic scale."""
+    """Return the position of a value among the steps of a ramp, from 0 to 1; logarithmic between two steps."""
     if value is None or value <= 0:
         return None
     at = [math.log(step / steps[0]) / math.log(steps[-1] / steps[0]) for step in (*steps, value)]
@@ -268,7 +268,7 @@ def on_dark(colour: str) -> str:
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two colours, from 1 to 21 (WCAG 2.2, 2023)."""
+    """Return the contrast of two colours, from 1 to 21 (WCAG 2.2, 2023)."""
     linear = [[part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in rgb(each)]
               for each in (one, other)]  # fmt: skip
     low, high = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in linear)

@@ -1,4 +1,4 @@
-"""Where the time goes: stacked seconds of each worker by what it did, and for whom it waited."""
+"""The time budget: stacked seconds of each worker by activity, and by the worker that it waited for."""
 
 from __future__ import annotations
 

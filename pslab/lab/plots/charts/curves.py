@@ -26,7 +26,7 @@ from pslab.lab.records.units import SPACE, size
 
 
 class Quantity(NamedTuple):
-    """What an evaluation has: an axis' title, a factor, whether it is a number of bytes, short words."""
+    """A quantity of an evaluation: an axis' title, a factor, whether it is a number of bytes, short words."""
 
     title: str
     factor: float = 1.0
@@ -50,7 +50,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 def quantity(name: str, metric: Metric) -> Quantity:
-    """What an evaluation has under a name: "accuracy" is its run's metric, whatever that is."""
+    """Return the quantity of a name: "accuracy" is its run's metric, whatever that is."""
     if name != "accuracy" or metric.share:
         return QUANTITIES[name]
     return Quantity(f"test {metric.name}{metric.in_unit}", words=f"test {metric.name}")
@@ -147,13 +147,13 @@ def _drawn(
 
 
 def _alike(field: str, results: Results) -> int:
-    """What all of these runs have in a field; 0 where they differ."""
+    """Return the common value of a field of these runs; 0 if they differ."""
     values = {getattr(result.run, field) for result in results}
     return int(values.pop()) if len(values) == 1 else 0
 
 
 def _banded(twins: Results) -> list[str]:
-    """What the thin lines are."""
+    """Return the caption of the thin lines."""
     seeds = len({result.run.seed for result in twins})
     if seeds == 1:
         return ["thin: the same in virtual time"]
@@ -164,7 +164,7 @@ def _banded(twins: Results) -> list[str]:
 
 
 def _series(result: Result, x: str, y: str, known: Mapping[str, Quantity], each: int) -> pd.DataFrame:
-    """One run's x and y, with what a reader may point at; an iteration is so many pushes."""
+    """Return a run's x and y, with its hover texts; an iteration is so many pushes."""
     table, metric = evaluations(result), metric_of(result.run)
     if "density" in (x, y):
         table = table.assign(density=_density(result, table.pushes.to_numpy()))
@@ -202,7 +202,7 @@ def _band(group: Results, x: str, y: str, known: Mapping[str, Quantity], each: i
 
 
 def _end(result: Result, x: str, y: str, known: Mapping[str, Quantity], each: int) -> list[tuple[float, float]]:
-    """Where the curve of a run ends, if it has an evaluation."""
+    """Return the end of a run's curve, if it has an evaluation."""
     table = _series(result, x, y, known, each)
     return [(float(table.x.iloc[-1]), float(table.y.iloc[-1]))] if len(table) else []
 

@@ -26,7 +26,7 @@ COLUMNS = ["x", "y", "low", "high", "hover"]
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve. It stands in every panel of a column of which its key has no value."""
+    """A curve. It stands in every panel of a column of which its key has no value."""
 
     label: str
     look: Look

@@ -1,4 +1,4 @@
-"""What every chart begins with: its runs in groups that differ in the seed alone, with their names and looks."""
+"""The first step of every chart: its runs in groups that differ in the seed alone, with names and looks."""
 
 from __future__ import annotations
 

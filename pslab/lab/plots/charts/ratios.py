@@ -90,7 +90,7 @@ def dots(
 
 
 def _reference(part: Table, names: Sequence[str], standard: str, ys: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Of each measure the row that is the reference, if it has one."""
+    """Return the reference row of each measure, if it has one."""
     rows = [row for row in part.rows if standard in (LEAST, part.label(row, names))]
     known = {name: [row for row in rows if math.isfinite(row[name]) and row[name] > 0] for name in ys}
     return {name: min(own, key=lambda row: row[name]) for name, own in known.items() if own}
@@ -109,7 +109,7 @@ def _marks(
 
 
 def _stated(head: str, standard: str, reference: Mapping[str, Mapping[str, Any]], ys: Mapping[str, str]) -> str:
-    """What the reference takes, for the caption."""
+    """Return the reference's value, for the caption."""
     words = [f"{title} {cell(reference[name], name)}" if name in reference else f"{title} {MISSED}"
              for name, title in ys.items()]  # fmt: skip
     return f"{', '.join(filter(None, (head, standard)))}: {', '.join(words)}"

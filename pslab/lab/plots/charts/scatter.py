@@ -125,7 +125,7 @@ def _y_axis(table: Table, name: str, title: str, log: bool) -> Axis:
 
 
 def _top(shown: Axis) -> float:
-    """Where points stand that are not reached."""
+    """Return the height of points that never reached the goal."""
     return _value(shown, 1 - ABOVE / (1 + 2 * ABOVE))
 
 
@@ -167,5 +167,5 @@ def _unreached(
 
 
 def _at(value: Any, places: Mapping[str, int], offset: float) -> float:
-    """Where a value lies: at its place, if the axis has places of equal width."""
+    """Return the position of a value on an axis, of equal steps if its values are names."""
     return places[repr(value)] + offset if places else float(value)

@@ -40,7 +40,7 @@ BARRIER = {"color": INK, "width": 0.9, "dash": "4px,3px"}
 
 @dataclass(frozen=True)
 class _Panel:
-    """One run in the window."""
+    """A run in the window."""
 
     label: str
     result: Result
@@ -51,7 +51,7 @@ class _Panel:
 
     @property
     def server(self) -> float:
-        """Where the server's lane lies, in lanes under worker 0."""
+        """The position of the server's lane, in lanes under worker 0."""
         return self.result.run.workers - 0.5 + self.server_lanes / 2 + 0.15
 
     @property
@@ -185,7 +185,7 @@ def _bars(panel: _Panel) -> tuple[list[go.Bar], int]:
 
 
 def _in_parts(table: pd.DataFrame) -> pd.DataFrame:
-    """Where each bar lies where computing and links overlap: computing above, then the way up, then the way down."""
+    """Lay out bars where computing and links overlap: computing above, then the way up, then the way down."""
     top, parts = -BAR / 2, []
     for way, share in SHARES.items():
         present = table[table.phase.isin(intervals.WAYS[way])]
@@ -199,7 +199,7 @@ def _in_parts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _on_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Where each bar lies: in its worker's lane, which is shared where spans overlap (several ranges)."""
+    """Lay out bars in their workers' lanes, which overlapping spans share (several ranges)."""
     parts = []
     for worker, own in table.groupby("worker", sort=True):
         rows = intervals.rows_of(list(own.begin_s), list(own.end_s))

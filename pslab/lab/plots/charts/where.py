@@ -1,4 +1,4 @@
-"""Which policy is the soonest on which cluster, and how far from it each of them is anywhere."""
+"""The map of clusters: the soonest policy on each, and how much later each other policy is."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _cell(
 
 
 def _text(row: Any, facts: Mapping[str, Any], room: float) -> list[str]:
-    """What stands in a cell, in lines of so many px."""
+    """Return the text of a cell, in lines of so many px."""
     if not row.policy:
         return ["–"]
     own = facts["policies"][row.policy]
