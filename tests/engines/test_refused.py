@@ -174,7 +174,7 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({"downlink": "int8", "pull": "changed", "prune": "static:1%"}, "a pull is of all weights: use whole", "pull"),
         ({"downlink": "int8", "prune": "powersgd:2"}, "its answers have more than weights", "prune"),
         ({"downlink": "int8", "sync": "admm:3"}, "beside the weights is about these", "sync"),
-        ({"downlink": "int8", "engine": "timing", "cluster": "lab"}, "use virtual or local", "engine"),
+        ({"downlink": "std:2", "engine": "timing", "cluster": "lab"}, "it must be known how much is sent", "downlink"),
         ({"prune": "lowrank:0"}, "at least 1", "prune"),
         ({"prune": "lowrnk:2"}, "did you mean 'lowrank'", "prune"),
         ({"prune": "demo:chunk=300"}, "256", "prune"),

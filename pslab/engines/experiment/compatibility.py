@@ -16,6 +16,7 @@ from pslab.protocol.server import first_step
 from pslab.protocol.traits import Lengths, traits_of
 from pslab.tensors.compression import Compression, rule_of
 from pslab.tensors.compression.codes import Plain
+from pslab.tensors.compression.downlink import downlink_rules
 from pslab.tensors.compression.frame import dense_bytes
 from pslab.tensors.compression.matrices import CountSketch, DeMo, Factors, PowerSGD
 from pslab.tensors.compression.sparse import EF21, Everything, Ranges
@@ -152,12 +153,14 @@ def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:
         "prune": "its answers have more than weights: use another rule" * rule_of(policies["prune"]).tells,
         "sync": "what its server says beside the weights is about these as they are: use another policy"
                 * methods.has_rho(policies["sync"]),
-        "engine": "without tensors nobody knows how far weights have moved: use virtual or local" * (
-            run.engine == "timing"),
     }  # fmt: skip
     for field, problem in problems.items():
         if problem:
             raise ConfigError(field, getattr(run, field), f"with downlink={run.downlink!r} {problem}")
+    made = downlink_rules(run.downlink)
+    if run.engine == "timing" and made and not (_sends_known(made.prune) and _length_known(made.quantize)):
+        problem = "without tensors it must be known how much is sent: use static, a code such as int8, or both"
+        raise ConfigError("downlink", run.downlink, problem)
 
 
 def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
@@ -166,12 +169,11 @@ def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
         raise ConfigError("cluster", run.cluster, f"virtual time needs {MODELLED}; calibrate(run) measures it here")
     if run.engine != "timing":
         return
-    known = rule_of(rule).sends is not None and run.pull in ("whole", "changed")
-    if not isinstance(rule, (Ranges, Everything)) and not known:
+    if not isinstance(rule, Ranges) and not (_sends_known(rule) and run.pull in ("whole", "changed")):
         able = ", ".join(name for name, row in ROWS["prune"].items() if getattr(row.load(), "sends", None))
         problem = f"without tensors it must be known how much is sent: use none, {able}, with pull='whole' or 'changed'"
         raise ConfigError("prune", run.prune, problem)
-    if type(quantize).__name__ == "Inceptionn":
+    if not _length_known(quantize):
         problem = "without tensors it must be known how much is sent, and how long this code is depends on the gradient"
         raise ConfigError("quantize", run.quantize, f"{problem}: use engine='virtual', or another rule such as int8")
     sync = NotingPolicy(policies["sync"])
@@ -181,6 +183,16 @@ def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
                           "use engine='virtual'")  # fmt: skip
     if run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors nothing is evaluated")
+
+
+def _sends_known(rule: Any) -> bool:
+    """Whether the number of entries in a push follows from the rule alone."""
+    return isinstance(rule, Everything) or rule_of(rule).sends is not None
+
+
+def _length_known(code: Any) -> bool:
+    """Whether the length of a push follows from the number of its entries."""
+    return type(code).__name__ != "Inceptionn"
 
 
 def _check_dilation(run: Run, cluster: Cluster) -> None:

@@ -86,6 +86,8 @@ class Sizes:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._downlink = None if job.downlink is None else job.downlink.compression(job)
+        self._unknown = set[tuple[int, int]]()  # (worker, range) whose next answer has all weights
         # of each range, and each version of it: the logarithm of the share of its weights that never changed
         self._unchanged = [[0.0] for _ in job.parts]
 
@@ -100,6 +102,8 @@ class Sizes:
         """There is nothing to lay ready; a range of keys, and the weights that have changed, have their size."""
         if reply.empty:
             return 0
+        if self._downlink is not None:
+            return self._difference_bytes(reply)
         if self._job.run.pull == "changed":
             index, part = reply.pull.range, self._job.parts[reply.pull.range]
             logs = self._unchanged[index]
@@ -117,12 +121,21 @@ class Sizes:
         indices = torch.cat([torch.arange(0), *(torch.arange(s.start, s.stop) - begin for s in held)])
         return self._entries_bytes(indices, part.size)
 
+    def _difference_bytes(self, reply: Reply) -> int:
+        key = reply.pull.worker, reply.pull.range
+        if key in self._unknown:  # a worker that has come back
+            self._unknown.remove(key)
+            return WHOLE
+        assert self._downlink is not None
+        return int(self._downlink.sizes(reply.pull.range, turn=reply.pull.iteration)[0])
+
     def _entries_bytes(self, indices: torch.Tensor, n: int) -> int:
         """The length of a frame of these entries."""
         return length([[positions(indices, n), torch.empty(len(indices), dtype=self._job.layout.dtype)]])
 
     def leave(self, worker: int) -> None:
-        """Nothing is kept of a worker."""
+        """Forget the weights that a worker holds."""
+        self._unknown |= {(worker, index) for index in range(len(self._job.parts))}
 
     def facts(self) -> dict[str, Any]:
         """No method has computed anything."""

@@ -30,6 +30,7 @@ from pslab.tensors.compression.bits import positions
 from pslab.tensors.compression.frame import dense_bytes, length
 
 LAB = {"preset": "lab", "slow": {0: 3.0}}
+KILL = {"what": "kill", "worker": 1, "iteration": 3}
 THIN = {**LAB, "bandwidth_bit_s": 1e6}
 LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_sigma": 0.2}
 
@@ -91,7 +92,11 @@ def test_what_a_run_takes_grows_with_the_number_of_its_ranges_and_not_with_its_s
      {"prune": "powersgd:2,after=2", "quantize": "fp16", "cluster": THIN, "sync": "local:2"},
      {"prune": "demo:topk=4,chunk=16", "cluster": LAB},
      {"prune": "sketch:cols=30", "ranges": "layers", "cluster": LINK},
-     {"prune": "lowrank:1", "sync": "streaming:4,2", "cluster": THIN}],
+     {"prune": "lowrank:1", "sync": "streaming:4,2", "cluster": THIN},
+     {"downlink": "int8", "cluster": THIN},
+     {"downlink": "efsign", "ranges": "layers", "sync": "ssp:2", "cluster": LINK},
+     {"downlink": "int8", "servers": 2, "ranges": "layers:400", "sync": "asp", "cluster": {**LAB, "faults": [KILL]},
+      "on_death": "restart", "lease_s": 1.0}],
     ids=str,
 )  # fmt: skip
 def test_a_run_without_tensors_takes_as_long_and_sends_as_much(fields: dict[str, Any]):
@@ -116,6 +121,13 @@ def test_answers_are_as_long_as_if_pushes_had_nothing_in_common(prune: str, with
     assert without.bytes_up.sum() == pytest.approx(real.bytes_up.sum(), rel=0.1)
 
 
+def test_compressed_answers_are_as_long_as_real_ones():
+    run = tiny(engine="virtual", pushes=60, sync="asp", downlink="static:5%+fp16", cluster=THIN)
+    real, without = (pd.DataFrame(finished(run.but(engine=engine)).pushes, columns=PUSH_COLUMNS)
+                     for engine in ("virtual", "timing"))  # fmt: skip
+    assert without.bytes_down.sum() == pytest.approx(real.bytes_down.sum(), rel=0.02)
+
+
 def test_an_answer_has_what_the_pushes_since_the_last_one_change():
     def laid(**fields: object) -> list[int]:
         run = tiny(engine="timing", prune="static:1%", pull="changed", cluster=LAB, **fields)
@@ -134,10 +146,12 @@ def test_an_answer_has_what_the_pushes_since_the_last_one_change():
     assert laid(optimizer="adam") == [spread(count) for count in (1930, 1930, 0)]
 
 
-@pytest.mark.parametrize("fields", [{"prune": "std:2"}, {"prune": "dynamic"}, {"prune": "static:1%,mode=frozen"},
-                                    {"prune": "std:2,warm_up=1"}, {"pull": "keys"}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("fields", [
+    {"prune": "std:2"}, {"prune": "dynamic"}, {"prune": "static:1%,mode=frozen"}, {"prune": "std:2,warm_up=1"},
+    {"pull": "keys"}, {"downlink": "std:2"},
+], ids=str)  # fmt: skip
 def test_pushes_of_unknown_length_need_tensors(fields: dict[str, Any]):
-    words = r"how much is sent: use none, static, dgc, .*, with pull='whole'|nobody knows the keys"
+    words = r"how much is sent: use (none, static, dgc, .*, with pull='whole'|static, a code)|nobody knows the keys"
     with pytest.raises(ConfigError, match=words):
         resolve(tiny(engine="timing", cluster=LAB, **fields))
 
