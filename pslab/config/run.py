@@ -21,6 +21,7 @@ from pslab.config.cluster import resolve_cluster
 from pslab.config.content import Survey, survey
 from pslab.config.fleet import Fleet
 from pslab.config.metric import LOWER, medians, metric_of
+from pslab.config.ray_options import RayOptions
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
 from pslab.config.spec import split
 from pslab.config.table import ROWS
@@ -32,7 +33,7 @@ SEMANTICS = 6
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip
-ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
+ASIDE = ("checkpoint_every", "ray")  # they change nothing of a run's results: no part of what names it
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 FREE, LAB = "free", "lab"  # the clusters of a run that names none: of this machine's time, of virtual time
@@ -127,6 +128,9 @@ class Run:
         "where the local engine's processes are, or a mapping of Fleet's fields; local (sharing memory), loopback "
         "(TCP on this machine), ray (the hosts of a Ray cluster)"
     ] = "local"
+    ray: Annotated[
+        Mapping[str, Any] | None, "with engine='ray': the cluster's address, and cpus and gpus for each process"
+    ] = None
     device: Annotated[str, OneOf("cpu", "cuda"), "where workers compute gradients"] = "cpu"
     dtype: Annotated[str, OneOf("float32", "float64"), "of weights and gradients"] = "float32"
     seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of weights, batches and all else that is drawn"] = 0
@@ -164,6 +168,7 @@ class Run:
         fleet = Fleet.of(self.fleet)
         if fleet.place == FIELDS["fleet"].default or fleet == Fleet(fleet.place):  # no more than a place
             object.__setattr__(self, "fleet", fleet.place)
+        RayOptions.of(self.ray)
         if isinstance(self.cluster, Mapping):
             object.__setattr__(self, "cluster", dict(self.cluster))
         elif not isinstance(self.cluster, str):

@@ -14,6 +14,7 @@ FIRST = 1024  # rows for which there is room; then twice as many each time
 BATCH = 256  # rows that are written at once
 COUNT = struct.Struct("<Q")
 NUMBER_BYTES = 8
+Changes = tuple[int, np.ndarray]  # the number of the first row, and the rows from there on
 
 
 class Rows:
@@ -48,11 +49,10 @@ class Rows:
     def put(self, row: int, column: int, values: Sequence[float]) -> None:
         """Change a row from this column on."""
         late = (row - self.count) * self._columns + len(self._late)  # where it lies among those
+        self._changed = min(row, self._changed)
         if late >= 0 and self._arena is None:
             self._late[late + column : late + column + len(values)] = values
             return
-        if row < self._changed:
-            self._changed = row
         at = ALIGNMENT + row * self._row.size + column * NUMBER_BYTES
         struct.pack_into(f"<{len(values)}d", self._memory, at, *values)
 
@@ -68,6 +68,12 @@ class Rows:
         """All rows, as a copy: float64 [rows, columns]."""
         self._write()
         return _table(self._memory, self._columns, self.count)
+
+    def take_changes(self) -> Changes:
+        """The rows that are new or changed since this was last asked, as a copy."""
+        self._write()
+        first, self._changed = min(self._changed, self.count), self.count
+        return first, _table(self._memory, self._columns, self.count, first)
 
     def saved(self) -> list[Any]:
         """For a checkpoint: the rows; of those that lie in an arena, which is there anew, how many."""
@@ -119,6 +125,7 @@ def rows_in(arena: Arena, columns: int) -> np.ndarray:
     return _table(arena.bytes(0, ALIGNMENT + count * columns * NUMBER_BYTES), columns, count)
 
 
-def _table(memory: memoryview, columns: int, count: int) -> np.ndarray:
-    found = np.frombuffer(memory, dtype="<f8", count=count * columns, offset=ALIGNMENT)
+def _table(memory: memoryview, columns: int, count: int, first: int = 0) -> np.ndarray:
+    at = ALIGNMENT + first * columns * NUMBER_BYTES
+    found = np.frombuffer(memory, dtype="<f8", count=(count - first) * columns, offset=at)
     return found.reshape(-1, columns).copy()
