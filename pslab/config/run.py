@@ -21,8 +21,8 @@ from pslab.config.cluster import resolve_cluster
 from pslab.config.content import Survey, survey
 from pslab.config.fleet import Fleet
 from pslab.config.metric import LOWER, medians, metric_of
-from pslab.config.ray_options import RayOptions
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
+from pslab.config.ray_options import RayOptions
 from pslab.config.spec import split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError

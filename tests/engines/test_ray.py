@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from ray_nodes import Nodes, family
+from ray_nodes import Nodes, number_of
 from tiny import Diverges, Raises, finished, tiny
 
 from pslab.engines.execute import execute
@@ -105,27 +105,66 @@ def test_a_cluster_without_room_says_what_it_has(nodes: Nodes):
         finished(on(nodes, ray={"address": nodes.address, "cpus": 100.0}))
 
 
-# --- what dies ----------------------------------------------------------------------------------------------------------
+# --- what dies -------------------------------------------------------------------------------------------------------
+
+DEATHS_S = 15.0  # that a lost worker may cost, with Ray's defaults
 
 
-def killing(pushes: int, kill: Any) -> Any:
-    """A receiver of news that calls `kill` once, when so many pushes have been applied."""
+def losing(run: Any, kill: Callable[[actors.Actors], None], pushes: int = 20) -> Callable[[dict[str, Any]], None]:
+    """A receiver of news that calls `kill` once, when so many pushes have come."""
     done = list[bool]()
 
     def hear(news: dict[str, Any]) -> None:
         if news.get("pushes", 0) >= pushes and not done:
             done.append(True)
-            kill()
+            kill(actors.acquire(run, lambda: None))
 
     return hear
 
 
-def pid(actor: Any) -> int:
-    """The process of an actor."""
-    from ray.util.state import get_actor
-
-    return int(get_actor(actor._actor_id.hex()).pid)
+def kill_worker(found: actors.Actors) -> None:
+    os.kill(number_of(found.workers[1]), signal.SIGKILL)
 
 
-def kill_worker() -> None:
-    os.kill(pid(actors.acquire.__globals__["_kept"].workers[1]), signal.SIGKILL)
+@pytest.mark.slow
+@pytest.mark.parametrize("on_death", ["restart", "continue"])
+def test_a_run_goes_on_without_a_killed_worker_or_with_another_one(nodes: Nodes, on_death: str):
+    run = on(nodes, pushes=600, on_death=on_death)
+    found = execute(resolve(run), losing(run, kill_worker))
+    facts = tables_of(run, found)[2]
+    assert (facts["verdict"], facts["outcome"], facts["pushes"]) == ("valid", "budget", 600)
+    lost = facts["lives" if on_death == "restart" else "deaths"]
+    assert [each["worker"] for each in lost] == [1]
+    if on_death == "restart":
+        assert np.array_equal(found.weights, finished(run).weights)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_run_that_is_to_stop(nodes: Nodes):
+    run = on(nodes, pushes=10**6)
+    with pytest.raises(WorkerDied, match="worker 1 is gone") as caught:
+        execute(resolve(run), losing(run, kill_worker))
+    assert caught.value.outcome.facts["pushes"] >= 20
+
+
+@pytest.mark.slow
+def test_a_killed_server_leaves_what_the_run_had_completed(nodes: Nodes):
+    run = on(nodes, pushes=10**6)
+    with pytest.raises(WorkerDied, match="server is gone") as caught:
+        execute(resolve(run), losing(run, lambda found: os.kill(number_of(found.decider), signal.SIGKILL)))
+    outcome = caught.value.outcome
+    assert outcome.facts["outcome"] == "interrupted" and outcome.facts["pushes"] >= 20 <= len(outcome.pushes)
+    assert len(outcome.weights) == len(finished(on(nodes)).weights)
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_node_are_replaced_on_another_one_in_time(nodes: Nodes):
+    def kill_node(found: actors.Actors) -> None:
+        (raylet,) = {nodes.of(found.workers[1])} - {nodes.of(found.decider)}
+        nodes.signal(raylet, signal.SIGKILL)
+
+    run = on(nodes, pushes=600, on_death="restart")
+    found = execute(resolve(run), losing(run, kill_node))
+    facts = tables_of(run, found)[2]
+    assert (facts["verdict"], facts["pushes"], facts["lives"][0]["worker"]) == ("valid", 600, 1)
+    assert facts["seconds"] < finished(run).facts["seconds"] + DEATHS_S + 10.0

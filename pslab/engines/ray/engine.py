@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -173,20 +174,20 @@ class _RayRun:
         dead, self.actors.gone = isinstance(error, ray.exceptions.RayActorError), True
         if isinstance(cause := getattr(error, "cause", None), ConfigError):
             raise cause
-        who, how = name(number, self.run.workers), " ".join(str(error).split())
-        found = WorkerDied(who, None, f"is gone: {how}") if dead else WorkerFailed(who, 0, str(error))
+        who = name(number, self.run.workers)
+        found = WorkerDied(who, None, f"is gone: {how_of(error)}") if dead else WorkerFailed(who, 0, str(error))
         if number == SERVER:
             self.stream = None
-            raise found
+            raise found from None
         self.evaluating.pop(number, None)
         if number == self.run.workers:
             self.beside = False
             if self.run.on_death == "stop" or self.run.target_accuracy is not None:
-                raise found
+                raise found from None
         elif self.stream is None:
             self.alive.discard(number)
             if math.isnan(self.preparation_s):
-                raise found
+                raise found from None
         else:
             self._lose(number, found.how if isinstance(found, WorkerDied) else "raised", found)
 
@@ -290,6 +291,12 @@ class _RayRun:
 def name(number: int, workers: int) -> str:
     """Return the name of a process in messages."""
     return "server" if number == SERVER else "evaluator" if number == workers else f"worker {number}"
+
+
+def how_of(error: Exception) -> str:
+    """Return what Ray says of an actor's end, without the actor's properties and without advice."""
+    words = re.sub(r"class_name: .*?(?=The actor|$)", "", " ".join(str(error).split()))
+    return words.partition(" Some common causes")[0]
 
 
 def changed(table: np.ndarray, changes: Changes) -> np.ndarray:

@@ -18,7 +18,7 @@ import torch
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import WHOLE, Frame, Go, Stop
-from pslab.engines.ray.contents import Content, Contents, ObjectArena, fetched
+from pslab.engines.ray.contents import Content, Contents, ObjectArena
 from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.driver import ServerDriver, Transport
 from pslab.engines.server.ledger import Ledger, held_slices
