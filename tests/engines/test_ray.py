@@ -79,7 +79,9 @@ def test_an_interrupt_ends_the_run_with_what_it_completed(nodes: Nodes):
     with pytest.raises(Interrupted) as caught:
         execute(resolve(on(nodes, pushes=10**6)), interrupt)
     outcome = caught.value.outcome
-    assert outcome is not None and outcome.facts["outcome"] == "interrupted" and outcome.facts["pushes"] > 10
+    assert outcome is not None
+    assert outcome.facts["outcome"] == "interrupted"
+    assert outcome.facts["pushes"] > 10
 
 
 def test_what_a_model_raises_is_said_with_its_traceback(nodes: Nodes):
@@ -153,7 +155,8 @@ def test_a_killed_server_leaves_what_the_run_had_completed(nodes: Nodes):
     with pytest.raises(WorkerDied, match="server is gone") as caught:
         execute(resolve(run), losing(run, lambda found: os.kill(number_of(found.decider), signal.SIGKILL)))
     outcome = caught.value.outcome
-    assert outcome.facts["outcome"] == "interrupted" and outcome.facts["pushes"] >= 20 <= len(outcome.pushes)
+    assert outcome.facts["outcome"] == "interrupted"
+    assert outcome.facts["pushes"] >= 20 <= len(outcome.pushes)
     assert len(outcome.weights) == len(finished(on(nodes)).weights)
 
 

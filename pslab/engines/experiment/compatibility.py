@@ -41,7 +41,6 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_downlink(run, policies)
     _check_virtual(run, policies, cluster)
     _check_dilation(run, cluster)
-    _check_fleet(run)
     _check_ray(run, policies, cluster)
     _check_key_ranges(run, policies)
     _check_keys(run, policies)
@@ -53,11 +52,6 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_layers(run, policies)
     _check_combined(run, policies)
     _check_members(run, cluster)
-
-
-def _check_fleet(run: Run) -> None:
-    if run.fleet != "local" and run.engine != "local":
-        raise ConfigError("fleet", run.fleet, "in virtual time no process waits for another: use engine='local'")
 
 
 def _check_ray(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
@@ -139,7 +133,7 @@ def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
     if own and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
         problem = "has a momentum of its own: use optimizer='sgd', and no policy that pushes changes of the weights"
         raise ConfigError("prune", run.prune, problem)
-    here = run.on_death == "restart" and run.engine == run.fleet == "local" and run.device == "cpu"
+    here = run.on_death == "restart" and run.engine == "local" and run.device == "cpu"
     if isinstance(rule, EF21) and run.on_death != "stop" and not here:
         problem = f"prune={run.prune!r} keeps at the server what a dead worker has sent, and its successor forgets it"
         raise ConfigError("on_death", run.on_death, f"{problem}: use stop")

@@ -39,7 +39,7 @@ class Actors:
         count, others, gpus = run.workers, run.servers - 1, options.gpus
         shares = [(options.cpus, 0.0)] * run.servers + [(options.cpus, gpus)] * (count + beside(run))
         self._shares, self._session = shares, _joined(options, shares)
-        bundles = [{name: share for name, share in zip(("CPU", "GPU"), each) if share} or {"CPU": 0.001}
+        bundles = [{name: share for name, share in zip(("CPU", "GPU"), each, strict=True) if share} or {"CPU": 0.001}
                    for each in shares]  # fmt: skip
         self._group = self._ray.util.placement_group(bundles, strategy="SPREAD")
         until_s = time.monotonic() + START_LIMIT_S
@@ -105,7 +105,7 @@ def _joined(options: RayOptions, shares: list[tuple[float, float]]) -> str:
     """Connect to a cluster that has room for these cores and GPUs, or start Ray on this machine if none runs and no
     address is named; return which one it is."""
     global _started
-    ray, (cpus, gpus) = load_ray(), map(sum, zip(*shares))
+    ray, (cpus, gpus) = load_ray(), map(sum, zip(*shares, strict=True))
     if _started and ray.is_initialized() and ray.cluster_resources().get("CPU", 0) < cpus:
         ray.shutdown()  # this process's own one grows
     if not ray.is_initialized():

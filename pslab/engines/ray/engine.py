@@ -85,7 +85,7 @@ class _RayRun:
 
         experiment, data, actors = self.experiment, Arena(), self.actors
         shelf = SharedDataset.store(data, experiment.dataset)
-        located, _ = store_arrays(data, experiment, shelf.end)
+        located = store_arrays(data, experiment, shelf.end)
         self.job = job = Job.of(experiment, Layout.of(experiment), shelf, located=located)
         content = np.frombuffer(data.bytes(0, data.size_bytes), np.uint8)
         self.given = own_folders(), cloudpickle.dumps(job), ray.put(content), ray.put(experiment.weights.numpy())

@@ -163,8 +163,8 @@ class DecidingServer(Member, Transport):
         self._shard = TensorShard(job, self.arena)
         ledger = Ledger(job, self._shard.weights, self._snapshots, self._keep_snapshot)
         self._machine = Machine(range(run.workers), len(job.parts), job.sync)
-        self._stores = [RemoteStore(actor, self._clock, self._brought, lambda store: self._inbox.put((self._finished, store)),
-                                    partial(self._take, server)) for server, actor in enumerate(others, 1)]  # fmt: skip
+        self._stores = [RemoteStore(actor, self._clock, self._brought, self._done, partial(self._take, server))
+                        for server, actor in enumerate(others, 1)]  # fmt: skip
         self._driver = ServerDriver(job, self._machine, PushAccounts(job, ledger), self._shard, self._clock, self,
                                     others=self._stores)  # fmt: skip
 
@@ -273,6 +273,9 @@ class DecidingServer(Member, Transport):
             self._driver.receive(frame)
             self._clock.spend(MESSAGE, begin_s)
 
+    def _done(self, store: RemoteStore) -> None:
+        self._inbox.put((self._finished, store))
+
     def _finished(self, store: RemoteStore) -> None:
         if store.busy:
             self._driver.finished(store.take())
@@ -318,8 +321,7 @@ class DecidingServer(Member, Transport):
 
     def _news(self) -> Iterator[News]:
         made, self._made = self._made, []
-        for each in made:
-            yield each
+        yield from (each for each in made)  # Ray needs a generator here, which a list's iterator is not
         phases, self._phases = self._phases, []
         workers = doings(self._machine, [False] * self.job.run.workers)
         yield {"pushes": self._machine.gradients, "seconds": self._clock.now(), "workers": workers, "phases": phases,

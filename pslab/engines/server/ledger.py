@@ -152,7 +152,6 @@ def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, ser
     target = layout.snapshot_in(snapshots, index)
     for where, source in held_slices(job, server):
         target[where].copy_(weights[source])
-        snapshots.show(index * layout.snapshot_bytes + where.start * target.itemsize, target[where].nbytes)
 
 
 def held_slices(job: Job, server: int) -> Iterator[tuple[slice, Any]]:
@@ -163,15 +162,6 @@ def held_slices(job: Job, server: int) -> Iterator[tuple[slice, Any]]:
         else:
             where = slice(*np.searchsorted(job.evaluated_at, (piece.start, piece.stop)).tolist())
             yield where, job.evaluated_at[where]
-
-
-def show_held(job: Job, arena: Arena, server: int, to: int | None = None) -> None:
-    """Others, or one of them, are to have the weights that a server holds, which are of no more use here: where memory
-    is not shared they are given back once they are sent."""
-    itemsize = job.layout.dtype.itemsize
-    for piece in job.held[server]:
-        arena.show_written(job.layout.server + piece.start * itemsize, (piece.stop - piece.start) * itemsize, to,
-                           moves=True)  # fmt: skip
 
 
 def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:

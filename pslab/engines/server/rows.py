@@ -26,11 +26,9 @@ class Rows:
         self._row, self._room = struct.Struct(f"<{columns}d"), 0
         self._memory: memoryview = memoryview(bytearray(ALIGNMENT))
         self._late: list[float] = []  # the last rows, one behind the other, which are not yet written
-        self.count, self._shown, self._changed = 0, -1, 0  # rows; how many others have seen, and from which on not
+        self.count, self._changed = 0, 0  # rows; the first one that has changed since `take_changes`
         self._grow()
         COUNT.pack_into(self._memory, 0, 0)
-        if arena is not None:
-            arena.follow(self._changes)
 
     def append(self, row: Sequence[float]) -> None:
         """Add a row, and only then count it."""
@@ -100,12 +98,6 @@ class Rows:
             at = ALIGNMENT + self.count * self._row.size - len(late) * NUMBER_BYTES
             struct.pack_into(f"<{len(late)}d", self._memory, at, *late)
             COUNT.pack_into(self._memory, 0, self.count)
-
-    def _changes(self) -> list[tuple[int, int]]:
-        """The places that have changed since this was last asked: the rows, and then how many they are."""
-        changed, size, known = self._changed, self._row.size, self._shown == self.count <= self._changed
-        self._shown = self._changed = self.count
-        return [] if known else [(ALIGNMENT + changed * size, (self.count - changed) * size), (0, COUNT.size)]
 
     def _grow(self) -> None:
         self._room = 2 * self._room or FIRST

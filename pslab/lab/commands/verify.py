@@ -158,7 +158,7 @@ def _in_recorded_order(result: Result) -> Again:
 
     run, manifest = result.run, result.manifest
     cluster = {**recorded_order.CLUSTER, "colocated": resolve_cluster(run.cluster).colocated}
-    wanted = run.but(engine="virtual", cluster=cluster, fleet="local", ray=None, dilation="auto", evaluate="after")
+    wanted = run.but(engine="virtual", cluster=cluster, ray=None, dilation="auto", evaluate="after")
     kinds = {name: number for number, name in enumerate(ARRIVALS)}
     arrivals = result.arrivals.assign(kind=result.arrivals.kind.map(kinds))[list(ARRIVAL_COLUMNS)].to_numpy(float)
     experiment = resolve(wanted)

@@ -406,7 +406,8 @@ def _check_device(run: Run) -> None:
         if not torch.cuda.is_available():
             raise ConfigError("device", "cuda", no_cuda())
     elif not RayOptions.of(run.ray).gpus:  # whether a worker's host has one is seen there
-        raise ConfigError("ray.gpus", 0.0, "device='cuda' needs a GPU, or a share of one, for each worker: {'gpus': 0.5}")
+        problem = "device='cuda' needs a GPU, or a share of one, for each worker, as ray={'gpus': 0.5}"
+        raise ConfigError("ray.gpus", 0.0, problem)
 
 
 def _check_sent(run: Run) -> None:
