@@ -33,7 +33,7 @@ def _one_pool():
     acquire = pool.acquire
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(products.CHOICE, products.MKL)  # pinned bits and digests are those of torch's own products
-        patch.setattr(pool, "acquire", lambda workers, *more, **fleet: acquire(max(workers, LARGEST), *more, **fleet))
+        patch.setattr(pool, "acquire", lambda workers, *more: acquire(max(workers, LARGEST), *more))
         yield
     pool.release()
 
@@ -43,10 +43,10 @@ def small_pool(monkeypatch):
     """For tests that cost their pool: the next one is no larger than they ask for."""
     from pslab.engines.processes import pool
 
-    def acquire(workers, heed=lambda: None, fleet=pool.LOCAL, *tolerated, **others):
-        if pool._kept is None or not pool._kept.serves(workers, fleet, **others):
+    def acquire(workers, heed=lambda: None, *tolerated):
+        if pool._kept is None or not pool._kept.serves(workers):
             pool.release(kill=True)
-            pool._kept = pool.Pool(workers, heed, fleet, *tolerated, **others)
+            pool._kept = pool.Pool(workers, heed, *tolerated)
         return pool._kept
 
     monkeypatch.setattr(pool, "acquire", acquire)

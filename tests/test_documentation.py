@@ -27,7 +27,6 @@ from tools.bench.command import SECTIONS
 
 import pslab
 from pslab.__main__ import Verb, verb_of
-from pslab.config.fleet import Fleet, fields_of
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.config.table import KINDS
@@ -341,13 +340,7 @@ def options_of(command: str) -> tuple[str, argparse.Namespace]:
 
 def study_of(command: str) -> str:
     """The notebook that a command of docs/hosts starts, with parameters that it has."""
-    words = shlex.split(command)
-    place = words.index("--set") + 1 if "--set" in words else 0
-    if place:  # where it is on its host, nobody knows here
-        assert words[place].startswith("cluster=")
-        assert words[place].endswith("/cluster.yaml")
-        words[place] = f"cluster={HOSTS / 'cluster.yaml'}"
-    (entry,) = chosen(options_of(shlex.join(words))[1])
+    (entry,) = chosen(options_of(command)[1])
     return str(entry.notebook)
 
 
@@ -363,7 +356,6 @@ def test_what_is_for_several_hosts_starts_the_study_by_commands_that_there_are()
     assert all(f"](../hosts/{path.name})" in page for path in HOSTS.iterdir())
     assert subprocess.run(["bash", "-n", HOSTS / "slurm.sh"], check=False).returncode == 0
     assert up["provider"]["type"] == "local"
-    assert Fleet.of(fields_of(HOSTS / "cluster.yaml")["fleet"]).place == "ray"
 
 
 def test_what_is_for_several_hosts_installs_what_the_project_allows():

@@ -7,4 +7,4 @@ ray get-auth-token --generate > /dev/null # into the home folder, which every ho
 address=$(hostname --all-ip-addresses | cut --delimiter=" " --fields=1)
 srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" \
     ray symmetric-run --address "$address:6379" --min-nodes "$SLURM_NNODES" --num-cpus "$SLURM_CPUS_ON_NODE" -- \
-    pslab figures --only 85_many_machines --set cluster="$PWD/cluster.yaml" --no-images
+    pslab figures --only 85_many_machines --set workers=4 --no-images

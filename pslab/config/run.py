@@ -15,13 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pslab.config import fleet as hosts
 from pslab.config import gpus, products, sources
 from pslab.config.cluster import resolve_cluster
 from pslab.config.content import Survey, survey
-from pslab.config.fleet import Fleet
 from pslab.config.metric import LOWER, medians, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
+from pslab.config.ray_options import RayOptions
 from pslab.config.spec import split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError
@@ -32,7 +31,7 @@ SEMANTICS = 6
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip
-ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
+ASIDE = ("checkpoint_every", "ray")  # they change nothing of a run's results: no part of what names it
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 FREE, LAB = "free", "lab"  # the clusters of a run that names none: of this machine's time, of virtual time
@@ -118,15 +117,12 @@ class Run:
     ] = False
     cluster: Annotated[
         str | Mapping[str, Any],
-        "a preset's name (in virtual time, lab instead of free), or a mapping of Cluster's fields; or a file of real "
-        "hosts, as cluster.yaml, or its content",
+        "a preset's name (in virtual time, lab instead of free), or a mapping of Cluster's fields",
     ] = FREE
     engine: Annotated[str, OneOf(*ROWS["engine"]), "what executes the run"] = "local"
-    fleet: Annotated[
-        str | Mapping[str, Any],
-        "where the local engine's processes are, or a mapping of Fleet's fields; local (sharing memory), loopback "
-        "(TCP on this machine), ray (the hosts of a Ray cluster)"
-    ] = "local"
+    ray: Annotated[
+        Mapping[str, Any] | None, "with engine='ray': the cluster's address, and cpus and gpus for each process"
+    ] = None
     device: Annotated[str, OneOf("cpu", "cuda"), "where workers compute gradients"] = "cpu"
     dtype: Annotated[str, OneOf("float32", "float64"), "of weights and gradients"] = "float32"
     seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of weights, batches and all else that is drawn"] = 0
@@ -154,16 +150,12 @@ class Run:
     ] = "auto"
 
     def __post_init__(self) -> None:
-        if hosts.is_file(self.cluster):
-            self._take(hosts.fields_of(self.cluster))
         check(self)
         if self.engine in MODELLED and self.cluster == FREE:
             words = f"engine={self.engine!r} needs a modelled cluster, and none is named: it is cluster={LAB!r}"
             warnings.warn(words, stacklevel=4)
             object.__setattr__(self, "cluster", LAB)
-        fleet = Fleet.of(self.fleet)
-        if fleet.place == FIELDS["fleet"].default or fleet == Fleet(fleet.place):  # no more than a place
-            object.__setattr__(self, "fleet", fleet.place)
+        RayOptions.of(self.ray)
         if isinstance(self.cluster, Mapping):
             object.__setattr__(self, "cluster", dict(self.cluster))
         elif not isinstance(self.cluster, str):
@@ -181,14 +173,6 @@ class Run:
             raise ConfigError("pushes", None, "a run needs a stop rule: pushes, seconds or target_accuracy")
         if self.pushes is None and self.seconds is None and self.eval_every is None:
             raise ConfigError("eval_every", None, "a stop at a target accuracy alone needs an evaluation period")
-
-    def _take(self, fields: Mapping[str, Any]) -> None:
-        """Take the fields that a file of hosts sets; each of them that is given beside the file must be the same."""
-        for name, value in fields.items():
-            own = getattr(self, name)
-            if name != "cluster" and own not in (FIELDS[name].default, value):
-                raise ConfigError(name, own, f"the cluster's file says {value!r}: say it once")
-            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Run:
@@ -250,9 +234,7 @@ class Run:
         named = {name: _sources(name, getattr(self, name)) for name in USERS}
         read = {name: files for name, files in named.items() if files}
         here = {"products": self.products_of(library), "gpu": gpu if self.device != "cpu" else ""}
-        fields = self.plain()
-        fields |= {"fleet": Fleet.of(self.fleet).place}  # addresses and shares change no result
-        return digest_of({"semantics": SEMANTICS, **here, **fields, **({"sources": read} if read else {})})
+        return digest_of({"semantics": SEMANTICS, **here, **self.plain(), **({"sources": read} if read else {})})
 
     def products_of(self, library: str) -> str:
         """The library that multiplies this run's matrices where this one is the machine's: MKL, unless linear layers

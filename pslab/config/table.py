@@ -281,6 +281,7 @@ ROWS = _table(
         source="Li et al. (KDD workshop 2015)"),
 
     Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),
+    Row("engine", "ray", "pslab.engines.ray.engine", "real processes on the hosts of a Ray cluster"),
     Row("engine", "virtual", "pslab.engines.virtual.engine", "virtual time with real gradients, deterministic"),
     Row("engine", "timing", "pslab.engines.virtual.timing", "virtual time without tensors: only when things happen"),
 )  # fmt: skip

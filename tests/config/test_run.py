@@ -35,11 +35,10 @@ def test_how_often_a_run_is_checkpointed_is_no_part_of_what_names_it():
     assert "checkpoint_every" not in Run(checkpoint_every=10).plain()
 
 
-def test_a_fleet_that_is_only_a_place_is_that_place_however_it_is_written():
-    for place in ("local", "loopback", "ray"):
-        assert Run(fleet={"place": place}) == Run(fleet=place)
-        assert Run(fleet={"place": place}).digest == Run(fleet=place).digest
-    assert Run(fleet={"place": "local", "worker_cpus": 2}).digest == Run().digest  # of which nothing local is made
+def test_options_of_a_ray_cluster_change_no_digest_and_are_refused_by_name():
+    assert Run(engine="ray", ray={"address": "head:6379", "gpus": 0.5}).digest == Run(engine="ray").digest
+    with pytest.raises(ConfigError, match=r"ray\.gpu=1.*did you mean 'gpus'"):
+        Run(engine="ray", ray={"gpu": 1})
 
 
 def test_the_digest_is_the_same_in_another_process():

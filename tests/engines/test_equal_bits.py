@@ -1,4 +1,4 @@
-"""Rounds of all workers leave the same bits in virtual time, in real processes and over streams, however a run is cut
+"""Rounds of all workers leave the same bits in virtual time and in real processes, however a run is cut
 into ranges, servers and a budget."""
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def drawn(seed: int) -> dict[str, Any]:
     })  # fmt: skip
 
 
-def problem(seed: int, fleet: str, fields: dict[str, Any]) -> str:
+def problem(seed: int, fields: dict[str, Any]) -> str:
     """How a run on these processes differs from virtual time, or is not valid."""
-    wanted = tiny(**fields, fleet=fleet)  # as fast as they are: no bit depends on when something comes
+    wanted = tiny(**fields)  # as fast as they are: no bit depends on when something comes
     expected = conduct(tiny(**fields, engine="virtual", cluster={**LINKS, "slow": {0: 1.0 + seed % 3}}))[0]
     found = finished(wanted)
     facts = tables_of(wanted, found)[2]
@@ -56,9 +56,8 @@ def counts(outcome: Outcome) -> list[Any]:
 
 @pytest.mark.parametrize("seeds", [(2, 3, 5), *(pytest.param(range(first, first + 38), marks=pytest.mark.slow)
                                                 for first in range(0, 190, 38))], ids=str)  # fmt: skip
-@pytest.mark.parametrize("fleet", ["local", "loopback"])
-def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: Sequence[int]):
-    assert list(filter(None, (problem(seed, fleet, drawn(seed)) for seed in seeds))) == []
+def test_rounds_leave_the_same_bits_on_every_engine(seeds: Sequence[int]):
+    assert list(filter(None, (problem(seed, drawn(seed)) for seed in seeds))) == []
 
 
 @pytest.mark.one_of(3)
@@ -70,9 +69,8 @@ def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: Sequence[
     {"downlink": "efsign", "sync": "local:2", "prune": "static:5%"},
     {"prune": "sketch:cols=30", "servers": 2, "ranges": "layers:400", "pull": "changed"},
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("fleet", ["local", "loopback"])
-def test_aggregates_of_pushes_are_the_same_on_every_engine(fleet: str, fields: dict[str, Any]):
-    assert problem(1, fleet, {"sync": "bsp", "workers": 3, "pushes": 21, "learning_rate": 0.02, **fields}) == ""
+def test_aggregates_of_pushes_are_the_same_on_every_engine(fields: dict[str, Any]):
+    assert problem(1, {"sync": "bsp", "workers": 3, "pushes": 21, "learning_rate": 0.02, **fields}) == ""
 
 
 @pytest.mark.parametrize("fields", [
@@ -81,21 +79,19 @@ def test_aggregates_of_pushes_are_the_same_on_every_engine(fleet: str, fields: d
     {"sync": "streaming:4,2,overlap=1", "quantize": "e3m0:residual=on", "servers": 2},
     {"sync": "decoupled:6,2,overlap=2,quorum=2", "schedule": "linear"},  # a round, though the policy does not say so
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("fleet", ["local", pytest.param("loopback", marks=pytest.mark.slow)])
-def test_steps_that_follow_a_push_leave_the_same_bits_on_every_engine(fleet: str, fields: dict[str, Any]):
-    assert problem(2, fleet, {"learning_rate": 0.01, "pushes": 48, "workers": 2, "eval_every": 10**6, **fields}) == ""
+def test_steps_that_follow_a_push_leave_the_same_bits_on_every_engine(fields: dict[str, Any]):
+    assert problem(2, {"learning_rate": 0.01, "pushes": 48, "workers": 2, "eval_every": 10**6, **fields}) == ""
 
 
 @pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}, {"prune": "dgc:5%", "workers": 3}], ids=str)
-@pytest.mark.parametrize("fleet", ["local", "loopback"])
-def test_with_onednn_all_processes_leave_the_same_bits(fleet: str, fields: dict[str, Any], monkeypatch):
+def test_with_onednn_all_processes_leave_the_same_bits(fields: dict[str, Any], monkeypatch):
     """Children follow their parent, whatever is in their own environment; with MKL only the last bits are others."""
     wanted = tiny(**{"workers": 2, "sync": "bsp", "model": partial(net, 96), **fields})
     usual = conduct(wanted.but(engine="virtual", cluster=LINKS))[0]
-    finished(wanted.but(fleet=fleet, pushes=2))  # the pool begins
+    finished(wanted.but(pushes=2))  # the pool begins
     monkeypatch.setenv(CHOICE, ONEDNN)
     expected, again = (conduct(wanted.but(engine="virtual", cluster=LINKS))[0] for _ in range(2))
-    found = finished(wanted.but(fleet=fleet))
+    found = finished(wanted)
     assert expected.weights.tobytes() == again.weights.tobytes() == found.weights.tobytes() != usual.weights.tobytes()
     assert expected.accuracy[-1].tolist()[2:] == again.accuracy[-1].tolist()[2:] == found.accuracy[-1].tolist()[2:]
     assert np.allclose(expected.weights, usual.weights, atol=1e-3)

@@ -34,7 +34,7 @@ OTHERS: dict[str, list[Any]] = {
     "target_held": [False, True],
     "cluster": [*PRESETS, {"preset": "lab", "bandwidth_bit_s": 1e8}, {"bandwidth_bit_s": 1e9, "latency_s": 1e-3},
                 {"compute_s": 0.1, "slow": {0: 8.0, 1: 2.0}}],
-    "fleet": ["local", "loopback", {"place": "ray", "worker_cpus": 2.0}], "seed": [0, 1, 2, 7],
+    "ray": [None, {"gpus": 0.5}], "seed": [0, 1, 2, 7],
     "eval_every": [None, 4, 16], "keep_weights": [False, True], "lease_s": [5.0, 60.0],
     "checkpoint_every": [None, 8, 200], "dilation": ["auto", 1.0, 4.0],
 }  # fmt: skip

@@ -31,9 +31,9 @@ class Nodes:
             node = self._cluster.add_node(num_cpus=8)
             self.raylets.append(node.all_processes["raylet"][0].process.pid)
 
-    def of(self, process: Any) -> int:
-        """The raylet of the node on which a process of the fleet is."""
-        number = number_of(process)
+    def of(self, actor: Any) -> int:
+        """The raylet of the node on which an actor is."""
+        number = number_of(actor)
         return next(raylet for raylet in self.raylets if number in family(raylet))
 
     def signal(self, raylet: int, by: int) -> None:
@@ -53,11 +53,11 @@ class Nodes:
         self._cluster.shutdown()
 
 
-def number_of(process: Any) -> int:
-    """The pid of a process of the fleet."""
+def number_of(actor: Any) -> int:
+    """The pid of an actor's process."""
     from ray._private.state import actors
 
-    return int(actors(process._actor._actor_id.hex())["Pid"])
+    return int(actors(actor._actor_id.hex())["Pid"])
 
 
 def family(process: int) -> list[int]:

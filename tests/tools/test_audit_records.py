@@ -145,8 +145,6 @@ CHANGED: dict[str, tuple[str, Falsify, str]] = {
     "a dilation for which time is too short": (
         "local", both(facts(dilation=64.0, wall_s=1.0, preparation_s=0.9), shares(dilation=64.0)), "by the clock"),
     "virtual time is dilated": ("asp", facts(dilation=2.0), "nothing is emulated in virtual time"),
-    "another fleet": ("local", relabelled(fleet="loopback"), "no bound on the distance of the clocks of fleet="),
-    "clocks of a fleet": ("local", facts(clock_bound_s=1e-4), "all processes were on one machine"),
     "a wait is for another worker": ("local", table("phases", lambda p: p.assign(
         waits_for=p.waits_for.where(p.phase != "wait", (p.worker + 1) % 4))), "is said to be for worker"),
     "a wait in virtual time is for another worker": ("ssp", table("phases", lambda p: p.assign(

@@ -68,10 +68,6 @@ def test_a_round_is_measured(sync: str):
     assert 0 < processes.round_s(256, 2, sync, 5) < math.inf
 
 
-def test_a_round_without_shared_memory_is_measured(small_pool):
-    assert 0 < processes.round_s(256, 1, "ssp:0", 5, "loopback") < math.inf
-
-
 def test_training_and_preparation_are_measured():
     assert processes.training_s(1, workers=4, batch_size=2, sync="bsp") > 0
     assert processes.preparation_s() > 0
@@ -87,7 +83,6 @@ def test_every_hook_trains_beside_all_reduce_and_sends_fewer_bytes():
 
 @pytest.mark.slow
 def test_every_gradient_of_rays_example_is_applied_once():
-    pytest.importorskip("ray")
     ray, before = ray_example.load_ray(), ray_example.build_model("mlp", 0).state_dict()
     ray.init(address="local", include_dashboard=False, num_cpus=4)
     example = ray_example.Example(2, "mlp")
@@ -102,8 +97,7 @@ def test_every_gradient_of_rays_example_is_applied_once():
 
 def test_without_ray_its_example_is_left_out_and_said_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr(processes, "FLEET_ROUNDS", {})
-    assert list(processes.fleets(quick=True)) == []
+    assert list(processes.hosts(quick=True)) == []
     assert re.search(r"pip install -e '.*\[ray\]'", capsys.readouterr().out)
 
 

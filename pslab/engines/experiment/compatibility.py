@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from pslab.config.cluster import MODELLED, Cluster
-from pslab.config.run import Run
+from pslab.config.run import FIELDS, Run
+from pslab.config.run import MODELLED as IN_VIRTUAL_TIME
 from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError, nearest
 from pslab.protocol.noting import NotingPolicy
@@ -41,7 +42,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_downlink(run, policies)
     _check_virtual(run, policies, cluster)
     _check_dilation(run, cluster)
-    _check_fleet(run)
+    _check_ray(run, policies, cluster)
     _check_key_ranges(run, policies)
     _check_keys(run, policies)
     _check_placement(run)
@@ -54,9 +55,25 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_members(run, cluster)
 
 
-def _check_fleet(run: Run) -> None:
-    if run.fleet != "local" and run.engine != "local":
-        raise ConfigError("fleet", run.fleet, "in virtual time no process waits for another: use engine='local'")
+def _check_ray(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
+    """Refuse what Ray does not do, and what is only for Ray."""
+    if run.engine != "ray":
+        if run.ray is not None:
+            raise ConfigError("ray", dict(run.ray), f"is for engine='ray', and this is {run.engine!r}: leave it out")
+        return
+    emulated = "real hosts emulate no cluster: use cluster='free', or engine='local' or 'virtual'"
+    problems = {
+        "cluster": emulated * (cluster != Cluster()),
+        "ranges": "layers are pulled one by one where memory is shared: use ranges='whole', or engine='local'"
+                  * policies["ranges"].layered,
+        "lease_s": "Ray notices by rules of its own that a process is gone: leave it out"
+                   * (run.lease_s != FIELDS["lease_s"].default),
+        "checkpoint_every": "runs on Ray have no checkpoints: leave it out, or use engine='local'"
+                            * (run.checkpoint_every is not None),
+    }  # fmt: skip
+    for field, problem in problems.items():
+        if problem:
+            raise ConfigError(field, getattr(run, field), problem)
 
 
 def lengths(run: Run, passed: int) -> Lengths:
@@ -117,7 +134,7 @@ def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
     if own and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
         problem = "has a momentum of its own: use optimizer='sgd', and no policy that pushes changes of the weights"
         raise ConfigError("prune", run.prune, problem)
-    here = run.on_death == "restart" and run.engine == run.fleet == "local" and run.device == "cpu"
+    here = run.on_death == "restart" and run.engine == "local" and run.device == "cpu"
     if isinstance(rule, EF21) and run.on_death != "stop" and not here:
         problem = f"prune={run.prune!r} keeps at the server what a dead worker has sent, and its successor forgets it"
         raise ConfigError("on_death", run.on_death, f"{problem}: use stop")
@@ -165,7 +182,7 @@ def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:
 
 def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
     rule, quantize = policies["prune"], policies["quantize"]
-    if run.engine != "local" and not cluster.modelled(run.workers):
+    if run.engine in IN_VIRTUAL_TIME and not cluster.modelled(run.workers):
         raise ConfigError("cluster", run.cluster, f"virtual time needs {MODELLED}; calibrate(run) measures it here")
     if run.engine != "timing":
         return
@@ -200,7 +217,7 @@ def _check_dilation(run: Run, cluster: Cluster) -> None:
     if run.dilation in ("auto", 1):
         return
     if run.engine != "local":
-        raise ConfigError("dilation", run.dilation, "virtual time waits for any machine: use 'auto' or 1")
+        raise ConfigError("dilation", run.dilation, "is for emulated time, of engine='local': use 'auto' or 1")
     if not cluster.modelled(run.workers):
         problem = "workers that compute as fast as this machine do so in real time: set compute_s, or use 'auto' or 1"
         raise ConfigError("dilation", run.dilation, problem)
@@ -237,7 +254,7 @@ def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
         "engine": "without tensors nobody knows the keys: use virtual or local" * (run.engine == "timing"),
         "device": "sparse rows are for the CPU: use cpu" * (run.device != "cpu"),
         "on_death": "nobody knows what a dead worker would have asked for: use stop or continue" * (
-            run.on_death == "restart" and run.engine == "local"),
+            run.on_death == "restart" and run.engine not in IN_VIRTUAL_TIME),
     }  # fmt: skip
     for field, problem in problems.items():
         if problem:
@@ -332,7 +349,7 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
         if isinstance(policies["prune"], Ranges):
             problem = "pushes ranges of keys in turn, and the policy not after every fetch: use another rule, or none"
             raise ConfigError("prune", run.prune, problem)
-        if run.on_death == "restart" and run.engine == "local":
+        if run.on_death == "restart" and run.engine not in IN_VIRTUAL_TIME:
             problem = "a worker goes on with weights that it fetched earlier, which would be lost: use stop"
             raise ConfigError("on_death", run.on_death, problem)
 

@@ -86,6 +86,8 @@ class Setup:
         alone = self.cluster.free or self.run.engine != "local"
         tells = self.compression is not None and self.compression.rule.tells
         whole = self.run.pull == "whole" and self.downlink is None and not tells
+        if self.run.engine == "ray":  # weights are copied once, when they are sent
+            return whole and not self.traits.eager
         return whole and alone and self.traits.barrier
 
     @property

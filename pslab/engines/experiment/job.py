@@ -68,7 +68,6 @@ class SharedDataset:
             place = TensorLocation(at, tuple(tensor.shape), tensor.dtype)
             arena.reserve(at + size_bytes)
             arena.tensor(at, tensor.numel(), tensor.dtype).view(place.shape).copy_(tensor)
-            arena.show(at, size_bytes)
             at += aligned(size_bytes)
             return place
 
@@ -92,8 +91,8 @@ class SharedDataset:
         return Dataset(self.name, **views, mean=self.mean, std=self.std, classes=self.classes)
 
 
-def store_arrays(arena: Arena, experiment: Experiment, at: int) -> tuple[dict[str, TensorLocation], int]:
-    """Copy an experiment's arrays into the data arena, from this offset on: where they lie, and their end."""
+def store_arrays(arena: Arena, experiment: Experiment, at: int) -> dict[str, TensorLocation]:
+    """Copy an experiment's arrays into the data arena, from this offset on; return where they lie."""
     found = dict[str, TensorLocation]()
     for name in ARRAYS:
         if (array := getattr(experiment, name)) is not None:
@@ -101,8 +100,7 @@ def store_arrays(arena: Arena, experiment: Experiment, at: int) -> tuple[dict[st
             at = where.offset + array.nbytes
             arena.reserve(at)
             where.of(arena).numpy()[:] = array
-            arena.show(where.offset, array.nbytes)
-    return found, at
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +113,18 @@ class Job(Setup):
     examples: int  #: in the training data
     evaluated: Any  #: see Experiment
     portable: bool  #: see Experiment
-    first: int | None = None  #: where a worker's first weights lie in the data arena, if not at the server's
     located: Mapping[str, TensorLocation]  #: of its ARRAYS, in the data arena
     shares: tuple[float, ...]  #: of each range: what handling it costs in virtual time, of what the whole model costs
 
     @classmethod
-    def of(cls, experiment: Experiment, layout: Layout, shelf: SharedDataset, first: int | None = None,
-           located: Mapping[str, TensorLocation] | None = None) -> Job:  # fmt: skip
+    def of(
+        cls, experiment: Experiment, layout: Layout, shelf: SharedDataset,
+        located: Mapping[str, TensorLocation] | None = None,
+    ) -> Job:  # fmt: skip
         """The job of an experiment whose tensors have found their places."""
         shared = {each.name: getattr(experiment, each.name) for each in fields(Setup)}
         return cls(**shared, layout=layout, shelf=shelf, examples=experiment.examples, evaluated=experiment.evaluated,
-                   portable=experiment.portable, first=first, located=located or {},
+                   portable=experiment.portable, located=located or {},
                    shares=tuple(part.size / layout.size for part in experiment.parts))  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,12 +152,6 @@ class Job(Setup):
         if self.keyed:  # each has one
             return tuple(range(self.run.servers))
         return servers_of([part.size for part in self.parts], self.run.servers)
-
-    @property
-    def straight(self) -> bool:
-        """Whether whole weights are sent in the moment in which they are asked for: where memory is not shared they
-        need no copy, and are sent from where the server has them."""
-        return self.run.servers == 1 and self.cluster.free and self.downlink is None
 
     def beside(self, worker: int, index: int) -> bool:
         """Whether the server of a range stands on this worker's machine, so that nothing between them passes a link."""

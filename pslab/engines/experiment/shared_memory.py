@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
@@ -64,32 +64,6 @@ class Arena:
     def size_bytes(self) -> int:
         """How much room there is."""
         return os.fstat(self._descriptor).st_size
-
-    # --- for processes without shared memory, see pslab.engines.processes.fleets.private_memory ---------------------
-
-    shared = True  #: whether others see what is written as soon as it is
-
-    def show(self, offset: int, size_bytes: int, to: int | None = None) -> None:
-        """Send these bytes with the next message to other processes, or to one; shared memory needs no sending."""
-
-    def follow(self, changes: Callable[[], Iterable[tuple[int, int]]]) -> None:
-        """With each message to others, show them what `changes` returns then: offsets and sizes in bytes."""
-
-    def show_written(self, offset: int, size_bytes: int, to: int | None = None, *, moves: bool = False) -> None:
-        """As `show`, of a place that is zero at the other end: what has been written to; if it `moves`, its pages are
-        given back here once they are sent."""
-
-    def carrier(self, gone: Container[int]) -> int | None:
-        """A process, not one that is gone, which is to take changes for all that map its copy; None once no copy lacks
-        any, as shared memory never does."""
-        return None
-
-    def confirm(self, reader: int) -> None:
-        """The copy of a process has all changes."""
-
-    def forget(self, offset: int, size_bytes: int) -> None:
-        """Give the pages of a place back in this process alone, whose content the others have or do not need; shared
-        memory has them once."""
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
         """Where a tensor lies that was asked for since the last `reserve` which made room; None if it is no view."""

@@ -117,27 +117,13 @@ class Carried(NamedTuple):
     done_s: float
 
 
-class Ended(NamedTuple):
-    """Server -> another one, where memory is not shared: nothing more comes from a worker's process here, or counts."""
-
-    worker: int
-    how: bytes = b""  #: why, if it has sent what is no frame; what does not fit is cut off
-
-
-class Joined(NamedTuple):
-    """Server -> another one, where memory is not shared: another process has connected there in the worker's place."""
-
-    worker: int
-
-
 class Gone(NamedTuple):
     """An event of the transport, never a record: nothing more comes from this worker."""
 
     worker: int
 
 
-Message = (Push | Pull | Weights | Ack | Go | Stop | Diverged | Blocked | Gone | Ordered | ComputedOn | Carried
-           | Ended | Joined)  # fmt: skip
+Message = Push | Pull | Weights | Ack | Go | Stop | Diverged | Blocked | Gone | Ordered | ComputedOn | Carried
 Frame = list[Any]  # of messages
 
 
@@ -178,8 +164,6 @@ _KINDS: tuple[tuple[Any, ...], ...] = (
     (Ordered, "BIq?d"),
     (ComputedOn, "q"),
     (Carried, "qdd"),
-    (Ended, "H255p"),
-    (Joined, "H"),
 )
 _RECORDS = [_Record(number, *kind) for number, kind in enumerate(_KINDS)]
 _OF = {kind[0]: record for kind, record in zip(_KINDS, _RECORDS, strict=True)}

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from pslab.config.fleet import Fleet
 from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
@@ -32,10 +31,9 @@ from pslab.engines.processes.pool import ENDS, SERVER, Pool
 from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import ENDING, EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
-from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached, show_held
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import Rows, rows_in
-from pslab.engines.worker.tensors import lay_initial
-from pslab.errors import ConfigError, RunError
+from pslab.errors import RunError
 
 AGAIN = "the machine did not keep the cluster's pace: once again, slower"
 TABLES = len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)  # columns of the tables that servers write
@@ -63,9 +61,8 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
-    others = ("server",) * (run.servers - 1) + ("evaluator",) * beside
-    pool = pools.acquire(run.workers + len(others), lambda: on_progress({}), Fleet.of(run.fleet),
-                         lambda number: run.on_death != "stop" and 0 <= number < run.workers, others)  # fmt: skip
+    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}),
+                         lambda number: run.on_death != "stop" and 0 <= number < run.workers)  # fmt: skip
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
     except BaseException as error:
@@ -124,16 +121,14 @@ class _LocalRun(Coordinator):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
-        # without shared memory others still have the lines of a process that was replaced
-        moved = self.recovery.rewinds or (self.recovery.lives and self.run.fleet != "local")
-        if self.pool.ended or self.lost or moved:  # the next run needs all processes, and their lines
+        if self.pool.ended or self.lost or self.recovery.rewinds:  # the next run needs all processes, and their lines
             pools.release(kill=True)
         return outcome
 
     def _evaluators(self) -> set[int]:
         """The processes that evaluate once the training is over: the workers, and beside a lone one the server's."""
         workers = self.workers - self.lost
-        if len(workers) > 1 or not self.pool.arena.shared or self.run.device != "cpu":
+        if len(workers) > 1 or self.run.device != "cpu":
             return workers
         self.pool.start(SERVER, Evaluating, self.job)
         self.await_prepared([SERVER])
@@ -241,27 +236,7 @@ class _LocalRun(Coordinator):
         beside = self.evaluator is not None
         return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.precedence.asked, before).conduct()
 
-    def _check_hosts(self) -> None:
-        """Refuse what a host cannot hold before it is sent any of it. A server has its part of the weights; where these
-        are pulled whole, an evaluator has them, a worker also a gradient and what a backward pass makes, and each host
-        first weights.
-
-        Raises:
-            ConfigError: at least that is more than what was free there.
-        """
-        run, size_bytes, size = self.run, self.experiment.weights.nbytes, self.experiment.keyspace.size
-        whole = 0 if self.experiment.keyed else size_bytes
-        for host, (numbers, free) in self.pool.free(self.all).items():
-            servers, workers = (len(set(numbers) & kind) for kind in (set(self.recovery.servers), self.workers))
-            needed = servers * size_bytes // run.servers + whole * (1 + 3 * workers + (self.evaluator in numbers))
-            if free is not None and needed > free:
-                words = f"on {host}, with {workers} workers and {servers} servers, its {size:,} weights take at least "
-                words += f"{needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free there: "
-                words += "use a smaller model, or more hosts, with fewer workers on each (per_node)"
-                raise ConfigError("model", run.model, words)
-
     def _prepare(self) -> None:
-        self._check_hosts()
         self.job = job = self.lay_out()
         self.phases = PhaseTables(self.pool.phases[: self.run.workers])
         place = self.experiment.checkpoints if self.run.on_death == "restart" else None  # else servers keep nothing
@@ -270,24 +245,19 @@ class _LocalRun(Coordinator):
         self.keeper = Checkpointing(place, job, self.pool.arena, self._say, beside=False)
         if (state := self.keeper.newest(**RESUMED)) is not None:
             self._resume(state)
-        for worker in self.workers if job.keyed and not self.pool.arena.shared and not self.resumed else ():
-            lay_initial(job, worker, self.pool.arena, self.pool.data)
         self._start_servers()
         for worker in sorted(self.workers):
             self._give_role(worker, self.resumed)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
         self.await_prepared(self.all)
-        self.pool.arena.forget(self.layout.server, self.layout.size * self.layout.dtype.itemsize)
 
     def _start_servers(self) -> None:
         """Give the servers their roles, and their parts of the newest checkpoint, if there is one."""
         others = [StoreRole(server, self.run.servers) for server in range(1, self.run.servers)]
         roles: list[Any] = [LocalServer, *others]
         parts = [None] * len(roles) if self.parts.newest is None else self.parts.newest.parts
-        for server, (number, role, part) in enumerate(zip(self.recovery.servers, roles, parts, strict=True)):
-            if part is None:
-                show_held(self.job, self.pool.arena, server, to=number)
+        for number, role, part in zip(self.recovery.servers, roles, parts, strict=True):
             self.pool.start(number, role, self.job, part)
 
     def _give_role(self, worker: int, successor: bool = False) -> None:
@@ -322,8 +292,6 @@ class _LocalRun(Coordinator):
             for store in sorted(fallen - self.pool.ended.keys()):
                 self.pool.end(store, f"has not answered for {self.run.lease_s:g} s", self.tolerated)
         elif report.kind in ENDS:
-            if number in self.workers and not self.pool.arena.shared:  # another machine may keep its line open
-                self.pool.order_plain(SERVER, "bury", number)
             self.recovery.ended(number)
         elif report.kind == "prepared" and number in self.recovery.preparing:
             self.pool.order(number, "run", self.dilation)
@@ -393,10 +361,6 @@ class _LocalRun(Coordinator):
     # --- snapshots ------------------------------------------------------------------------------------------------
 
     def keep_snapshot(self, body: dict[str, Any]) -> None:
-        if not body["pushes"] and not self.pool.arena.shared:  # the server that decides has no first weights of others
-            first, job = self.experiment.weights, self.job
-            held = self.layout.snapshot_in(self.pool.snapshots, body["index"])
-            held.copy_(first if job.evaluated is None else first[job.evaluated_at])
         self.opened[body["index"]] = body
         self._keep_whole(body["index"])
 
@@ -437,21 +401,6 @@ class _LocalRun(Coordinator):
             pools.release(kill=True)
         return outcome
 
-    def _clocks(self) -> dict[str, float]:
-        """How exactly the workers of a fleet knew the server's clock: the worst of them, in seconds."""
-        if self.run.fleet == "local":
-            return {}
-        return {"clock_bound_s": max((each["clock_bound_s"] for each in self.worked.values()), default=0.0)}
-
-    def final_weights(self) -> np.ndarray:
-        """As of any run. Where memory is not shared and a server is gone, the first weights stand for its own."""
-        came = self.stored | ({SERVER} if "outcome" in self.facts else set())
-        for server, number in enumerate(self.recovery.servers if not self.pool.arena.shared else ()):
-            for piece in self.job.held[server] if number not in came else ():
-                at = self.layout.server + piece.start * self.layout.dtype.itemsize
-                self.pool.arena.put(at, self.experiment.weights[piece])
-        return super().final_weights()
-
     def _outcome(self) -> Outcome:
         pushes, arrivals = map(rows_in, self.pool.ledger, TABLES)
         if "outcome" in self.facts:
@@ -463,7 +412,6 @@ class _LocalRun(Coordinator):
         facts |= {
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist() if self.worked else [],
-            **self._clocks(),
             "deaths": self.liveness.deaths,
             **({"ended_late": sorted(self.liveness.late)} if self.liveness.late else {}),
             **fault_facts(self.experiment.cluster, [tuple(row) for row in faulted]),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pslab.engines.processes.pool import SERVER, Pool
-from pslab.engines.processes.watch import COMPUTING, ENDING, SENDING, SERVING, STORING, WAITING
+from pslab.engines.processes.watch import COMPUTING, ENDING, SERVING, STORING, WAITING
 from pslab.engines.server.worker_status import described
 from pslab.errors import RunError, Stalled, WorkerDied
 
@@ -27,7 +27,7 @@ class Liveness:
         self.deaths: list[dict[str, Any]] = []  #: after which the run went on: worker, iteration, how, instant
         self.late: set[int] = set()  #: workers whose processes ended after the run, before they had reported
         self._doings: list[dict[str, Any]] = []
-        self._owing, self._sending = list[int](), list[int]()
+        self._owing = list[int]()
         self._travelling, self._reported_s = True, 0.0
         self._since_s = [0.0] * workers  # when each began to do what it does
         self._said_s = [0.0] * workers  # or when the run last said that this takes long
@@ -50,8 +50,7 @@ class Liveness:
         if self._clock() - self._reported_s > self._pool.watch.lease_s / 2:  # that may have changed since
             return idle | serving
         parked = dict.fromkeys(self.present if self._stuck else (), WAITING)
-        sending = dict.fromkeys(self.present & set(self._sending), SENDING)
-        return idle | serving | parked | sending | dict.fromkeys(self.present & set(self._owing), COMPUTING)
+        return idle | serving | parked | dict.fromkeys(self.present & set(self._owing), COMPUTING)
 
     @property
     def _stuck(self) -> bool:
@@ -63,7 +62,6 @@ class Liveness:
         """The server has reported; what of it is news for others."""
         self._pool.watch.heard(body.pop("heard"))
         self._owing, self._travelling = body.pop("owing"), body.pop("travelling")
-        self._sending = body.pop("sending")
         now, before = self._clock(), self._doings or [{}] * len(self.workers)
         self._doings, self._reported_s = body["workers"], now
         for worker, (then, does) in enumerate(zip(before, self._doings, strict=True)):
@@ -98,7 +96,7 @@ class Liveness:
         self.lost.clear()
         self.lost.update(self.workers - present)
         self.deaths[:] = [death for death in self.deaths if death["seconds"] <= seconds]
-        self._doings, self._owing, self._sending, self._travelling = [], [], [], True
+        self._doings, self._owing, self._travelling = [], [], True
         self._reported_s = self._moved_s = self._clock()
         self._parked.clear()
 

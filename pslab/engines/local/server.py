@@ -20,14 +20,13 @@ from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
-from pslab.engines.server.ledger import reached, show_held
+from pslab.engines.server.ledger import reached
 from pslab.engines.server.store import NO_WORK, Finished
 from pslab.engines.server.worker_status import doings
 from pslab.protocol.messages import Weights
 from pslab.protocol.store import Keep
 
 PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
-BURIED = -1  # instead of a worker's number
 
 
 class LocalServer:
@@ -56,8 +55,7 @@ class LocalServer:
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
-        self.wrong = self.stores.wrong  # why nothing more is read of a worker that is there
-        self.ending: set[int] = set()  # workers of which other servers may still have something
+        self.wrong: dict[int, str] = {}  # why nothing more is read of a worker that is there
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -107,7 +105,6 @@ class LocalServer:
         if not self.driver.outcome:  # else its end tells it
             self.context.pipes[worker] = pipe  # also of the next run
             self.coming[worker] = self._stream(worker)
-            self.stores.join(worker)
 
     def abandon(self, worker: int) -> None:
         """No process takes this worker's place any more."""
@@ -118,15 +115,6 @@ class LocalServer:
         """The parent has all parts of the checkpoint that was begun last."""
         self.checkpoints.whole()
 
-    def bury(self, worker: int) -> None:
-        """This worker's process is given up: its stream does not end if it stands still on a dead host."""
-        while not self.driver.outcome and self.streams[worker] is not None and self._hear(worker):
-            pass  # it has come before
-        if self.driver.outcome:
-            self._leave_stream(worker)
-        elif self.streams[worker] is not None:
-            self._end_stream(worker)
-
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
@@ -134,16 +122,11 @@ class LocalServer:
         while not driver.outcome:
             for source in ready([*self.whose, *self.stores.sources], self._patience_s(), self.spin):
                 if source in self.stores.sources:
-                    self._hear_store(source)
-                elif source not in self.whose:  # its worker was buried meanwhile
-                    continue
+                    self._finished(self.stores.hear(source))
                 elif (worker := self.whose[source]) is None:
                     self._obey()
                 else:
                     self._hear(worker)
-            for worker in [worker for worker in self.ending if self.stores.ended(worker)]:
-                self.ending.discard(worker)
-                self._lose(worker)
             if not self.stores.serve(self.clock.now()) and self.run_.on_death != "restart":  # all are to begin again
                 self._end("died")
             self._attach_due()
@@ -163,13 +146,13 @@ class LocalServer:
         now = self.clock.now()
         if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS):
             return
-        self.reported_s, links, sending = now, self.links, self.stores.sending()
-        travelling = [links.travelling(worker) or worker in sending for worker in range(self.run_.workers)]
+        self.reported_s, links = now, self.links
+        travelling = [links.travelling(worker) for worker in range(self.run_.workers)]
         workers = doings(self.machine, travelling)
         if awaited is None:
             awaited = [worker for worker, does in enumerate(workers) if does["doing"] == "computing"]
         body = {"pushes": self.machine.gradients, "seconds": now, "workers": workers, "heard": sorted(self.heard),
-                "owing": [*sorted(awaited), *self.stores.owing()], "sending": sending,
+                "owing": [*sorted(awaited), *self.stores.owing()],
                 "travelling": not math.isinf(links.next_s())}  # fmt: skip
         self.heard.clear()
         report(self.parent, "progress", body)
@@ -204,41 +187,17 @@ class LocalServer:
         due_s = min(self.links.next_s(), self.stores.next_s(), self.run_.seconds or math.inf)
         return max(0.0, min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())))
 
-    def _hear(self, worker: int) -> bool:
-        """Read what a worker has sent, or that it is gone; whether there was something."""
-        frames = self._frames(worker)
-        self._heard(worker, self.stores.whole(worker, frames or []))
-        if frames is None or worker in self.wrong:
-            self._end_stream(worker)
-        return bool(frames)
-
-    def _hear_store(self, source: int) -> None:
-        """Read what another server has done, and what workers have sent by way of it."""
-        finished, whole, ended = self.stores.hear(source)
-        self._finished(finished)
-        for worker, frame in whole:
-            self._heard(worker, [frame])
-        for worker in [worker for worker in ended if worker not in self.coming]:
-            while self.streams[worker] is not None and self._hear(worker):
-                pass  # it has come before
-            self._end_stream(worker)
+    def _hear(self, worker: int) -> None:
+        """Read what a worker has sent, or that it is gone."""
+        if (frames := self._frames(worker)) is None:
+            self._lose(worker)
+        else:
+            self._heard(worker, frames)
 
     def _finished(self, each: Iterable[Finished]) -> None:
         """Other servers have done this."""
         for found in each:
             self.driver.finished(found)
-
-    def _end_stream(self, worker: int) -> None:
-        """Nothing more is read of a worker's process; it is lost once no server has anything of it."""
-        self._leave_stream(worker)
-        if worker not in self.ending:
-            self.ending.add(worker)
-            self.stores.end(worker)
-
-    def _leave_stream(self, worker: int) -> None:
-        if (stream := self.streams[worker]) is not None:
-            del self.whose[stream.descriptor]
-            self.streams[worker] = None
 
     def _heard(self, worker: int, frames: Iterable[Frame]) -> None:
         """Let the links carry what a worker has sent."""
@@ -254,7 +213,7 @@ class LocalServer:
                 self.links.send_up(worker, frame)
 
     def _stream(self, worker: int) -> Stream:
-        return server_stream(self.job, self.context, self.context.pipes[worker], worker)
+        return server_stream(self.job, self.context.pipes[worker])
 
     def _frames(self, worker: int) -> list[Frame] | None:
         """The frames that have come on a worker's stream; None if its process is gone."""
@@ -295,12 +254,6 @@ class LocalServer:
         """Weights that have fallen due while the server was busy go out."""
         self._deliver(busy=True)
 
-    def keep(self) -> None:
-        """Copy the weights that a worker is slow to take; shared ones lie in a place of the worker's."""
-        for stream in self.streams:
-            if stream is not None:
-                stream.keep()
-
     def _deliver(self, *, busy: bool = False) -> None:
         """Weights that are due go out to the workers."""
         for worker, frame in self.links.collect(busy=busy):
@@ -310,7 +263,7 @@ class LocalServer:
             self._send(worker, frame)
 
     def _send(self, worker: int, frame: Frame) -> None:
-        if (stream := self.streams[worker]) is not None and not self.stores.relayed(frame):
+        if (stream := self.streams[worker]) is not None:
             with contextlib.suppress(OSError):  # a dead worker is noticed where its stream is read
                 stream.send(frame)
 
@@ -347,12 +300,10 @@ class LocalServer:
             self._progress(waiting)
             for source in ready([*self.whose, *self.stores.sources], PROGRESS_PERIOD_S):
                 if source in self.stores.sources:
-                    self._finished(self.stores.hear(source)[0])
+                    self._finished(self.stores.hear(source))
                     continue
-                if (sender := self.whose.get(source, BURIED)) is None:
+                if (sender := self.whose[source]) is None:
                     self._obey()
-                    waiting -= {worker for worker in waiting if self.streams[worker] is None}  # it is buried
-                if sender is None or sender == BURIED:
                     continue
                 self.heard.add(sender)
                 frames = self._frames(sender)
@@ -365,7 +316,6 @@ class LocalServer:
     def _report(self, ended_s: float) -> None:
         accounts, pushes = self.driver.accounts, self.driver.accounts.applied
         rows = accounts.ledger.close(pushes, ended_s)  # the parent sees them, and the weights
-        show_held(self.job, self.context.arena, 0)
         if fallen := self.stores.gone():  # not all that was decided was done
             report(self.parent, "fallen", {"numbers": fallen})
             pushes = reached(rows, len(self.job.parts), self.job.traits)["pushes"]

@@ -26,8 +26,6 @@ from pslab.engines.worker.tensors import Producer, Pulled
 from pslab.protocol.messages import Ack, Weights
 from pslab.tensors.finite import NonFinite
 
-SHOW_S = 0.2  # real seconds after which the parent is to see what phases were noted, where it does not already
-
 
 class Stopped(Exception):
     """The server has ended the run."""
@@ -39,10 +37,9 @@ class LocalWorker:
     called = "worker {}"
 
     def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
-        context = context.with_offset_now()
         self._evaluating = Evaluating(context, job)
         self.context, self.job = context, (job := self._evaluating.job)
-        self.worker, self.stream = context.number, worker_stream(job, context)
+        self.worker, self.stream = context.number, worker_stream(job, context.pipes[0])
         self.spin = None if job.cluster.emulated else Spin()
         requests = requests_of(job, context.arena, context.data)
         rows = Rows(len(PHASE_COLUMNS), context.phases)  # they outlive this process
@@ -59,7 +56,6 @@ class LocalWorker:
         # how late it woke for weights: a computation that the cluster models begins when they came, and hides it
         self.hides, self.lag_s, self.late_s = job.cluster.modelled(job.run.workers) and not job.layered, 0.0, 0.0
         self.idle_since_s = math.inf  # it waits since then, though it may be kept from saying so
-        self.shown_s = time.monotonic()  # when the parent was last let see what phases were noted
 
     def now(self) -> float:
         """The instant at which it is, as far as the cluster is concerned."""
@@ -86,7 +82,6 @@ class LocalWorker:
             while True:
                 while iteration is not None:
                     iteration = self._compute(iteration)
-                self._show()
                 iteration = self._receive()
         except Stopped:
             self._last_message()
@@ -99,7 +94,7 @@ class LocalWorker:
                 "modelled_s": self.modelled_s, "alive_s": self.now(),
                 # a device computes a layer later than the process asks for it
                 "layers_s": [] if self.job.device.separate else self.layers_s,
-                "clock_bound_s": self.context.bound_s(), "refused": self.driver.refused, "faulted": self.faults.rows,
+                "refused": self.driver.refused, "faulted": self.faults.rows,
                 "sweeps": schedule.sweeps if schedule else []}  # fmt: skip
         report(self.context.parent, "worked", body)
 
@@ -107,7 +102,7 @@ class LocalWorker:
         """Start with the run, or take the place of another process: the iteration to be computed now, if any."""
         self.clock.start(dilation)
         go, *others = self._messages()
-        self.clock.start(dilation, go.zero_s - self.context.offset[0])
+        self.clock.start(dilation, go.zero_s)
         left_s = self.faults.kill_s(self.worker) - self.clock.now()
         if go.iteration == FIRST:
             kill_after(self.clock.real_s(left_s))
@@ -206,12 +201,6 @@ class LocalWorker:
     def _receive(self) -> int | None:
         """Wait for messages and deal with them; the iteration to be computed now, if any."""
         return self._deal_with(self._messages())
-
-    def _show(self) -> None:
-        """Let the parent see the phases now and then: what it has not seen is lost with this process."""
-        if not self.context.arena.shared and time.monotonic() - self.shown_s > SHOW_S:
-            self.context.show()
-            self.shown_s = time.monotonic()
 
     def _deal_with(self, messages: Frame) -> int | None:
         iteration = None

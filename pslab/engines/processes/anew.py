@@ -38,7 +38,7 @@ def settings_anew(module: str) -> Settings | str:
 
 def _send(pipe: Connection, module: str, folders: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's, which then kills this process
-    threading.Thread(target=die_with_parent, args=(pipe,), daemon=True).start()
+    threading.Thread(target=die_with_parent, daemon=True).start()
     sys.path += [folder for folder in folders if folder not in sys.path]
     try:
         pipe.send(content.settings_of(with_operators(partial(import_module, module))))

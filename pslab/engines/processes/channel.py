@@ -20,8 +20,6 @@ from pslab.engines.processes.watch import LOOKS
 from pslab.tensors.workload.torchvision_ops import with_operators
 
 ALIVE = "alive"  # the kind of report of a process that waits on purpose
-TRAVELS = ("What a notebook defines travels to every host, a module does not: each one needs it, installed or in the "
-           "same folder")  # fmt: skip
 NO_TABLE = np.empty((0, 0))
 
 
@@ -62,7 +60,7 @@ def read_order(message: bytes) -> tuple[str, Any]:
     """An order, as it came.
 
     Raises:
-        ImportError: this process, perhaps on another host, lacks a module that the parent has. And what the user's
+        ImportError: this process lacks a module that the parent has. And what the user's
             objects raise.
     """
     if message.startswith(b"["):  # which no pickle does
@@ -71,7 +69,7 @@ def read_order(message: bytes) -> tuple[str, Any]:
     try:
         verb, argument = with_operators(partial(cloudpickle.loads, message))  # perhaps a torchvision model
     except ImportError as error:
-        raise type(error)(f"{error}, which the notebook imports. {TRAVELS}") from None
+        raise type(error)(f"{error}, which the notebook imports; its workers do not find it") from None
     return str(verb), argument
 
 

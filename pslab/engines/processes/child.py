@@ -10,18 +10,16 @@ import ctypes
 import gc
 import multiprocessing as mp
 import os
-import select
 import signal
 import sys
 import threading
-import time
 import traceback
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pslab.errors import ConfigError, FrameError
+from pslab.errors import ConfigError
 
 if TYPE_CHECKING:
     from pslab.engines.experiment.shared_memory import Arena
@@ -29,26 +27,11 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 SERVER = -1  # the number of the process to which all others have a line; they count from 0
-HUNG_UP_S = 1.0  # for which a process computes on whose parent on another machine is gone
 
 
 def name(number: int) -> str:
     """The name of a process that has no role in messages."""
     return "server" if number == SERVER else f"worker {number}"
-
-
-class Reach(Protocol):
-    """How a process finds others, where it is given no lines; see pslab.engines.processes.fleets.loopback."""
-
-    port: int
-
-    def accept(self, number: int) -> Connection: ...
-
-    def of(self, number: int, *, anew: bool = False) -> Connection: ...
-
-    def to(self, number: int) -> tuple[Connection, float]: ...
-
-    def offset(self, number: int) -> tuple[float, float] | None: ...
 
 
 class Memory(NamedTuple):
@@ -72,46 +55,10 @@ class ProcessContext(NamedTuple):
     snapshots: Arena
     ledger: tuple[Arena, Arena]  #: the tables of the server's
     phases: Arena | None = None  #: the table of a worker's own
-    reach: Reach | None = None  #: how it finds others, if it is given no lines
-    offset: tuple[float, float] = (0.0, 0.0)  #: how much more the server's clock shows, and how wrong that may be
 
-    def attached(self, number: int) -> Connection:
+    def attached(self) -> Connection:
         """The line of a new process, which the parent says is there."""
-        return Connection(recv_handle(self.parent)) if self.reach is None else self.reach.accept(number)
-
-    def line_to(self, number: int) -> tuple[Connection, float]:
-        """A line that this process dials, from one run to the next, and what the other's clock shows more."""
-        assert self.reach is not None  # else it has all the lines that it needs
-        return self.reach.to(number)
-
-    def line_of(self, number: int, *, anew: bool = False) -> Connection:
-        """A line by which another process dials this one, from one run to the next; `anew` if it is a new process."""
-        assert self.reach is not None
-        return self.reach.of(number, anew=anew)
-
-    def with_offset_now(self) -> ProcessContext:
-        """This context, with the offset of the server's clock measured anew, since clocks drift. The offset stays as it
-        was where both read one clock, or the server does not answer."""
-        now = self.reach.offset(SERVER) if self.reach is not None and any(self.offset) else None
-        return self if now is None else self._replace(offset=now)
-
-    def bound_s(self) -> float:
-        """How wrong the offset of the server's clock was at most since it was measured: of clocks that drift evenly, it
-        is most at one end."""
-        seconds, bound_s = self.with_offset_now().offset
-        return max(self.offset[1], abs(seconds - self.offset[0]) + bound_s)
-
-    def show(self) -> None:
-        """Send the parent what it is to see, if memory is not shared."""
-        if not self.arena.shared:
-            from pslab.engines.processes.channel import report
-
-            report(self.parent, "shown")
-
-    def show_all(self) -> None:
-        """Wait until all that the parent is to see has left this process: then nothing is lost if this process ends."""
-        if not self.arena.shared:
-            cast("Any", self.parent).flush()
+        return Connection(recv_handle(self.parent))
 
     def report_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken."""
@@ -123,13 +70,13 @@ class ProcessContext(NamedTuple):
 def main(context: ProcessContext) -> None:
     """Serve orders until the parent closes the pipe or is gone.
 
-    The order `look_in` gives folders of modules, `confirm` asks for a report that what was sent until then is here.
-    `start` gives a callable and its arguments: called with the context before them it makes the role, and "prepared" is
-    reported. Every other order names a method of the role, and gives its arguments.
+    The order `look_in` gives folders of modules. `start` gives a callable and its arguments: called with the context
+    before them it makes the role, and "prepared" is reported. Every other order names a method of the role, and gives
+    its arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
     _die_with_fork_server()
-    threading.Thread(target=die_with_parent, args=(context.parent,), daemon=True).start()
+    threading.Thread(target=die_with_parent, daemon=True).start()
     import torch
 
     from pslab.engines.processes.channel import read_order, report
@@ -141,14 +88,12 @@ def main(context: ProcessContext) -> None:
     while True:
         try:
             message = context.parent.recv_bytes()
-        except (EOFError, OSError, FrameError):  # the parent is gone, or another process sends orders in its name
+        except (EOFError, OSError):  # the parent is gone
             return
         try:
             verb, arguments = read_order(message)
             if verb == "look_in":
                 sys.path += [folder for folder in arguments if folder not in sys.path]
-            elif verb == "confirm":
-                report(context.parent, "confirmed")
             elif verb == "start":
                 role, (make, *given) = None, arguments
                 _give_memory_back()
@@ -189,14 +134,9 @@ def _die_with_fork_server() -> None:
         server._forkserver_alive_fd = None
 
 
-def die_with_parent(pipe: Connection) -> None:
+def die_with_parent() -> None:
     """End this process once its parent is gone."""
     parent = mp.parent_process()
-    if parent is not None:
-        parent.join()
-    else:  # another program has started it, perhaps on another machine
-        hung_up = select.poll()
-        hung_up.register(pipe.fileno(), select.POLLRDHUP)
-        hung_up.poll()
-        time.sleep(HUNG_UP_S)  # what has started it may be ending it, and reports a failure if it is sooner gone
+    assert parent is not None  # who has spawned it
+    parent.join()
     os._exit(1)

@@ -40,14 +40,13 @@ class Coordinator:
         self.news: list[dict[str, Any]] = []
 
     def lay_out(self) -> Job:
-        """Weights and data into shared memory; the job of it. Where memory is not shared, these weights are for the
-        servers."""
+        """Lay weights and data into shared memory; return the job of it."""
         experiment, pool = self.experiment, self.pool
         self.layout = layout = Layout.of(experiment)
         pool.arena.give_back()  # an earlier run may have left something there, which is no part of a checkpoint
         pool.arena.reserve(layout.end)
         pool.arena.put(layout.server, experiment.weights)  # the server's own
-        return Job.of(experiment, layout, *pool.share(experiment, lambda: self.on_progress({}), self.tolerated))
+        return Job.of(experiment, layout, *pool.share(experiment))
 
     def final_weights(self) -> np.ndarray:
         """The weights as they are now, as a record has them. They are not in shared memory any more."""
@@ -147,8 +146,6 @@ class Coordinator:
     def order_evaluation(self, number: int, index: int, device: str) -> None:
         """Let an idle process evaluate a snapshot."""
         self.busy[number] = index
-        size_bytes = self.layout.snapshot_bytes
-        self.pool.snapshots.show(index * size_bytes, size_bytes, to=number)
         self.pool.order(number, "evaluate", index, device)
 
     def evaluate(self, numbers: Iterable[int], until_s: float = math.inf, *, last_first: bool = False) -> None:

@@ -6,21 +6,20 @@ import atexit
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any
 
 from pslab.config import sources
-from pslab.config.fleet import Fleet
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.job import SharedDataset, TensorLocation, store_arrays
-from pslab.engines.experiment.shared_memory import Arena, aligned
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.child import SERVER as SERVER
 from pslab.engines.processes.child import Memory, name
 from pslab.engines.processes.spawn import fork_server_ended, limit, own_folders
-from pslab.engines.processes.watch import PREPARING, STOPPED, WAITING, Phases, Watch
+from pslab.engines.processes.start import Starter
+from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import FrameError, RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
 
@@ -30,23 +29,16 @@ PIPE_LIMIT_S = 10.0  # in which a child must read on in an order that its pipe d
 STOP_LIMIT_S = 2.0
 ARENAS = 5  # tensors, data, snapshots, two of the server's tables; and one of each worker, for phases
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
-LOCAL = Fleet()
 
 
 class Pool:
-    """Spawned children, and memory that is theirs, too. Nothing has a name, so nothing can be left behind.
-
-    Args:
-        workers: how many there are beside the server.
-        others: the kinds of the last of these, which are no workers: "server", "evaluator".
-    """
+    """Spawned children, so many beside the server, and memory that is theirs, too. Nothing has a name, so nothing can
+    be left behind."""
 
     def __init__(
-        self, workers: int, heed: Callable[[], None], fleet: Fleet = LOCAL,
-        tolerated: Callable[[int], bool] = lambda number: False, others: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self.workers, self.fleet, self._edits = workers, fleet, sources.edits()
-        self._kinds = _kinds(workers, others)
+        self, workers: int, heed: Callable[[], None], tolerated: Callable[[int], bool] = lambda number: False
+    ) -> None:
+        self.workers, self._edits = workers, sources.edits()
         self._dataset: Dataset | None = None
         self._shelf: SharedDataset | None = None
         self.pipes: dict[int, Connection] = {}
@@ -56,10 +48,10 @@ class Pool:
         self._names: dict[int, str] = {}
         self._held: dict[int, Report] = {}  # ends that are not reported yet
         self._arenas: list[Arena] = []
-        self._fleet = launcher(fleet)(self._kinds, fleet)
+        self._starter = Starter(workers)
         try:
             for _ in range(ARENAS + workers):
-                self._arenas.append(self._fleet.arena())
+                self._arenas.append(Arena())
             self.arena, self.data, self.snapshots, *tables = self._arenas
             self.ledger, self.phases = (tables[0], tables[1]), tables[2:]
             self._spawn(range(workers), heed, tolerated)
@@ -78,22 +70,9 @@ class Pool:
         whole = bool(self.processes) and not self._held and not self.ended
         return whole and all(p.is_alive() for p in self.processes.values())
 
-    def serves(self, workers: int, fleet: Fleet = LOCAL, others: Sequence[str] = ()) -> bool:
-        """Whether there are enough processes of this fleet, with the shares of their kinds where it keeps shares, and
-        none has a module of the user's that was edited since."""
-        if self.fleet != fleet or (fleet.place == "ray" and self._kinds[:workers] != _kinds(workers, others)):
-            return False
+    def serves(self, workers: int) -> bool:
+        """Whether there are enough processes, and none has a module of the user's that was edited since."""
         return self.workers >= workers and self.alive and self._edits == sources.edits()
-
-    def free(self, numbers: Iterable[int]) -> dict[str, tuple[list[int], int | None]]:
-        """Of each host of these processes, as far as they were asked: their numbers, and the bytes of memory that were
-        free when they came; None if the system does not say."""
-        found = dict[str, tuple[list[int], int | None]]()
-        for number in sorted(set(numbers) & self._fleet.free.keys()):
-            host, free = self._fleet.free[number]
-            there, least = found.get(host, ([], free))
-            found[host] = [*there, number], min((each for each in (least, free) if each is not None), default=None)
-        return found
 
     def shelve(self, dataset: Dataset) -> SharedDataset:
         """The dataset in shared memory; copied only if it is another than last time."""
@@ -101,39 +80,10 @@ class Pool:
             self._shelf, self._dataset = SharedDataset.store(self.data, dataset), dataset
         return self._shelf
 
-    def share(
-        self, experiment: Experiment, heed: Callable[[], None], tolerated: Callable[[int], bool]
-    ) -> tuple[SharedDataset, int | None, dict[str, TensorLocation]]:
-        """Lay into `data` an experiment's dataset, its arrays and, where memory is not shared, first weights for
-        workers that keep all of them: each host has these once. Return their places. See `share_data`.
-        """
+    def share(self, experiment: Experiment) -> tuple[SharedDataset, dict[str, TensorLocation]]:
+        """Lay an experiment's dataset and arrays into `data`; return where they lie."""
         shelf = self.shelve(experiment.dataset)
-        located, end = store_arrays(self.data, experiment, shelf.end)
-        first = None if self.arena.shared or experiment.keyed else aligned(end)
-        if first is not None:
-            self.data.reserve(first + experiment.weights.nbytes)
-            self.data.put(first, experiment.weights)
-            self.data.show(first, experiment.weights.nbytes)
-        self.share_data(heed, tolerated)
-        return shelf, first, located
-
-    def share_data(self, heed: Callable[[], None], tolerated: Callable[[int], bool]) -> None:
-        """Send each other host what is new in `data`, once, and wait until it is there: then all processes may read it.
-        Ends that are `tolerated` meanwhile are reported later. `heed` is called a few times a second; it may raise.
-
-        Raises:
-            WorkerFailed, WorkerDied: as `reports`.
-        """
-        while (number := self.data.carrier(self.ended)) is not None:
-            self.order_plain(number, "confirm")
-            kinds: set[str] = set()
-            while number not in self.ended and "confirmed" not in kinds:
-                heed()
-                found = self.reports({number: PREPARING}, HEED_S, tolerated)
-                self._held |= {other: report for other, report in found if report.kind in ENDS}
-                kinds = {report.kind for _, report in found}
-            if number not in self.ended:
-                self.data.confirm(number)
+        return shelf, store_arrays(self.data, experiment, shelf.end)
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
         """Give one child a role: what this callable makes of its context and these arguments. It reports "prepared".
@@ -236,17 +186,15 @@ class Pool:
         self.ended[number] = error
         self.processes[number].kill()
 
-    def replace(self, number: int, heed: Callable[[], None]) -> None:
-        """A new process in the place of one that has ended; its line to the server comes with `attach`. `heed` is
-        called a few times a second meanwhile; what it raises ends the waiting.
+    def replace(self, number: int) -> None:
+        """A new process in the place of one that has ended; its line to the server comes with `attach`.
 
         Raises:
             StartFailed: it could not be spawned.
         """
         self._clear([number])
         with self._starting([number]):
-            self._begin([number], heed)
-            self.share_data(heed, lambda number: True)
+            self._begin([number])
 
     def renew(self, workers: Sequence[int], heed: Callable[[], None]) -> None:
         """New processes for the server and these workers, with new lines; all others of the pool have none then. As
@@ -267,7 +215,7 @@ class Pool:
             _closed(self.processes.pop(number))
             self.pipes.pop(number).close()
             self.ended[number] = StartFailed(f"{name(number)} was not started again")
-            self._fleet.forget(number)
+            self._starter.forget(number)
         self.watch.heard(numbers)
         self._held = {number: report for number, report in self._held.items() if number not in numbers}
 
@@ -283,11 +231,11 @@ class Pool:
     def attach(self, number: int) -> None:
         """Hand the server its end of a new process's line, behind the order "attach"."""
         self._send(SERVER, lambda pipe: order_plain(pipe, "attach", [number]))
-        self._send(SERVER, lambda pipe: self._fleet.hand(number, pipe, self.processes[SERVER].pid))
+        self._send(SERVER, lambda pipe: self._starter.hand(number, pipe, self.processes[SERVER].pid))
 
     def close(self, *, kill: bool = False) -> None:
         """End every process: in order if they are well, at once if not."""
-        self._fleet.close()
+        self._starter.close()
         for pipe in self.pipes.values():
             pipe.close()
         for process in self.processes.values():
@@ -302,7 +250,7 @@ class Pool:
     def _spawn(
         self, workers: Sequence[int], heed: Callable[[], None], tolerated: Callable[[int], bool] = lambda number: False
     ) -> None:
-        self._begin([SERVER, *workers], heed)
+        self._begin([SERVER, *workers])
         waiting, until_s = {SERVER, *workers}, time.monotonic() + START_LIMIT_S
         while waiting:
             heed()
@@ -310,19 +258,14 @@ class Pool:
             if not reports and time.monotonic() > until_s:
                 raise StartFailed(f"{', '.join(map(name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
-        self.share_data(heed, tolerated)
 
-    def _begin(self, numbers: Sequence[int], heed: Callable[[], None]) -> None:
+    def _begin(self, numbers: Sequence[int]) -> None:
         memory = {number: Memory(self.arena, self.data, self.snapshots, self.ledger,
                                  None if number == SERVER else self.phases[number]) for number in numbers}  # fmt: skip
-        for number, process, pipe in self._fleet.start(memory, heed):
+        for number, process, pipe in self._starter.start(memory):
             self.processes[number], self.pipes[number], self._names[number] = process, pipe, name(number)
             limit_waits(pipe, PIPE_LIMIT_S)
             self.ended.pop(number, None)
-
-
-def _kinds(workers: int, others: Sequence[str]) -> tuple[str, ...]:
-    return ("worker",) * (workers - len(others)) + tuple(others)
 
 
 def _dead(how: str) -> Report:
@@ -342,19 +285,12 @@ def _waits(report: Report, phase: str) -> bool:
     return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
 
 
-def launcher(fleet: Fleet) -> Callable[[Sequence[str], Fleet], Any]:
-    """The class that starts the processes of such a fleet; its module is loaded only where a run asks for it."""
-    module = import_module(f"pslab.engines.processes.fleets.{fleet.place}")
-    return cast("Callable[[Sequence[str], Fleet], Any]", getattr(module, f"{fleet.place.capitalize()}Fleet"))
-
-
 _kept: Pool | None = None
 
 
 def acquire(
-    workers: int, heed: Callable[[], None] = lambda: None, fleet: Fleet = LOCAL,
-    tolerated: Callable[[int], bool] = lambda number: False, others: Sequence[str] = (),
-) -> Pool:  # fmt: skip
+    workers: int, heed: Callable[[], None] = lambda: None, tolerated: Callable[[int], bool] = lambda number: False
+) -> Pool:
     """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
 
     `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned. A process
@@ -362,17 +298,17 @@ def acquire(
     are spawned once more, by a new one.
     """
     global _kept
-    if _kept is not None and not _kept.serves(workers, fleet, others):
+    if _kept is not None and not _kept.serves(workers):
         release(kill=not _kept.alive)
     if _kept is None:
         try:
-            _kept = Pool(workers, heed, fleet, tolerated, others)
+            _kept = Pool(workers, heed, tolerated)
         except StartFailed:
             if not fork_server_ended():
                 raise
-            _kept = Pool(workers, heed, fleet, tolerated, others)
+            _kept = Pool(workers, heed, tolerated)
         atexit.unregister(release)
-        atexit.register(release, kill=True)  # nothing is under way that could be lost; and before Ray, if there is one
+        atexit.register(release, kill=True)  # nothing is under way that could be lost
     return _kept
 
 

@@ -67,7 +67,7 @@ def without_main() -> Iterator[None]:
 
 
 def own_folders() -> list[str]:
-    """Where this process looks for modules beside its environment: there a child looks too, and one on another host."""
+    """Where this process looks for modules beside its environment: there a child looks, too."""
     known = (sys.prefix, sys.base_prefix)
     folders = [*map(os.path.abspath, sys.path)]
     if not all(map(os.path.isabs, sys.path)):  # what a module was imported from, before the working directory changed

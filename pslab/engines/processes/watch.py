@@ -8,8 +8,7 @@ A process owes a report while it prepares, rehearses, computes, evaluates or ser
 A process that gives no sign for a lease is dead: stopped, deadlocked, or waiting for a message that never comes. A
 process that waits on purpose, for a modelled computation to end, or does little at a time, reports "alive" a few times
 in each lease. The server reports all the time, and all others wait for it: that it computes is a sign of its life for
-MUTE_S and not for ever, since a policy may loop. A process that sends may wait for another one that does not read; that
-one is found dead after a lease, the sender only after two.
+MUTE_S and not for ever, since a policy may loop.
 
 A long gradient or evaluation is therefore never taken for dead, nor is one that loops for ever: an interrupt ends it.
 Only Linux says what a process does (/proc); elsewhere a lease must be longer than the longest gradient.
@@ -26,9 +25,8 @@ MUTE_S = 10.0  # for which a server may compute without a report, if a lease is 
 LOOKS = 8  # in a lease
 LOOK_S = 0.1  # at least between two looks
 
-PREPARING, REHEARSING, COMPUTING, SENDING, WAITING, EVALUATING, SERVING, STORING, ENDING = (
-    "preparing", "rehearsing", "computing", "sending", "waiting", "evaluating", "serving", "storing",
-    "ending")  # fmt: skip
+PREPARING, REHEARSING, COMPUTING, WAITING, EVALUATING, SERVING, STORING, ENDING = (
+    "preparing", "rehearsing", "computing", "waiting", "evaluating", "serving", "storing", "ending")  # fmt: skip
 
 STOPPED = "was stopped by a signal"  # how the words for such a silence begin
 
@@ -85,7 +83,7 @@ class Watch:
         before.mute_s += passed_s
         before.quiet_s = before.quiet_s + passed_s if used == before.used and used[0] not in ("R", "D") else 0.0
         before.used = used
-        if before.quiet_s >= self.lease_s * (2 if phase == SENDING else 1):
+        if before.quiet_s >= self.lease_s:
             stopped = f"{STOPPED} and " if used[0] == "T" else ""
             return f"{stopped}has been silent for longer than its lease of {self.lease_s:g} s while {phase}"
         if phase == SERVING and before.mute_s >= (limit_s := max(self.lease_s, MUTE_S)):

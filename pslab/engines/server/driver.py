@@ -36,10 +36,6 @@ class Transport(Protocol):
         """Time has passed: deliver what is due meanwhile."""
         return
 
-    def keep(self) -> None:
-        """The weights are about to change: what is still being sent of them is to arrive as it is now."""
-        return
-
 
 class ServerDriver:
     """One run at its server, until there is an `outcome`."""
@@ -226,7 +222,6 @@ class ServerDriver:
         rate, store = accounts.rate(step), self._store_of(index)
         own = self._dealt.get(led_by) if led_by is not None and self._store_of(led_by[1]) is store else None
         computing = accounts.computing(index) if self._joined else ()
-        self._transport.keep()
         self._hand(store, step, Work(rate, computing, self._dealt_with(step.pushes), own))
         if accounts.counted(step):
             self._snapshot_if_due()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.engines.server.rows import Rows
+from pslab.engines.server.rows import Changes, Rows
 from pslab.protocol.messages import Pull, Push, Weights
 from pslab.protocol.traits import Traits
 
@@ -64,6 +64,10 @@ class Ledger:
     def arrivals(self) -> np.ndarray:
         """[arrivals, ARRIVAL_COLUMNS]: what the server was handed, in the order in which it dealt with it."""
         return self._arrivals.table()
+
+    def take_changes(self) -> tuple[Changes, Changes]:
+        """The rows of pushes and of arrivals that are new or changed since this was last asked."""
+        return self._rows.take_changes(), self._arrivals.take_changes()
 
     def applied(self, push: Push, version: int, now: float) -> None:
         """A push became part of `version`, the one before which was computed without it."""
@@ -146,23 +150,18 @@ def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, ser
     layout = job.layout
     snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.snapshot_bytes)
     target = layout.snapshot_in(snapshots, index)
+    for where, source in held_slices(job, server):
+        target[where].copy_(weights[source])
+
+
+def held_slices(job: Job, server: int) -> Iterator[tuple[slice, Any]]:
+    """The slices of a snapshot that a server fills, each with the indices of its weights."""
     for piece in job.held[server]:
         if job.evaluated is None:
-            where, values = piece, weights[piece]
+            yield piece, piece
         else:
             where = slice(*np.searchsorted(job.evaluated_at, (piece.start, piece.stop)).tolist())
-            values = weights[job.evaluated_at[where]]
-        target[where].copy_(values)
-        snapshots.show(index * layout.snapshot_bytes + where.start * values.itemsize, values.nbytes)
-
-
-def show_held(job: Job, arena: Arena, server: int, to: int | None = None) -> None:
-    """Others, or one of them, are to have the weights that a server holds, which are of no more use here: where memory
-    is not shared they are given back once they are sent."""
-    itemsize = job.layout.dtype.itemsize
-    for piece in job.held[server]:
-        arena.show_written(job.layout.server + piece.start * itemsize, (piece.stop - piece.start) * itemsize, to,
-                           moves=True)  # fmt: skip
+            yield where, job.evaluated_at[where]
 
 
 def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:

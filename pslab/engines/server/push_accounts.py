@@ -38,7 +38,7 @@ class PushAccounts:
         seen = max([push.seen for push in pushes]) if job.traits.eager else stale
         for push in pushes:
             computing.pop((push.worker, job.traits.rotation.turn(step.range, push.iteration)), None)
-        if computing and job.layout.in_place:
+        if computing and job.layout.in_place and job.traits.barrier:
             raise ProtocolError(f"{run.sync} has a barrier, but applies {len(pushes)} pushes while others compute")
         if job.averages(step):
             return 1.0

@@ -14,6 +14,7 @@ FIRST = 1024  # rows for which there is room; then twice as many each time
 BATCH = 256  # rows that are written at once
 COUNT = struct.Struct("<Q")
 NUMBER_BYTES = 8
+Changes = tuple[int, np.ndarray]  # the number of the first row, and the rows from there on
 
 
 class Rows:
@@ -25,11 +26,9 @@ class Rows:
         self._row, self._room = struct.Struct(f"<{columns}d"), 0
         self._memory: memoryview = memoryview(bytearray(ALIGNMENT))
         self._late: list[float] = []  # the last rows, one behind the other, which are not yet written
-        self.count, self._shown, self._changed = 0, -1, 0  # rows; how many others have seen, and from which on not
+        self.count, self._changed = 0, 0  # rows; the first one that has changed since `take_changes`
         self._grow()
         COUNT.pack_into(self._memory, 0, 0)
-        if arena is not None:
-            arena.follow(self._changes)
 
     def append(self, row: Sequence[float]) -> None:
         """Add a row, and only then count it."""
@@ -48,11 +47,10 @@ class Rows:
     def put(self, row: int, column: int, values: Sequence[float]) -> None:
         """Change a row from this column on."""
         late = (row - self.count) * self._columns + len(self._late)  # where it lies among those
+        self._changed = min(row, self._changed)
         if late >= 0 and self._arena is None:
             self._late[late + column : late + column + len(values)] = values
             return
-        if row < self._changed:
-            self._changed = row
         at = ALIGNMENT + row * self._row.size + column * NUMBER_BYTES
         struct.pack_into(f"<{len(values)}d", self._memory, at, *values)
 
@@ -68,6 +66,12 @@ class Rows:
         """All rows, as a copy: float64 [rows, columns]."""
         self._write()
         return _table(self._memory, self._columns, self.count)
+
+    def take_changes(self) -> Changes:
+        """The rows that are new or changed since this was last asked, as a copy."""
+        self._write()
+        first, self._changed = min(self._changed, self.count), self.count
+        return first, _table(self._memory, self._columns, self.count, first)
 
     def saved(self) -> list[Any]:
         """For a checkpoint: the rows; of those that lie in an arena, which is there anew, how many."""
@@ -95,12 +99,6 @@ class Rows:
             struct.pack_into(f"<{len(late)}d", self._memory, at, *late)
             COUNT.pack_into(self._memory, 0, self.count)
 
-    def _changes(self) -> list[tuple[int, int]]:
-        """The places that have changed since this was last asked: the rows, and then how many they are."""
-        changed, size, known = self._changed, self._row.size, self._shown == self.count <= self._changed
-        self._shown = self._changed = self.count
-        return [] if known else [(ALIGNMENT + changed * size, (self.count - changed) * size), (0, COUNT.size)]
-
     def _grow(self) -> None:
         self._room = 2 * self._room or FIRST
         end = ALIGNMENT + self._room * self._row.size
@@ -119,6 +117,7 @@ def rows_in(arena: Arena, columns: int) -> np.ndarray:
     return _table(arena.bytes(0, ALIGNMENT + count * columns * NUMBER_BYTES), columns, count)
 
 
-def _table(memory: memoryview, columns: int, count: int) -> np.ndarray:
-    found = np.frombuffer(memory, dtype="<f8", count=count * columns, offset=ALIGNMENT)
+def _table(memory: memoryview, columns: int, count: int, first: int = 0) -> np.ndarray:
+    at = ALIGNMENT + first * columns * NUMBER_BYTES
+    found = np.frombuffer(memory, dtype="<f8", count=(count - first) * columns, offset=at)
     return found.reshape(-1, columns).copy()

@@ -141,8 +141,6 @@ class TensorShard:
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
             return self._write(pull, entries, lambda: frame.parts_of(entries))
-        if job.straight and not self._arena.shared:
-            return WHOLE
         target = self._flat(in_turn(job.layout.arrivals[pull.worker], pull.iteration))
         for there, here in zip(part.views(target), part.views(weights), strict=True):
             there.copy_(here)

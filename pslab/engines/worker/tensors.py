@@ -92,12 +92,12 @@ class Producer:
         self._keys: BatchKeys | None = None
         if job.keyed:
             self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]
-            if first and arena.shared:  # else the parent lays them
+            if first:
                 lay_initial(job, worker, arena, data)
             self._weights = torch.empty(0, dtype=layout.dtype)
             self._gradients = self._shared_gradients = list[torch.Tensor]()
         else:
-            self._use_whole(alone, data)
+            self._use_whole(alone)
         self._kept = WorkerState.of(job, worker, arena) if alone and not job.keyed else None
         if self._kept is not None and first:
             self._kept.clear()
@@ -127,7 +127,7 @@ class Producer:
         self._untaken = list[int]()  # layers whose gradients a device is computing
         self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
 
-    def _use_whole(self, alone: bool, data: Arena) -> None:
+    def _use_whole(self, alone: bool) -> None:
         """Tensors of all weights, and room for their frames."""
         layout, worker, arena, device = self._job.layout, self._worker, self._arena, self._device
         self._shared_weights = arena.tensor(layout.used[worker], layout.size, layout.dtype)
@@ -135,14 +135,11 @@ class Producer:
         self._arrivals = [arena.tensor(at, layout.size, layout.dtype) for at in layout.arrivals[worker]]
         self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
         if not alone:
-            pass  # its parent has laid the first weights, and another host may have moved them since
-        elif (at := self._job.first) is not None:
-            self._held.copy_(data.tensor(at, layout.size, layout.dtype))
+            pass  # its parent has laid the first weights
         elif not layout.in_place:
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
-        if arena.shared:  # of other memory pages are given back during a run
-            dense = self._job.compression is None
-            device.pin(layout, [self._shared_weights, *(self._shared_gradients if dense else [])])
+        dense = self._job.compression is None
+        device.pin(layout, [self._shared_weights, *(self._shared_gradients if dense else [])])
         self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing
         buffers = self._shared_gradients
@@ -422,12 +419,11 @@ def common(pushed: Entries, came: Entries) -> Entries:
 
 
 def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
-    """The initial weights of a worker's first keys, where those that it pulls lie, to be seen by its process."""
+    """The initial weights of a worker's first keys, where those that it pulls lie."""
     needed = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
     place = in_turn(job.layout.down[worker], 0)
     weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
     for piece, (offset, room) in zip(needed.pieces, job.layout.frames, strict=True):
         if piece.start < piece.stop:
             own = needed.places[piece]
-            size = frames.write(arena.bytes(place + offset, room), [[torch.from_numpy(weights[own])]])
-            arena.show(place + offset, size, to=worker)
+            frames.write(arena.bytes(place + offset, room), [[torch.from_numpy(weights[own])]])

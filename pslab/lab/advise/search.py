@@ -27,7 +27,7 @@ from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
 from pslab.lab.records.units import SPACE
-from pslab.lab.runs.calibrate import MEASURED, ROUNDS, calibrated, measure_links
+from pslab.lab.runs.calibrate import MEASURED, ROUNDS, calibrated
 from pslab.lab.runs.grid import alone
 from pslab.lab.runs.run import sweep
 from pslab.protocol.server import least_budget
@@ -128,7 +128,7 @@ class _Asking:
     def _modelled(self, base: Run) -> Run:
         """The base in virtual time, on its cluster; where that models no computation, on what this machine takes."""
         plain = {"engine": "virtual", "seconds": None, "target_accuracy": self._target, "target_held": True,
-                 "schedule": "constant", "evaluate": "after", "fleet": "local", "dilation": "auto",
+                 "schedule": "constant", "evaluate": "after", "ray": None, "dilation": "auto",
                  "keep_weights": False}  # fmt: skip
         if base.schedule != "constant":
             self._notes.append("with a constant learning rate: a schedule that ends with the budget would favour "
@@ -137,13 +137,12 @@ class _Asking:
         if resolve_cluster(base.cluster).modelled(base.workers):
             return base.but(**plain)
         budget = ROUNDS * base.workers
-        short = base.but(engine="local", pushes=budget, eval_every=budget, evaluate="after", seconds=None,
+        short = base.but(engine="local", ray=None, pushes=budget, eval_every=budget, evaluate="after", seconds=None,
                          target_accuracy=None, target_held=False, dilation=1, cluster=FREE)  # fmt: skip
         self._bar.say("what computing and messages cost on this machine")
         short_runs = sweep([short, *_pruned(short)], results=self._place, progress=False)
         self._notes.append(f"costs as measured on this machine by {' and '.join(each.digest for each in short_runs)}")
-        links = {} if base.fleet == "local" else measure_links(base).cluster()
-        return base.but(**plain, cluster={**_costs(*map(calibrated, short_runs)), **links, **given})
+        return base.but(**plain, cluster={**_costs(*map(calibrated, short_runs)), **given})
 
     def advice(
         self, space: Any, rates: Sequence[float] | None, seeds: Sequence[int], pushes: int | None, tie: float,

@@ -1,4 +1,4 @@
-"""pslab doctor: what fails in the first hour on this machine, or among a cluster's hosts, and what to do about it."""
+"""pslab doctor: what fails in the first hour on this machine, and what to do about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from pslab.config.free_memory import free_memory_bytes
-from pslab.errors import ConfigError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
 from pslab.lab.runs import machine
 from pslab.version import DISTRIBUTION
@@ -34,26 +33,13 @@ FREE_DISK_BYTES = (100 * 10**6, 10**9)  # less is a problem, less is a note
 
 def add(verbs: Any) -> None:
     """The verb and its options."""
-    parser = verbs.add_parser("doctor", help="problems of this machine, or of a cluster's hosts, with advice")
-    parser.add_argument("--cluster", metavar="FILE", help="examine the hosts of this cluster.yaml, or of: loopback")
-    parser.add_argument("--write", metavar="FILE", help="write a run in virtual time that predicts it, as YAML")
+    verbs.add_parser("doctor", help="problems of this machine, with advice")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the finding of each check; exit status 1 if there is a problem.
-
-    Raises:
-        ConfigError: the cluster is none, or is this machine's shared memory; there is a file to write and no cluster.
-    """
-    if options.write and not options.cluster:
-        raise ConfigError("write", options.write, "is for what --cluster FILE, or --cluster loopback, predicts")
-    findings = examine()
-    if options.cluster:
-        from pslab.lab.commands import doctor_hosts
-
-        findings = doctor_hosts.examine(options.cluster, options.write)
+    """Print the finding of each check; exit status 1 if there is a problem."""
     counts = dict.fromkeys(SIGNS, 0)
-    for finding in findings:
+    for finding in examine():
         counts[finding.state] += 1
         print(line(finding), flush=True)
     print(", ".join(f"{count} {SIGNS[state]}" for state, count in counts.items() if count))

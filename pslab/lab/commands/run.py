@@ -11,6 +11,7 @@ from typing import Any
 from pslab.config import plain_yaml
 from pslab.config.cluster import Cluster
 from pslab.config.parameters import Parameter, parameters
+from pslab.config.ray_options import RayOptions
 from pslab.config.run import FIELDS, NAMED, Run
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError
@@ -20,11 +21,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
                         "inner", "outer_learning_rate", "dtype", "seed"),
     "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "downlink",
                  "partition", "placement"),
-    "where it runs": ("workers", "servers", "cluster", "engine", "fleet", "device", "dilation"),
+    "where it runs": ("workers", "servers", "cluster", "engine", "ray", "device", "dilation"),
     "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "evaluate",
                                       "keep_weights"),
     "faults": ("on_death", "lease_s", "checkpoint_every"),
 }  # fmt: skip
+MAPPINGS: dict[str, type] = {"cluster": Cluster, "ray": RayOptions}  # fields that may be a mapping of fields
 UNBROKEN = "\u00a0"  # stands for a space at which no line ends
 #: Values of fields that neither the table of names nor their own choices give one for, as they are typed.
 EXAMPLES = {
@@ -32,7 +34,7 @@ EXAMPLES = {
     "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97", "target_held": "on",
     "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
     "seed": "1", "eval_every": "100", "keep_weights": "on", "lease_s": "10", "dilation": "4",
-    "checkpoint_every": "500", "fleet": "loopback", "inner": "adamw:clip=1", "outer_learning_rate": "0.7",
+    "checkpoint_every": "500", "ray": "\"{gpus: 0.5}\"", "inner": "adamw:clip=1", "outer_learning_rate": "0.7",
     "downlink": "int8",
 }  # fmt: skip
 
@@ -116,16 +118,16 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _value(name: str, value: Any) -> Any:
     """A field's value as the command line or YAML gives it."""
-    if name != "cluster":
+    if name not in MAPPINGS:
         return value if name in NAMED else _typed(FIELDS, name, value)
     try:
-        cluster = plain_yaml.load(value) if isinstance(value, str) else value
+        given = plain_yaml.load(value) if isinstance(value, str) else value
     except plain_yaml.Unreadable as error:
         raise ConfigError(name, value, f"cannot be read: {error}") from None
-    known = parameters(Cluster)
-    if not isinstance(cluster, Mapping):
-        return cluster
-    fields = {str(key).replace("-", "_"): each for key, each in cluster.items()}
+    known = parameters(MAPPINGS[name])
+    if not isinstance(given, Mapping):
+        return given
+    fields = {str(key).replace("-", "_"): each for key, each in given.items()}
     return {key: _typed(known, key, each) for key, each in fields.items()}
 
 

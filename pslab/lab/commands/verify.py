@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslab.config.cluster import resolve_cluster
 from pslab.config.products import MKL
-from pslab.config.run import NAMED, Run, named_object
+from pslab.config.run import MODELLED, NAMED, Run, named_object
 from pslab.errors import ProtocolError, PslabError, RecordError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding, line
 
@@ -118,7 +118,7 @@ def rerun(result: Result) -> Finding:
         what = " and ".join(f"{name}={value!r}" for name, value in given.items())
         return Finding("rerun", NOTE, f"none: {what} names an object, which a record does not hold: where that object "
                        "is, run it again into another folder")  # fmt: skip
-    again = _in_recorded_order if result.run.engine == "local" else _in_virtual_time
+    again = _in_virtual_time if result.run.engine in MODELLED else _in_recorded_order
     try:
         what, other = again(result)
     except ProtocolError as error:
@@ -158,7 +158,7 @@ def _in_recorded_order(result: Result) -> Again:
 
     run, manifest = result.run, result.manifest
     cluster = {**recorded_order.CLUSTER, "colocated": resolve_cluster(run.cluster).colocated}
-    wanted = run.but(engine="virtual", cluster=cluster, fleet="local", dilation="auto", evaluate="after")
+    wanted = run.but(engine="virtual", cluster=cluster, ray=None, dilation="auto", evaluate="after")
     kinds = {name: number for number, name in enumerate(ARRIVALS)}
     arrivals = result.arrivals.assign(kind=result.arrivals.kind.map(kinds))[list(ARRIVAL_COLUMNS)].to_numpy(float)
     experiment = resolve(wanted)

@@ -146,7 +146,7 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
         share = f"{100 * c['stall_probability']:g}{SPACE}%"
         words.append(f"{share} of iterations ×{c.get('stall_factor', 1):g} slower")
     words += [f"worker {worker} ×{factor:g} slower" for worker, factor in dict(c.get("slow", {})).items()]
-    words += ["selecting, coding and serving cost time"] if engine != "local" and {*COSTS} & {*c} else []
+    words += ["selecting, coding and serving cost time"] if engine not in ("local", "ray") and {*COSTS} & {*c} else []
     words += ["recorded computation times"] if c.get("trace") else []
     for field, verb in (("leave", "leaves"), ("join", "joins")):
         words += [f"worker {worker} {verb} at {duration(at)}" for worker, at in dict(c.get(field, {})).items()]
@@ -183,7 +183,6 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "target_held": lambda v: "target held" if v else "target reached",
     "cluster": _cluster,
     "pull": "pull {}".format,
-    "fleet": lambda v: f"{v if isinstance(v, str) else v.get('place', 'local')} fleet",
     "device": str, "dtype": str,
     "eval_every": "evaluated every {} pushes".format,
     "evaluate": "evaluated {} the run".format,

@@ -16,7 +16,6 @@ from pslab.errors import ConfigError
 
 if TYPE_CHECKING:
     from pslab.config.cluster import Cluster
-    from pslab.engines.processes.fleets.link_speed import LinkSpeeds
     from pslab.lab.records.record import Result
 
 ROUNDS = 60
@@ -25,51 +24,30 @@ OBJECT = "#"  # in a record, an object of the user's is but its name and its dig
 MEASURED = {"select": "select_s", "encode": "encode_s", "decode": "decode_s"}
 
 
-def calibrate(run: Run, *, rounds: int = ROUNDS, links: LinkSpeeds | None = None) -> dict[str, Any]:
-    """A cluster, as a mapping of its fields, for virtual runs like this one, with ``fleet="local"``.
+def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Return a cluster, as a mapping of its fields, for virtual runs like this one.
 
     A short run with all W processes busy at once is measured: the costs of this model, batch, rule, optimizer and rate.
     Those of other rules, optimizers and rates follow by the cluster's factors. Where the run's cluster does not model
-    computation, its mean and the spread of its logarithm are measured too; where requests go by
-    layer, what each layer's passes take of it. Links stay as given; where there are none, and processes share no
-    memory, they are the measured `links` between these.
+    computation, its mean and the spread of its logarithm are measured too; where requests go by layer, what each
+    layer's passes take of it. Links stay as given. Of a run on Ray, this machine's costs are measured.
 
     Raises:
         ConfigError: the run cannot be. RunError: a worker raised or died.
     """
-    from pslab.config.cluster import resolve_cluster
     from pslab.engines.local.engine import execute
     from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
     from pslab.lab.runs.resolve import resolve
 
     budget = rounds * run.workers
     short = run.but(
-        engine="local", pushes=budget, seconds=None, target_accuracy=None, target_held=False, eval_every=budget,
-        evaluate="after", dilation=1,  # what it takes in real seconds
+        engine="local", ray=None, pushes=budget, seconds=None, target_accuracy=None, target_held=False,
+        eval_every=budget, evaluate="after", dilation=1,  # what it takes in real seconds
     )
     outcome = execute(resolve(short), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
     phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
-    found = _cluster(run, phases, outcome.facts)
-    if run.fleet != "local" and resolve_cluster(run.cluster).free:
-        found |= (links or measure_links(run)).cluster()
-    return found
-
-
-def measure_links(run: Run) -> LinkSpeeds:
-    """The speeds of the links between the processes of such a run; see `pslab.engines.processes.fleets.link_speed`.
-
-    Raises:
-        RunError: a process could not be started, does not answer, or died.
-    """
-    from pslab.config.fleet import Fleet
-    from pslab.engines.local.lines.ends import number_of
-    from pslab.engines.processes import pool
-    from pslab.engines.processes.fleets.link_speed import measured
-
-    pool.release()  # on a cluster there may be no place for two pools
-    servers = [number_of(run.workers, server) for server in range(1, run.servers)]
-    return measured(run.workers, servers, Fleet.of(run.fleet))
+    return _cluster(run, phases, outcome.facts)
 
 
 def calibrated(result: Result) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pslab.config.fleet import Fleet
 from pslab.config.free_memory import free_memory_bytes, words_of
 from pslab.config.run import Run
 from pslab.engines.processes.precedence import cores
@@ -44,8 +43,7 @@ def check_memory(run: Run, weights: int) -> None:
 
     The parent has them twice, and the server once; each worker has two gradients and what a backward pass makes; each
     evaluation has the weights that it is of; and the parent holds checkpoints of servers that are to be replaced. Where
-    keys are pulled, only the servers have the weights. The servers and workers of a Ray cluster are not counted: what
-    their hosts have, they say when they come.
+    keys are pulled, only the servers have the weights. The servers and workers of a Ray cluster are not counted.
 
     Raises:
         ConfigError: it is larger than what is free.
@@ -53,7 +51,7 @@ def check_memory(run: Run, weights: int) -> None:
     period, free = run.evaluation_period, free_memory_bytes()
     evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
     checkpoints = CHECKPOINTS_HELD if run.engine == "local" and run.on_death == "restart" else 0
-    processes = 0 if Fleet.of(run.fleet).place == "ray" else 1 + 3 * run.workers
+    processes = 0 if run.engine == "ray" else 1 + 3 * run.workers
     copies = 1 if run.pull == "keys" else 2 + processes + evaluations + checkpoints
     needed = weights * (8 if run.dtype == "float64" else 4) * copies
     _check_device_memory(run, weights)

@@ -17,7 +17,7 @@ from torch import nn
 
 from pslab.config import products, sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
-from pslab.config.fleet import Fleet
+from pslab.config.ray_options import RayOptions
 from pslab.config.run import FIELDS, NAMED, Run, named_object
 from pslab.config.table import find
 from pslab.engines.experiment.compatibility import check_factored, check_order, check_servers, check_together, lengths
@@ -402,12 +402,12 @@ def _owner(run: Run, dataset: Dataset, assignment: Any) -> Any:
 def _check_device(run: Run) -> None:
     if run.device != "cuda":
         return
-    if (fleet := Fleet.of(run.fleet)).place != "ray":
+    if run.engine != "ray":
         if not torch.cuda.is_available():
             raise ConfigError("device", "cuda", no_cuda())
-    elif not fleet.worker_gpus:  # whether a worker's host has one is seen there
-        problem = "device='cuda' needs a GPU, or a share of one, for each worker, as workers: {gpus: 0.5}"
-        raise ConfigError("fleet.worker_gpus", fleet.worker_gpus, problem)
+    elif not RayOptions.of(run.ray).gpus:  # whether a worker's host has one is seen there
+        problem = "device='cuda' needs a GPU, or a share of one, for each worker, as ray={'gpus': 0.5}"
+        raise ConfigError("ray.gpus", 0.0, problem)
 
 
 def _check_sent(run: Run) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.config.fleet import fields_of, is_file
 from pslab.config.run import FIELDS, LAB, Run
 from pslab.config.spec import build
 from pslab.config.table import KINDS, ROWS, find
@@ -136,9 +135,6 @@ def check_named(name: str, default: Any, value: Any) -> None:
     Raises:
         ConfigError: an unknown name (with the nearest right one), or impossible parameters of it.
     """
-    if name == "cluster" and is_file(value):  # it says hosts, in words of its own
-        fields_of(value)
-        return
     if isinstance(value, Mapping):
         for key, item in value.items():
             check_named(str(key), default.get(key, default) if isinstance(default, Mapping) else default, item)

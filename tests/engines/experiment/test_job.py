@@ -1,4 +1,4 @@
-"""A run as its processes get it: what is as long as there are keys or examples lies where each host has it once."""
+"""A run as its processes get it: what is as long as there are keys or examples lies where all of them have it once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYED = {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "
 def sent(experiment: Experiment, data: Arena) -> tuple[Job, bytes]:
     """A job in the parent, and as it is sent."""
     shelf = SharedDataset.store(data, experiment.dataset)
-    job = Job.of(experiment, Layout.of(experiment), shelf, None, store_arrays(data, experiment, shelf.end)[0])
+    job = Job.of(experiment, Layout.of(experiment), shelf, store_arrays(data, experiment, shelf.end))
     return job, cloudpickle.dumps(job)
 
 

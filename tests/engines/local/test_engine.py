@@ -71,9 +71,8 @@ RUNS: dict[str, tuple[dict[str, Any], str, int | None, Callable[[Outcome], bool]
     "a budget of no whole round": ({"sync": "asp", "pushes": 37}, "budget", 37,
                                    lambda outcome: outcome.accuracy[-1, 0] == 37),
     "weights of a worker's own": ({"sync": "easgd:2,alone=on", "learning_rate": 0.02}, "budget", 40, lambda _: True),
-    "changes that come over TCP as they may": (
-        {"sync": "adiloco:2", "learning_rate": 0.01, "schedule": "linear", "fleet": "loopback"}, "budget", 40,
-        lambda _: True),
+    "changes that come as they may": ({"sync": "adiloco:2", "learning_rate": 0.01, "schedule": "linear"}, "budget", 40,
+                                      lambda _: True),
     "a policy of the user's": ({"sync": Mine()}, "budget", 40, lambda _: True),
     "a rule that always holds": ({"sync": AlwaysHold(1), "pushes": None, "seconds": 0.3}, "seconds", 2, lambda _: True),
     "a target": ({"sync": "asp", "pushes": 20_000, "eval_every": 40, "target_accuracy": 0.5, "learning_rate": 1.0},

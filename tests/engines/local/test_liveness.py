@@ -9,7 +9,7 @@ import pytest
 
 from pslab.engines.local.liveness import Liveness
 from pslab.engines.processes.pool import SERVER
-from pslab.engines.processes.watch import COMPUTING, ENDING, SENDING, SERVING, STORING, WAITING, Watch
+from pslab.engines.processes.watch import COMPUTING, ENDING, SERVING, STORING, WAITING, Watch
 from pslab.errors import RunError, Stalled, WorkerDied, WorkerFailed
 
 WAITS = {"doing": "waiting", "for": [1], "iteration": 3}
@@ -33,8 +33,8 @@ class Seen:
         """The server reports after so many seconds; what is said of waits then."""
         self.now_s += after_s
         owing = [worker for worker, does in enumerate(doings) if does["doing"] == "computing"]
-        body = {"pushes": pushes, "workers": list(doings), "heard": [], "owing": owing, "sending": [],
-                "travelling": False, **more}  # fmt: skip
+        body = {"pushes": pushes, "workers": list(doings), "heard": [], "owing": owing, "travelling": False,
+                **more}  # fmt: skip
         return str(self.liveness.progress(body).get("waits", ""))
 
     def owed(self, served: bool = False, worked: tuple[int, ...] = ()) -> dict[int, str]:
@@ -43,7 +43,7 @@ class Seen:
 
 @pytest.mark.parametrize(("doings", "more", "owed"), [
     ((WAITS, COMPUTES), {}, {0: "", 1: COMPUTING, SERVER: SERVING}),
-    ((WAITS, MOVES), {"sending": [1], "stores": (2,)}, {0: "", 1: SENDING, 2: STORING, SERVER: SERVING}),
+    ((WAITS, MOVES), {"stores": (2,)}, {0: "", 1: "", 2: STORING, SERVER: SERVING}),
     ((WAITS, DEAD, WAITS), {"travelling": True}, {0: "", 1: "", 2: "", SERVER: SERVING}),
     ((WAITS, WAITS), {}, {0: WAITING, 1: WAITING, SERVER: SERVING}),
 ], ids=["computes", "a server stores whatever it was ordered", "under way", "none can go on"])  # fmt: skip

@@ -5,14 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from multiprocessing import Pipe
-from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from buffers import heard, pair
 from conducted import Signals, conduct, judged, quiet
 from contexts import context_of_a_server
 from tiny import tiny
@@ -99,25 +96,6 @@ def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch:
 def test_a_server_is_not_dead_where_its_messages_come_closer_together_than_its_signs_of_life():
     fields = {"workers": 1, "servers": 2, "sync": "asp", "pushes": 14, "cluster": {"compute_s": 0.05}}
     assert conduct(**fields, lease_s=0.3, eval_every=14).facts["pushes"] == 14
-
-
-def test_a_worker_that_ends_before_the_store_hears_of_the_end_gets_its_last_message_all_the_same():
-    """It hears of the end from the server that decides, and reads every stream to its last message."""
-    job, context, orders = context_of_a_server()
-    context.arena.shared = False
-    context.parent.flush = lambda: None  # type: ignore[attr-defined]
-    pipes = [pair() for _ in range(2)]
-    reach = SimpleNamespace(of=lambda worker, anew=False: pipes[worker][1])
-    store = LocalStore(context._replace(reach=reach), job, StoreRole(1, 2))  # type: ignore[arg-type]
-    running = Thread(target=store.run, args=(1.0,))
-    running.start()
-    for worker, (pipe, _) in enumerate(pipes):
-        stream = Stream(pipe, (Stop,), lease_s=60.0)
-        stream.send([Stop(worker)])
-        assert heard(stream) == [[Stop(worker)]]
-    orders.send([Stop(0)])
-    running.join()
-    assert heard(orders) == [[Stop(0)]]
 
 
 class Counting:

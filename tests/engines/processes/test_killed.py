@@ -35,7 +35,7 @@ from tiny import tiny
 from pslab.lab.runs.run import run
 place = Path({place!r})
 model = partial(Sabotaged, place / "marker", partial(in_c_code, place / "begun"))
-run(tiny(model=model, fleet={fleet!r}, pushes=200), results=place, progress=False)
+run(tiny(model=model, pushes=200), results=place, progress=False)
 """
 
 
@@ -60,12 +60,11 @@ def test_a_killed_parent_leaves_nothing(tmp_path: Path, where: str, count: int):
     assert not list((tmp_path / "runs").glob(".*"))  # a draft of the dead, if there was one, was cleared away
 
 
-@pytest.mark.parametrize("fleet", ["local", pytest.param("loopback", marks=pytest.mark.slow)])
-def test_a_worker_in_c_code_that_never_returns_ends_with_its_killed_parent(tmp_path, fleet):
+def test_a_worker_in_c_code_that_never_returns_ends_with_its_killed_parent(tmp_path):
     token, begun = uuid.uuid4().hex, tmp_path / "begun"
     os.mkfifo(begun)
     environment = {**os.environ, "PSLAB_TOKEN": token, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    parent = subprocess.Popen([sys.executable, "-c", BUSY.format(place=str(tmp_path), fleet=fleet)], env=environment)
+    parent = subprocess.Popen([sys.executable, "-c", BUSY.format(place=str(tmp_path))], env=environment)
     pipe = os.open(begun, os.O_RDONLY | os.O_NONBLOCK)
     assert select.select([pipe], [], [], 60)[0]
     os.close(pipe)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pslab.engines.processes import watch
-from pslab.engines.processes.watch import COMPUTING, LOOKS, MUTE_S, SENDING, SERVING, WAITING, Watch, used_by
+from pslab.engines.processes.watch import COMPUTING, LOOKS, MUTE_S, SERVING, WAITING, Watch, used_by
 
 LEASE_S = 8.0
 STEP_S = LEASE_S / LOOKS
@@ -44,11 +44,6 @@ def test_who_gives_no_sign_for_a_lease_is_dead_and_no_sooner(watched: Watched):
     assert watched.turn({1: COMPUTING}, LOOKS) == {}
     words = watched.turn({1: COMPUTING}, 1)
     assert words == {1: "has been silent for longer than its lease of 8 s while computing"}
-
-
-def test_who_sends_is_dead_a_lease_after_the_one_that_does_not_read(watched: Watched):
-    assert set(watched.turn({1: SENDING, 2: COMPUTING}, LOOKS + 1)) == {2}
-    assert set(watched.turn({1: SENDING}, LOOKS)) == {1}
 
 
 def test_a_stopped_process_is_named_as_such(watched: Watched):

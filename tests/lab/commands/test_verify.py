@@ -120,7 +120,7 @@ EMULATED = {"compute_s": 0.002}
 @pytest.mark.parametrize("fields", [
     {"sync": "bsp", "servers": 2, "ranges": "layers", "cluster": {"compute_s": 0.002, "bandwidth_bit_s": 1e8}},
     {"sync": "eager", "prune": "dgc:5%", "pull": "changed"}, {"sync": "ssp:1", "prune": "range:5", "pull": "range"},
-    {"sync": "backup:1", "fleet": "loopback"}, {"sync": "admm:2"}, {"sync": "asp", "pushes": None, "seconds": 0.05},
+    {"sync": "backup:1"}, {"sync": "admm:2"}, {"sync": "asp", "pushes": None, "seconds": 0.05},
     {"model": "tiny:Swells", "optimizer": "adam", "learning_rate": 1e6},
     {"on_death": "continue", "cluster": {**EMULATED, "faults": [{"what": "kill", "worker": 1, "iteration": 2}]}},
     {"cluster": {**EMULATED, "faults": [{"what": "duplicate", "probability": 0.3}]}},

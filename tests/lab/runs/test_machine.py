@@ -36,8 +36,7 @@ def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_made():
     ({"pushes": 100, "dtype": "float64"}, 2 * (3 + 12 + 22)),
     ({"pushes": 100, "on_death": "restart"}, 3 + 12 + 22 + 2),
     ({"pushes": 100, "on_death": "restart", "engine": "virtual"}, 3 + 12 + 22),
-    ({"pushes": 100, "pull": "keys"}, 1), ({"pushes": 100, "fleet": "loopback"}, 3 + 12 + 22),
-    ({"pushes": 100, "fleet": "ray"}, 2 + 22),
+    ({"pushes": 100, "pull": "keys"}, 1), ({"pushes": 100, "engine": "ray"}, 2 + 22),
 ])  # fmt: skip
 def test_memory_is_for_every_worker_and_every_evaluation(fields: dict, times: int, monkeypatch: Patch):
     run = Run(**fields)

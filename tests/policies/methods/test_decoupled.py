@@ -226,9 +226,8 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(sync, after, monkeypatch
     same(again, whole)
 
 
-@pytest.mark.parametrize("fleet", ["local", pytest.param("loopback", marks=pytest.mark.slow)])
-def test_real_processes_merge_by_quorum(fleet):
-    run = tiny(sync="decoupled:4,2,overlap=1,quorum=2", fleet=fleet, pushes=160, learning_rate=0.01, workers=3,
+def test_real_processes_merge_by_quorum():
+    run = tiny(sync="decoupled:4,2,overlap=1,quorum=2", pushes=160, learning_rate=0.01, workers=3,
                cluster={"compute_s": 0.002, "slow": {0: 30.0}})  # fmt: skip
     outcome = finished(run)
     facts = tables_of(run, outcome)[2]

@@ -73,16 +73,6 @@ def emulation(r: Reading) -> list[str]:
     return found
 
 
-def clocks(r: Reading) -> list[str]:
-    """The manifest of a fleet has a bound on how far clocks are apart; that of one machine has none."""
-    away = not r.modelled and r.run.fleet != "local"
-    if "clock_bound_s" in r.facts and not away:
-        return ["the manifest has a bound on the clocks' distance; all processes were on one machine"]
-    if "clock_bound_s" not in r.facts and away:
-        return [f"the manifest has no bound on the distance of the clocks of fleet={r.run.fleet!r}"]
-    return []
-
-
 def processes(r: Reading) -> list[str]:
     """Processes end, and are followed by others, where the run allows it; each that follows shows in what arrived.
 

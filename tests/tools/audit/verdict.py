@@ -34,7 +34,6 @@ ARRIVED = (
     Requirement("what the manifest names", manifest.names),
     Requirement("the gradient that was not finite", manifest.divergence, relied_on=False),
     Requirement("how the emulation was kept", manifest.emulation, relied_on=False),
-    Requirement("clocks", manifest.clocks, relied_on=False),
     Requirement("ends of processes", manifest.processes, relied_on=False),
 )
 APPLIED = (

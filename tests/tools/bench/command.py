@@ -42,8 +42,7 @@ SECTIONS = {
     "mnist": Section("to 98 % of MNIST, beside one process", "processes:mnist"),
     "zipline": Section("ZipLine's variants, beside their published times", "zipline:rows"),
     "startup": Section("spawning workers, and a second run in the same pool", "processes:startup"),
-    "fleets": Section("a dense round without shared memory, beside raw TCP, and Ray's own parameter server (needs Ray)",
-                      "processes:fleets"),
+    "hosts": Section("a dense round of engine='ray', beside Ray's own parameter server", "processes:hosts"),
     "scale": Section("many workers and servers, of whom one decides, in virtual time; a model of 10^9 parameters",
                      "scale:rows"),
 }  # fmt: skip

@@ -1,5 +1,4 @@
-"""What rounds are compared with: shared memory without a protocol, gloo, torch's rpc, pickled pipes, raw TCP, and
-plain training.
+"""What rounds are compared with: shared memory without a protocol, gloo, pickled pipes, and plain training.
 
 W workers and a server are spawned once. Each order that they execute returns seconds per round.
 """
@@ -9,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import multiprocessing as mp
 import os
-import socket
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,7 +22,7 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.tensors.workload.data import Batches, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
 
-WAYS = ("copies", "in_place", "gloo", "rpc", "pickled", "tcp", "ddp", "alone")  # methods of _Peer
+WAYS = ("copies", "in_place", "gloo", "pickled", "ddp", "alone")  # methods of _Peer
 CHUNK = 1 << 16
 SPINS = 200  # reads of a flag before the processor is yielded
 LINE = 64  # bytes of a cache line, so that no two flags share one
@@ -114,8 +111,6 @@ class _Peer:
         self.rank, self.workers, self.ends, self.arena, self.folder = rank, workers, ends, arena, folder
         self.device = device
         self.serves = rank == workers
-        self._connections: list[socket.socket] = []
-        self._meets = False  # the others by torch's rpc
 
     def copies(self, size: int, rounds: int) -> float:
         """The server adds the gradients and copies the weights to each worker."""
@@ -133,22 +128,6 @@ class _Peer:
         gradient = torch.zeros(size)
         return _timed(lambda r: torch.distributed.all_reduce(gradient), rounds)
 
-    def rpc(self, size: int, rounds: int) -> float:
-        """Each worker calls torch.distributed.rpc, which adds its gradient and returns the weights."""
-        from torch.distributed import rpc
-
-        if not self._meets:
-            where = (Path(self.folder) / "rpc").as_uri()
-            options = rpc.TensorPipeRpcBackendOptions(init_method=where, _transports=["uv"])  # TCP, as between hosts
-            with warnings.catch_warnings(action="ignore"):  # torch warns of its own way to meet
-                rpc.init_rpc(f"peer-{self.rank}", rank=self.rank,  # type: ignore[no-untyped-call]
-                             world_size=self.workers + 1, rpc_backend_options=options)  # fmt: skip
-            self._meets = True
-        if self.serves:  # by threads of torch's
-            return 0.0
-        server, gradient = f"peer-{self.workers}", torch.zeros(size)
-        return _timed(lambda r: rpc.rpc_sync(server, _added, args=(gradient,)), rounds)
-
     def pickled(self, size: int, rounds: int) -> float:
         """Arrays through pipes of multiprocessing."""
         weights = np.zeros(size, np.float32)
@@ -162,24 +141,6 @@ class _Peer:
         def work(r: int) -> None:
             self.ends[0].send(weights)
             self.ends[0].recv()
-
-        return _timed(serve if self.serves else work, rounds)
-
-    def tcp(self, size: int, rounds: int) -> float:
-        """Gradients and weights as raw bytes over blocking sockets; the server reads from its workers in turn."""
-        connections, weights, gradient = self._connected(), torch.zeros(size), torch.zeros(size)
-        out, into = (memoryview(each.numpy().data).cast("B") for each in (weights, gradient))
-
-        def serve(r: int) -> None:
-            for connection in connections:
-                _fill(connection, into)
-                weights.add_(gradient, alpha=-1e-6)
-            for connection in connections:
-                connection.sendall(out)
-
-        def work(r: int) -> None:
-            connections[0].sendall(into)
-            _fill(connections[0], out)
 
         return _timed(serve if self.serves else work, rounds)
 
@@ -203,19 +164,6 @@ class _Peer:
         if not torch.distributed.is_initialized():
             where = (Path(self.folder) / "store").as_uri()
             torch.distributed.init_process_group("gloo", init_method=where, rank=self.rank, world_size=self.workers)
-
-    def _connected(self) -> list[socket.socket]:
-        """The server's connections to the workers, or a worker's to it."""
-        if not self._connections and self.serves:
-            with socket.create_server(("127.0.0.1", 0)) as listener:
-                for pipe in self.ends:
-                    pipe.send(listener.getsockname())
-                    self._connections.append(listener.accept()[0])
-        elif not self._connections:
-            self._connections.append(socket.create_connection(self.ends[0].recv()))
-        for connection in self._connections:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._connections
 
     def _shared(self, size: int, rounds: int, *, copy_out: bool) -> float:
         flags = self.arena.bytes(0, LINE * (self.workers + 1)).cast("q")
@@ -242,22 +190,6 @@ class _Peer:
             _until(flags, step * self.workers, start + r + 1)
 
         return _timed(serve if self.serves else work, rounds)
-
-
-_held = torch.empty(0)
-
-
-def _added(gradient: torch.Tensor) -> torch.Tensor:
-    """Called from afar: the weights, to which a gradient was added."""
-    global _held
-    if len(_held) != len(gradient):
-        _held = torch.zeros_like(gradient)
-    return _held.add_(gradient, alpha=-1e-6)
-
-
-def _fill(connection: socket.socket, target: memoryview) -> None:
-    while target:
-        target = target[connection.recv_into(target) :]
 
 
 def _until(flags: memoryview, index: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Sections on real processes: rounds with and without training and shared memory, layers, MNIST, start-up."""
+"""Sections on real processes: rounds with and without training, on one machine and by Ray, layers, MNIST, start-up."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from torch import nn
 from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.local.engine import execute
 from pslab.engines.local.pace import KEPT_SHARE
 from pslab.engines.processes import pool as pools
-from pslab.engines.processes.fleets.ray import load_ray
+from pslab.engines.ray import actors
+from pslab.engines.ray.actors import load_ray
 from pslab.errors import StartFailed
 from pslab.lab.runs.calibrate import calibrate
 from pslab.lab.runs.resolve import POLICIES, resolve
@@ -29,6 +31,7 @@ from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.models import build_model
 from tools.bench.measure import Row, alternated, copy_s, facts_of, ignore
 from tools.bench.peers import Peers, Training, peers
 from tools.bench.ray_example import Example
@@ -41,10 +44,8 @@ ROUNDS = {SMALL: 2000, MLP: 300, LARGE: 12}
 COPIES_BAR = {MLP: 1.5, LARGE: 1.2}
 IN_PLACE_BAR, LATENCY_BAR_S = 1.5, 10e-6
 GLOO_BARS = {(2, MLP): 1 / 3.5, (2, LARGE): 1 / 1.8}  # by workers and size
-FLEET_ROUNDS = {9_250: 2000, MLP: 200, LARGE: 10}  # 37 KB, 3.7 MB, 100 MB
-FLEET_BARS = {9_250: 2.0, MLP: 1.5, LARGE: 1.1}
-RAY = {"place": "ray", "address": "local", "worker_cpus": 0.1, "server_cpus": 0.1}  # few cores do for all actors
-RAY_ROUNDS, RAY_BAR = 50, 1 / 2.5
+RAY = {"cpus": 0.1}  # few cores do for all actors
+RAY_ROUNDS = {"37 KB": ("mlp:11", 200), "3.7 MB": ("mlp", 50), "100 MB": ("mlp:4600", 6)}  # models, and rounds
 
 
 def exchange(size: int, ranges: int = 1, **fields: object) -> Experiment:
@@ -64,10 +65,11 @@ def exchange(size: int, ranges: int = 1, **fields: object) -> Experiment:
     )  # fmt: skip
 
 
-def round_s(size: int, workers: int, sync: str, rounds: int, fleet: Any = "local") -> float:
-    """Seconds per round of the local engine, including its protocol and its records."""
-    experiment = exchange(size, workers=workers, sync=sync, pushes=rounds * workers, fleet=fleet)
-    return float(execute(experiment, ignore).facts["seconds"]) / rounds
+def round_s(size: int, workers: int, sync: str, rounds: int, **fields: Any) -> float:
+    """Seconds per round of an engine on real processes, including its protocol and its records."""
+    experiment = exchange(size, workers=workers, sync=sync, pushes=rounds * workers, **fields)
+    engine = ROWS["engine"][experiment.run.engine].load()
+    return float(engine.execute(experiment, ignore).facts["seconds"]) / rounds
 
 
 def rounds(quick: bool) -> Iterator[Row]:
@@ -107,52 +109,26 @@ def _rounds_of(others: Peers, size: int, repeats: int) -> Iterator[Row]:
         yield Row(f"{size / 1e6:.2g} M, W={workers}: {what}", spent[what], spent[against], against, bar)
 
 
-def fleets(quick: bool) -> Iterator[Row]:
-    """Processes that share no memory, beside sockets that carry the same bytes and nothing else."""
+def hosts(quick: bool) -> Iterator[Row]:
+    """Rounds on a Ray cluster, beside Ray's own example of a parameter server on the same cluster."""
     repeats = 3 if quick else 7
-    for workers in (2, 4):
-        with peers(workers) as others:
-            for size, count in FLEET_ROUNDS.items():
-                name = f"{4e-6 * size:.2g} MB, W={workers}: loopback"
-                ways = {"raw TCP": "tcp", "gloo all-reduce": "gloo", "torch rpc": "rpc"}
-                ours, *spent = alternated(
-                    {"pslab": partial(round_s, size, workers, "ssp:0", count, "loopback"),
-                     **{words: partial(others.seconds, way, size, count) for words, way in ways.items()}}, repeats,
-                ).values()  # fmt: skip
-                for words, theirs in zip(ways, spent, strict=True):
-                    yield Row(name, ours, theirs, words, FLEET_BARS[size] if words == "raw TCP" else None)
-    for size, count in FLEET_ROUNDS.items():
-        yield from _protected(size, count, repeats)
     try:
         load_ray()
     except StartFailed as error:
-        print(f"  left out: what Ray's own parameter server takes beside; {error}")
+        print(f"  left out; {error}")
         return
-    yield from beside_ray(RAY_ROUNDS, repeats)
-
-
-def _protected(size: int, rounds: int, repeats: int) -> Iterator[Row]:
-    """What it costs to protect the numbers that messages bring."""
-    ways = {payload: partial(round_s, size, 2, "ssp:0", rounds, {"place": "loopback", "payload": payload})
-            for payload in ("plain", "authenticated", "encrypted")}  # fmt: skip
-    plain_s, *spent = alternated(ways, repeats).values()
-    for payload, ours_s in zip(list(ways)[1:], spent, strict=True):
-        yield Row(f"{4e-6 * size:.2g} MB, W=2: loopback, payload {payload}", ours_s, plain_s, "plain")
-
-
-def beside_ray(count: int, repeats: int) -> Iterator[Row]:
-    """The processes of a Ray cluster, beside Ray's own example of a parameter server on the same cluster."""
     for workers in (2, 4):
-        round_s(MLP, workers, "asp", 1, RAY)  # it starts the cluster
-        example = Example(workers, "mlp")
-        for sync, other in (("asp", example.asynchronous), ("ssp:0", example.synchronous)):
-            ours, theirs = alternated({"pslab": partial(round_s, MLP, workers, sync, count, RAY),
-                                       "Ray": partial(other, count)}, repeats).values()  # fmt: skip
-            note = f"{workers / ours:.0f} and {workers / theirs:.0f} iterations/s, {theirs / ours:.2f} times"
-            yield Row(f"{4e-6 * MLP:.2g} MB, W={workers}, {sync}: Ray actors", ours, theirs,
-                      f"Ray's example, {other.__name__}", RAY_BAR, note=note)  # fmt: skip
-        example.close()
-    pools.release()
+        for name, (model, count) in RAY_ROUNDS.items():
+            size = sum(each.numel() for each in build_model(model, 0).parameters())
+            round_s(size, workers, "asp", 1, engine="ray", ray=RAY)  # it starts the cluster
+            example = Example(workers, model)
+            for sync, other in (("asp", example.asynchronous), ("bsp", example.synchronous)):
+                ours, theirs = alternated({"pslab": partial(round_s, size, workers, sync, count, engine="ray", ray=RAY),
+                                           "Ray": partial(other, count)}, repeats).values()  # fmt: skip
+                yield Row(f"{name}, W={workers}, {sync}: engine='ray'", ours, theirs,
+                          f"Ray's example, {other.__name__}", 1.0)  # fmt: skip
+            example.close()
+    actors.release()
     load_ray().shutdown()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pslab.engines.processes.fleets.ray import load_ray
+from pslab.engines.ray.actors import load_ray
 from pslab.tensors.workload.models import build_model
 
 RATE = 1e-6

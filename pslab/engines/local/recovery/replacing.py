@@ -72,7 +72,7 @@ class Recovery:
         if spent < LIVES:
             self.lives.append({**death, "how": how, "joined": None, "kept": None})
             try:
-                self._pool.replace(worker, self._heed)
+                self._pool.replace(worker)
             except StartFailed as error:
                 self.lives[-1]["how"] += f"; {error}"
             else:

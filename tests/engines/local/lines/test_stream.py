@@ -1,4 +1,4 @@
-"""Streams between processes: frames whole and in order, with the bytes that they name, however the bytes come."""
+"""Streams between processes: frames whole and in order, however the bytes come."""
 
 from __future__ import annotations
 
@@ -10,42 +10,38 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 
 import pytest
-import torch
-from buffers import SIZE, Buffers, heard, pair, pull, push, weights
+from buffers import heard, pull, push, weights
 
 from pslab.engines.experiment.wire import WHOLE, Blocked, Frame, Go, Stop, pack
 from pslab.engines.local.lines import stream
-from pslab.engines.local.lines.message_buffers import TO_SERVER, TO_WORKER
+from pslab.engines.local.lines.ends import TO_SERVER, TO_WORKER
 from pslab.engines.local.lines.stream import HEADER, NoFrame, Spin, Stream, awaited, ready
 
-COUNT = 200  # frames of 8 kB, more than narrow sockets take
+COUNT = 200  # frames, more than narrow sockets take
 FRAMES: list[Frame] = [[push(WHOLE), pull(87)], [Stop(1), Blocked(1, 0)], [Stop(1)]]
 
 
-def raw(*frame: object, behind: bytes = b"") -> bytes:
+def raw(*frame: object) -> bytes:
     body = pack(frame)  # type: ignore[arg-type]
-    return HEADER.pack(len(body), 0.0) + body + behind
+    return HEADER.pack(len(body), 0.0) + body
 
 
 class Ends:
-    """Worker 1's end, and the server's: of a pipe where memory is shared, else of a TCP stream, with an arena each."""
+    """Worker 1's end of a pipe, and the server's."""
 
-    def __init__(self, pipes: tuple[Connection, Connection], *, shared: bool, lease_s: float = 60.0) -> None:
-        self.here, self.there, self.pipes = Buffers(), Buffers(), pipes
-        ours, theirs = (None, None) if shared else (self.here.messages, self.there.messages)
-        self.worker = Stream(pipes[0], TO_WORKER, ours, waits=True, lease_s=lease_s)
-        self.server = Stream(pipes[1], TO_SERVER, theirs, lease_s=lease_s)
-        self.brings = b"" if shared else self.here.gradient.uniform_(-1.0, 1.0).numpy().tobytes()
+    def __init__(self, lease_s: float = 60.0) -> None:
+        self.pipes = Pipe()
+        self.worker = Stream(self.pipes[0], TO_WORKER, waits=True, lease_s=lease_s)
+        self.server = Stream(self.pipes[1], TO_SERVER, lease_s=lease_s)
 
     def narrow(self) -> Ends:
         """Let the sockets take little."""
         for pipe in self.pipes:
             with socket.socket(fileno=os.dup(pipe.fileno())) as own:
-                own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-                own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
         return self
 
     def write(self, data: bytes) -> None:
@@ -58,18 +54,13 @@ class Ends:
             own.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.fixture(params=["shared", "separate"])
-def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
-    yield from made(shared=request.param == "shared")
-
-
 @pytest.fixture
-def tcp() -> Iterator[Ends]:
-    yield from made(shared=False)
+def ends() -> Iterator[Ends]:
+    yield from made()
 
 
-def made(*, shared: bool) -> Iterator[Ends]:
-    found = Ends(Pipe() if shared else pair(), shared=shared)
+def made() -> Iterator[Ends]:
+    found = Ends()
     yield found
     for pipe in found.pipes:
         pipe.close()
@@ -81,22 +72,20 @@ def beside(call: Callable[[], object]) -> threading.Thread:
     return found
 
 
-def test_frames_arrive_whole_and_in_order_with_what_they_are_about(ends: Ends):
+def test_frames_arrive_whole_and_in_order(ends: Ends):
     for frame in FRAMES:
         ends.worker.send(frame)
     assert heard(ends.server, len(FRAMES)) == FRAMES
     assert ends.server.frames() == []
-    assert ends.there.gradient.numpy().tobytes() == (ends.brings or bytes(4 * SIZE))
 
 
 @pytest.mark.parametrize("step", [1, 7, 100, 5000])
 def test_a_frame_that_comes_in_pieces_is_one_frame(ends: Ends, step: int):
-    data, found = raw(*FRAMES[0], behind=ends.brings) + raw(*FRAMES[1]) + raw(*FRAMES[2]), list[Frame]()
+    data, found = raw(*FRAMES[0]) + raw(*FRAMES[1]) + raw(*FRAMES[2]), list[Frame]()
     for at in range(0, len(data), step):
         ends.write(data[at : at + step])
         found += ends.server.frames()
     assert found + (heard(ends.server, 3 - len(found)) if len(found) < 3 else []) == FRAMES
-    assert ends.there.gradient.numpy().tobytes() == (ends.brings or bytes(4 * SIZE))
 
 
 def test_frames_before_the_end_are_read_first(ends: Ends):
@@ -115,7 +104,7 @@ def test_frames_before_what_is_none_are_read_first(ends: Ends):
 
 
 def test_an_end_amid_a_frame_is_an_end(ends: Ends):
-    ends.write(raw(push(WHOLE), behind=bytes(100)) if ends.brings else raw(push(WHOLE))[:-1])
+    ends.write(raw(push(WHOLE))[:-1])
     ends.end_worker()
     with pytest.raises(EOFError, match="amid a frame"):
         heard(ends.server)
@@ -134,34 +123,26 @@ def test_what_is_no_frame_ends_the_stream_and_says_why(ends: Ends, data: bytes, 
         heard(ends.server)
 
 
-def test_more_bytes_than_there_is_room_for_end_the_stream(tcp: Ends):
-    tcp.write(raw(push(10**6)))
-    with pytest.raises(NoFrame, match="brings 1000000 bytes; there is room for"):
-        heard(tcp.server)
-
-
 def test_random_bytes_end_the_stream():
     chance = random.Random(7)
     for _ in range(50):
-        for ends in made(shared=False):
+        for ends in made():
             ends.write(raw(Stop(1)) + HEADER.pack(chance.randrange(1, 64), 0.0) + chance.randbytes(200))
             ends.end_worker()
             with pytest.raises(EOFError):
                 heard(ends.server, 100)
 
 
-def test_a_server_does_not_wait_for_a_worker_that_does_not_read_and_both_may_send_at_once(tcp: Ends):
-    sent = tcp.narrow().there.flat(0).uniform_(-1.0, 1.0)
+def test_a_server_does_not_wait_for_a_worker_that_does_not_read_and_both_may_send_at_once(ends: Ends):
+    ends.narrow()
     for iteration in range(COUNT):
-        tcp.server.send([weights(WHOLE, 0, iteration)])
-    sender = beside(lambda: [tcp.worker.send([push(WHOLE)]) for _ in range(COUNT)])
-    assert heard(tcp.server, COUNT) == [[push(WHOLE)]] * COUNT
+        ends.server.send([weights(WHOLE, 0, iteration)])
+    sender = beside(lambda: [ends.worker.send([push(WHOLE)]) for _ in range(COUNT)])
+    assert heard(ends.server, COUNT) == [[push(WHOLE)]] * COUNT
     sender.join()
-    assert torch.equal(tcp.there.gradient, tcp.here.gradient)
-    server = beside(lambda: serve(tcp.server))
-    assert heard(tcp.worker, COUNT) == [[weights(WHOLE, 0, iteration)] for iteration in range(COUNT)]
+    server = beside(lambda: serve(ends.server))
+    assert heard(ends.worker, COUNT) == [[weights(WHOLE, 0, iteration)] for iteration in range(COUNT)]
     server.join()
-    assert torch.equal(tcp.here.flat(0), sent)
 
 
 def serve(server: Stream) -> None:
@@ -170,50 +151,38 @@ def serve(server: Stream) -> None:
         server.frames()
 
 
-def test_what_a_slow_reader_has_not_taken_arrives_as_it_was_when_its_place_is_about_to_change(tcp: Ends):
-    sent = tcp.narrow().there.flat(0).uniform_(-1.0, 1.0).clone()
-    for iteration in range(COUNT):
-        tcp.server.send([weights(WHOLE, 0, iteration)])
-    tcp.server.keep()
-    tcp.there.flat(0).zero_()
-    server = beside(lambda: serve(tcp.server))
-    heard(tcp.worker, COUNT)
-    server.join()
-    assert torch.equal(tcp.here.flat(0), sent)
-
-
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_peer_that_reads_nothing_for_a_lease_is_dead_and_one_that_reads_slowly_is_not(
-    tcp: Ends, reads: bool, monkeypatch: pytest.MonkeyPatch
+    ends: Ends, reads: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """So no more waits for it in a server than is sent within a lease."""
     now_s = time.monotonic()
-    tcp.narrow()
+    ends.narrow()
     for _ in range(COUNT):
-        tcp.server.send([weights(WHOLE)])
+        ends.server.send([weights(WHOLE)])
     monkeypatch.setattr(stream.time, "monotonic", lambda: now_s + 61.0)
     if reads:
         for _ in range(50):
-            tcp.worker.frames()
-        assert tcp.server.frames() == []  # it sends what there is room for now
-        tcp.server.send([weights(WHOLE)])
+            ends.worker.frames()
+        assert ends.server.frames() == []  # it sends what there is room for now
+        ends.server.send([weights(WHOLE)])
         return
     with pytest.raises(TimeoutError):
-        tcp.server.send([weights(WHOLE)])
-    assert ready((tcp.server.descriptor,), 0) == [tcp.server.descriptor]
+        ends.server.send([weights(WHOLE)])
+    assert ready((ends.server.descriptor,), 0) == [ends.server.descriptor]
     with pytest.raises(NoFrame, match="has read nothing that was sent to it for its lease of 60 s"):
-        tcp.server.frames()
+        ends.server.frames()
 
 
-def test_what_was_read_while_something_was_sent_is_ready(tcp: Ends):
-    tcp.narrow().server.send([Go(1.0)])
-    reader = beside(lambda: serve(tcp.server))
+def test_what_was_read_while_something_was_sent_is_ready(ends: Ends):
+    ends.narrow().server.send([Go(1.0)])
+    reader = beside(lambda: serve(ends.server))
     for _ in range(10):
-        tcp.worker.send([push(WHOLE)])
+        ends.worker.send([push(WHOLE)])
     reader.join()
-    assert ready((tcp.worker.descriptor,), 0) == [tcp.worker.descriptor]
-    assert tcp.worker.frames() == [[Go(1.0)]]
-    assert ready((tcp.worker.descriptor,), 0) == []
+    assert ready((ends.worker.descriptor,), 0) == [ends.worker.descriptor]
+    assert ends.worker.frames() == [[Go(1.0)]]
+    assert ready((ends.worker.descriptor,), 0) == []
 
 
 @pytest.mark.parametrize(("since_s", "waits_s", "sent_s", "read_s", "late_s"), [

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
-from types import MappingProxyType
 from typing import Any
 
-from pslab.config.fleet import Fleet
-from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.spawn import context, spawning
@@ -18,21 +15,19 @@ from pslab.engines.processes.spawn import context, spawning
 Started = tuple[int, Any, Any]  # a process's number, its handle, and the pipe to it
 
 
-class LocalFleet:
-    """The default: a line is a socket pair, and what one process writes the others see."""
+class Starter:
+    """Start processes, each but the server with a line to it: a socket pair.
 
-    free: Mapping[int, tuple[str, int | None]] = MappingProxyType({})  # the parent's is known without them
+    Args:
+        count: how many of them there are, at most, at a time.
+    """
 
-    def __init__(self, kinds: Sequence[str], fleet: Fleet) -> None:
-        self._context = context(len(kinds))
+    def __init__(self, count: int) -> None:
+        self._context = context(count)
         self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
 
-    def arena(self) -> Arena:
-        """Memory for all of them."""
-        return Arena()
-
-    def start(self, memory: Mapping[int, child.Memory], heed: Callable[[], None]) -> Iterator[Started]:
-        """New processes with these numbers and this memory, each as soon as it is there. Those but the server have a
+    def start(self, memory: Mapping[int, child.Memory]) -> Iterator[Started]:
+        """Start processes with these numbers and this memory, each as soon as it is there. Those but the server have a
         line to it; if it is not among them it gets its ends when they are handed to it."""
         with contextlib.ExitStack() as theirs, spawning():
             lines: dict[int, list[Connection]] = {SERVER: []} if SERVER in memory else {}

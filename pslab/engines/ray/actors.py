@@ -1,0 +1,144 @@
+"""The actors of this process on a Ray cluster: begun for one run, and used by the next ones of the same kind."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pslab.config.ray_options import RayOptions
+from pslab.config.run import Run
+from pslab.engines.ray.server import DecidingServer, OtherServer
+from pslab.engines.ray.worker import Worker
+from pslab.errors import StartFailed
+from pslab.version import install
+
+START_LIMIT_S = 120.0  # in which the cluster makes room for all actors
+HEED_S = 0.1
+CALLS = 4  # of a worker that may be under way at once: an eager one sends while it waits
+
+
+def load_ray() -> Any:
+    """Return the package; StartFailed without it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise StartFailed(f"engine='ray' needs Ray: {install('ray')} ({error})") from error
+    return ray
+
+
+class Actors:
+    """One deciding server, the other servers, the workers, and perhaps one that evaluates beside the run."""
+
+    def __init__(self, run: Run, heed: Callable[[], None]) -> None:
+        self._ray, options = load_ray(), RayOptions.of(run.ray)
+        self.kind, self.workers, self.gone = kind_of(run), list[Any](), False
+        count, others, gpus = run.workers, run.servers - 1, options.gpus
+        shares = [(options.cpus, 0.0)] * run.servers + [(options.cpus, gpus)] * (count + beside(run))
+        self._shares, self._session = shares, _joined(options, shares)
+        bundles = [{name: share for name, share in zip(("CPU", "GPU"), each, strict=True) if share} or {"CPU": 0.001}
+                   for each in shares]  # fmt: skip
+        self._group = self._ray.util.placement_group(bundles, strategy="SPREAD")
+        until_s = time.monotonic() + START_LIMIT_S
+        while not self._group.wait(HEED_S):
+            heed()
+            if time.monotonic() > until_s:
+                self.close()
+                raise StartFailed(f"the Ray cluster had no room for {bundles} within {START_LIMIT_S:g} s; it has "
+                                  f"{self._ray.available_resources()} free")  # fmt: skip
+        self.decider = self._actor(DecidingServer, 0, max_concurrency=CALLS * count + CALLS)
+        self.others = [self._actor(OtherServer, server) for server in range(1, run.servers)]
+        self.workers = [self._actor(Worker, 1 + others + worker) for worker in range(count)]
+        self.evaluator = self._actor(Worker, 1 + others + count) if beside(run) else None
+
+    @property
+    def servers(self) -> list[Any]:
+        """All servers, the deciding one first."""
+        return [self.decider, *self.others]
+
+    def serves(self, run: Run) -> bool:
+        """Whether these are the actors that a run needs, and all of them are well."""
+        ray = self._ray
+        return self.kind == kind_of(run) and ray.is_initialized() and self._session == _session(ray) and not self.gone
+
+    def replace(self, worker: int) -> Any:
+        """Begin another actor in a worker's place, wherever Ray has room; return it."""
+        self.workers[worker] = self._actor(Worker, len(self.others) + 1 + worker)
+        return self.workers[worker]
+
+    def close(self) -> None:
+        """End all actors."""
+        if self._ray.is_initialized() and self._session == _session(self._ray):
+            self._ray.util.remove_placement_group(self._group)  # Ray ends its actors
+
+    def _actor(self, kind: type, bundle: int, **more: int) -> Any:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        there = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
+        cpus, gpus = self._shares[bundle]
+        actor = self._ray.remote(kind)
+        return actor.options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=there, **more).remote()
+
+
+def beside(run: Run) -> bool:
+    """Whether an actor evaluates while a run is under way."""
+    return run.evaluate == "beside" or run.target_accuracy is not None
+
+
+def kind_of(run: Run) -> tuple[Any, ...]:
+    """Return what the actors of a run have in common with those that can serve it."""
+    return run.workers, run.servers, beside(run), RayOptions.of(run.ray)
+
+
+def _session(ray: Any) -> str:
+    return str(ray.get_runtime_context().gcs_address)
+
+
+_started = False  # whether this process has started the Ray that it is connected to
+_kept: Actors | None = None
+
+
+def _joined(options: RayOptions, shares: list[tuple[float, float]]) -> str:
+    """Connect to a cluster that has room for these cores and GPUs, or start Ray on this machine if none runs and no
+    address is named; return which one it is."""
+    global _started
+    ray, (cpus, gpus) = load_ray(), map(sum, zip(*shares, strict=True))
+    if _started and ray.is_initialized() and ray.cluster_resources().get("CPU", 0) < cpus:
+        ray.shutdown()  # this process's own one grows
+    if not ray.is_initialized():
+        _started = False
+        try:
+            ray.init(address=options.address, log_to_driver=False)
+        except ConnectionError as error:
+            if options.address != "auto" or "Could not find any running Ray" not in str(error):
+                words = f"no Ray cluster answers at {options.address} ({error}): begin it by `ray start --head`"
+                raise StartFailed(words) from error
+            ray.init(num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)), include_dashboard=False, log_to_driver=False)
+            _started = True
+    there = ray.cluster_resources()
+    for name, field, needed in (("CPU", "cpus", cpus), ("GPU", "gpus", gpus)):
+        if needed > there.get(name, 0):
+            words = f"{len(shares)} processes need {needed:g} {name}s, and the Ray cluster has {there.get(name, 0):g}"
+            raise StartFailed(f"{words}: add hosts, or reserve fewer, as ray={{'{field}': 0.1}}")
+    return _session(ray)
+
+
+def acquire(run: Run, heed: Callable[[], None]) -> Actors:
+    """Return the actors of this process, begun anew if there are none that serve."""
+    global _kept
+    if _kept is not None and not _kept.serves(run):
+        release()
+    if _kept is None:
+        _kept = Actors(run, heed)
+    return _kept
+
+
+def release() -> None:
+    """End the actors of this process, if there are any."""
+    global _kept
+    if _kept is not None:
+        actors, _kept = _kept, None
+        actors.close()

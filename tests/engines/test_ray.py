@@ -1,0 +1,173 @@
+"""Runs on a Ray cluster of two nodes on this machine: the same bits as in virtual time, and what becomes of a run that
+loses a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from ray_nodes import Nodes, number_of
+from tiny import Diverges, Raises, finished, tiny
+
+from pslab.engines.execute import execute
+from pslab.engines.experiment.experiment import Interrupted, Outcome
+from pslab.engines.ray import actors
+from pslab.errors import ConfigError, StartFailed, WorkerDied, WorkerFailed
+from pslab.lab.judge import tables_of
+from pslab.lab.runs.resolve import resolve
+
+pytestmark = pytest.mark.xdist_group("ray")
+LINKS = {"compute_s": 0.01, "slow": {1: 2.0}}
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    found = Nodes()
+    yield found
+    actors.release()
+    found.close()
+
+
+def on(nodes: Nodes, **fields: Any) -> Any:
+    given = {"workers": 2, "pushes": 20, "eval_every": 10**6, **fields}
+    return tiny(engine="ray", ray={"address": nodes.address, "cpus": 0.5}, **given)
+
+
+def checked(run: Any) -> Outcome:
+    """The outcome of a run whose record is valid."""
+    found = finished(run)
+    assert tables_of(run, found)[2]["verdict"] == "valid"
+    return found
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"prune": "static:5%", "pull": "changed"}, {"quantize": "int8", "downlink": "int8"},
+     {"sync": "local:2", "optimizer": "adam"}, {"sync": "admm:2,rho=0.5"}, {"sync": "diloco:3"},
+     {"sync": "streaming:4,2,overlap=1", "model": "mlp", "data": "mnist:train=1024,test=256"},
+     {"model": "linear", "data": "functions", "pull": "keys"},
+     {"servers": 2, "prune": "static:5%", "pull": "changed"}, {"servers": 2, "eval_every": 4}],
+    ids=str,
+)  # fmt: skip
+def test_rounds_leave_the_bits_of_virtual_time(nodes: Nodes, fields: dict[str, Any]):
+    found = checked(run := on(nodes, **fields))
+    other = finished(run.but(engine="virtual", ray=None, cluster=LINKS))
+    assert np.array_equal(found.weights, other.weights)
+    assert np.array_equal(found.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:1", "eager", "dssp:1,3", "backup:1", "adiloco:2"])
+def test_without_rounds_the_recorded_order_explains_the_run(nodes: Nodes, sync: str):
+    assert checked(on(nodes, sync=sync)).facts["outcome"] == "budget"
+
+
+def test_a_target_ends_the_run_and_a_gradient_that_is_not_finite_does(nodes: Nodes):
+    assert checked(on(nodes, pushes=10**6, eval_every=4, target_accuracy=0.3)).facts["outcome"] == "target"
+    assert checked(on(nodes, model=Diverges)).facts["outcome"] == "diverged"
+    assert checked(on(nodes, pushes=None, seconds=0.5, eval_every=None)).facts["outcome"] == "seconds"
+
+
+def test_an_interrupt_ends_the_run_with_what_it_completed(nodes: Nodes):
+    def interrupt(news: dict[str, Any]) -> None:
+        if news.get("pushes", 0) > 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        execute(resolve(on(nodes, pushes=10**6)), interrupt)
+    outcome = caught.value.outcome
+    assert outcome is not None
+    assert outcome.facts["outcome"] == "interrupted"
+    assert outcome.facts["pushes"] > 10
+
+
+def test_what_a_model_raises_is_said_with_its_traceback(nodes: Nodes):
+    with pytest.raises(WorkerFailed, match="the model broke here"):
+        finished(on(nodes, model=Raises))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"cluster": "lab"}, "real hosts emulate no cluster"), ({"ranges": "layers"}, "use ranges='whole'"),
+     ({"lease_s": 5.0}, "rules of its own"), ({"checkpoint_every": 5}, "no checkpoints"),
+     ({"ray": {"gpu": 1}}, "did you mean 'gpus'"), ({"device": "cuda"}, "needs a GPU"),
+     ({"engine": "local", "ray": {}}, "is for engine='ray'"), ({"dilation": 2}, "emulated time")],
+    ids=str,
+)  # fmt: skip
+def test_what_ray_does_not_do_is_refused_by_name(fields: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        resolve(tiny(**{"engine": "ray", **fields}))
+
+
+def test_a_cluster_without_room_says_what_it_has(nodes: Nodes):
+    with pytest.raises(StartFailed, match="3 processes need 300 CPUs, and the Ray cluster has 16"):
+        finished(on(nodes, ray={"address": nodes.address, "cpus": 100.0}))
+
+
+# --- what dies -------------------------------------------------------------------------------------------------------
+
+DEATHS_S = 15.0  # that a lost worker may cost, with Ray's defaults
+
+
+def losing(run: Any, kill: Callable[[actors.Actors], None], pushes: int = 20) -> Callable[[dict[str, Any]], None]:
+    """A receiver of news that calls `kill` once, when so many pushes have come."""
+    done = list[bool]()
+
+    def hear(news: dict[str, Any]) -> None:
+        if news.get("pushes", 0) >= pushes and not done:
+            done.append(True)
+            kill(actors.acquire(run, lambda: None))
+
+    return hear
+
+
+def kill_worker(found: actors.Actors) -> None:
+    os.kill(number_of(found.workers[1]), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_death", ["restart", "continue"])
+def test_a_run_goes_on_without_a_killed_worker_or_with_another_one(nodes: Nodes, on_death: str):
+    run = on(nodes, pushes=600, on_death=on_death)
+    found = execute(resolve(run), losing(run, kill_worker))
+    facts = tables_of(run, found)[2]
+    assert (facts["verdict"], facts["outcome"], facts["pushes"]) == ("valid", "budget", 600)
+    lost = facts["lives" if on_death == "restart" else "deaths"]
+    assert [each["worker"] for each in lost] == [1]
+    if on_death == "restart":
+        assert np.array_equal(found.weights, finished(run).weights)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_run_that_is_to_stop(nodes: Nodes):
+    run = on(nodes, pushes=10**6)
+    with pytest.raises(WorkerDied, match="worker 1 is gone") as caught:
+        execute(resolve(run), losing(run, kill_worker))
+    assert caught.value.outcome.facts["pushes"] >= 20
+
+
+@pytest.mark.slow
+def test_a_killed_server_leaves_what_the_run_had_completed(nodes: Nodes):
+    run = on(nodes, pushes=10**6)
+    with pytest.raises(WorkerDied, match="server is gone") as caught:
+        execute(resolve(run), losing(run, lambda found: os.kill(number_of(found.decider), signal.SIGKILL)))
+    outcome = caught.value.outcome
+    assert outcome.facts["outcome"] == "interrupted"
+    assert outcome.facts["pushes"] >= 20 <= len(outcome.pushes)
+    assert len(outcome.weights) == len(finished(on(nodes)).weights)
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_node_are_replaced_on_another_one_in_time(nodes: Nodes):
+    def kill_node(found: actors.Actors) -> None:
+        (raylet,) = {nodes.of(found.workers[1])} - {nodes.of(found.decider)}
+        nodes.signal(raylet, signal.SIGKILL)
+
+    run = on(nodes, pushes=600, on_death="restart")
+    found = execute(resolve(run), losing(run, kill_node))
+    facts = tables_of(run, found)[2]
+    assert (facts["verdict"], facts["pushes"], facts["lives"][0]["worker"]) == ("valid", 600, 1)
+    assert facts["seconds"] < finished(run).facts["seconds"] + DEATHS_S + 10.0
