@@ -255,7 +255,7 @@ def examples(page: str) -> list[str]:
 AGAIN = """
 from dataclasses import replace
 
-own = next(result.run for result in results if type(result.run.OWN).__name__ == "NAME")
+own = next(run for run in results.run if type(run.OWN).__name__ == "NAME")
 for engine in ("virtual", "local"):
     print(engine, sweep([replace(own, engine=engine, pushes=8)])[0].manifest["pushes"])
 """

@@ -13,8 +13,7 @@ from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.config.table import KINDS, find
 from pslab.errors import ConfigError, in_a_sentence
-from pslab.lab.records.frames import axes as axes_of
-from pslab.lab.records.frames import runs_in, values
+from pslab.lab.records.frames import axes, runs_in, values
 from pslab.lab.runs.grid import grid
 from pslab.policies.sync.backup import Backup
 
@@ -76,7 +75,7 @@ def candidates(
     resolve(base)  # what is wrong with it is wrong with all
     runs = runs_of(base, space)
     found, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
-    named = [values(runs, name) for name in axes_of(runs) if name not in TUNED]
+    named = [values(runs, name) for name in axes(runs) if name not in TUNED]
     for run, *point in zip(runs.run, *named, strict=True):
         fields = {name: value for name in FIELDS
                   if name not in (*TUNED, *STOPS) and (value := getattr(run, name)) != getattr(base, name)}  # fmt: skip

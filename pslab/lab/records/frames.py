@@ -48,120 +48,78 @@ class Choice:
 
 
 def table(
-    items: Iterable[Run | Result], points: Iterable[Mapping[str, Any]] | None = None,
+    items: Sequence[Run] | Sequence[Result], points: Iterable[Mapping[str, Any]] | None = None,
     orders: Mapping[str, Sequence[Any]] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Return a row for each run or result; with points, at its point, equal rows once.
 
-    Columns: the axes of the points, the other fields in which the runs differ, `run`, and `result` if all items are
-    results. All columns have the dtype object, so that None and whole numbers stay as they are.
-
-    Args:
-        points: for each item its values by axis; None: there are no axes.
-        orders: of each axis all values in the grid's order.
+    Columns: the axes of the points, the other fields in which the runs differ, `run`, and of results `result`. All have
+    the dtype object, so that None and whole numbers stay as they are. `orders` has values of axes in the grid's order.
     """
-    items = list(items)
     rows: list[tuple[Run | Result, Mapping[str, Any]]] = [(item, {}) for item in items]
     if points is not None:
         pairs = zip(items, points, strict=True)
-        rows = [*{(_identity(item), repr(dict(point))): (item, point) for item, point in pairs}.values()]
+        rows = [*{(identity(item), repr(dict(point))): (item, point) for item, point in pairs}.values()]
     runs = [item if isinstance(item, Run) else item.run for item, _ in rows]
-    named = dict.fromkeys(name for _, point in rows for name in point)
-    columns = {name: [point.get(name) for _, point in rows] for name in named if name != CHOICE}
-    for name in FIELDS:
-        fields = [plain(getattr(run, name)) for run in runs]
-        if name not in columns and len({*fields}) > 1:
-            columns[name] = fields
-    columns[RUN] = runs
-    if all(isinstance(item, Result) for item in items):
-        columns[RESULT] = [item for item, _ in rows]
-    if CHOICE in named:
-        columns[CHOICE] = [point.get(CHOICE) for _, point in rows]
-    made = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()})
-    made.attrs |= {AXES: [name for name in named if name != CHOICE], ORDERS: {
-        name: [*(orders or {}).get(name, dict.fromkeys(made[name]))] for name in made if name not in ITEMS}}
-    return made
+    named = [name for name in dict.fromkeys(name for _, point in rows for name in point) if name != CHOICE]
+    columns = {name: [point.get(name) for _, point in rows] for name in named}
+    fields = {name: [plain(getattr(run, name)) for run in runs] for name in FIELDS if name not in named}
+    columns |= {name: cells for name, cells in fields.items() if len({*cells}) > 1}
+    known = {name: [*dict.fromkeys([*(orders or {}).get(name, ()), *cells])] for name, cells in columns.items()}
+    columns |= {RUN: runs, RESULT: [item for item, _ in rows], CHOICE: [point.get(CHOICE) for _, point in rows]}
+    shown = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()})
+    shown.attrs |= {AXES: named, ORDERS: known}
+    unused = {RESULT: any(isinstance(item, Run) for item in items), CHOICE: not any(columns[CHOICE])}
+    return shown.drop(columns=[name for name, empty in unused.items() if empty])
 
 
-def _identity(item: Run | Result) -> Hashable:
+def identity(item: Run | Result) -> Hashable:
     """What equal items have in common; a run that its digest does not name completely is equal to no other."""
     run = item if isinstance(item, Run) else item.run
     return run.digest, id(item) if run.unknown else "" if isinstance(item, Run) else str(item.path)
 
 
 def runs_in(given: Run | Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
-    """Return a table of runs.
+    """Return a table of runs, each of whose rows has one.
 
     Raises:
-        ConfigError: an item is no Run, or the table has no column `run`.
+        ConfigError: an item, or a cell of the column `run`, is no Run.
     """
-    if not isinstance(given, pd.DataFrame):
-        items = [given] if isinstance(given, (Run, Result)) else list(given)
-        for item in items:
-            if not isinstance(item, Run):
-                raise ConfigError("runs", item, "must be a Run, or the table that grid(...) gives")
-        return table(items)
-    if RUN not in given and RESULT not in given:
-        raise ConfigError("runs", [*given.columns], "this table has no column 'run': grid(base, ...) gives one")
-    frame = given if RUN in given else results_in(given)
-    for item in frame[RUN]:
-        if not isinstance(item, Run):
-            raise ConfigError("run", item, "each row of a table needs a Run in its column 'run'")
-    return frame
+    return _checked(given, Run, RUN, "grid(base, ...) gives a table with the column 'run'")
 
 
 def results_in(given: Given) -> pd.DataFrame:
-    """Return a table of results.
+    """Return a table of results, each of whose rows has one.
 
     Raises:
-        ConfigError: an item is no Result, the table has no column `result`, or some of its rows have no result.
+        ConfigError: an item, or a cell of the column `result`, is no Result.
     """
-    if not isinstance(given, pd.DataFrame):
+    frame = _checked(given, Result, RESULT, "sweep(runs) gives the column 'result' and executes what is missing; "
+                     "dropna(subset='result') leaves rows out; a table's results are [*table.result]")  # fmt: skip
+    return frame if RUN in frame else frame.assign(run=[result.run for result in frame[RESULT]])
+
+
+def _checked(given: Any, kind: type[Run] | type[Result], name: str, way: str) -> pd.DataFrame:
+    if isinstance(given, pd.DataFrame):
+        items = [*given[name]] if name in given else [None] * max(1, len(given))
+    else:
         items = [given] if isinstance(given, (Run, Result)) else list(given)
-        for item in items:
-            if not isinstance(item, Result):
-                way = ("is executed by run(it), which gives its result" if isinstance(item, Run) else
-                       "is none: a table's results are its column, as in [*results.result]")  # fmt: skip
-                raise ConfigError("results", item, f"must be a Result, and this {way}")
-        return table(items)
-    if RESULT not in given:
-        problem = "this table has no column 'result': results = sweep(runs) adds it to the table of a grid"
-        raise ConfigError("results", [*map(str, given.columns)], problem)
-    missing = [not isinstance(item, Result) for item in given[RESULT]]
-    if any(missing):
-        first = given[missing].iloc[0].drop([name for name in ITEMS if name in given]).to_dict()
-        problem = (f"{sum(missing)} of {len(given)} rows have none, the first is {first}: sweep(table) executes their "
-                   "runs, table.dropna(subset='result') leaves them out")  # fmt: skip
-        raise ConfigError("result", given[RESULT][missing].iloc[0], problem)
-    return given if RUN in given else given.assign(run=[result.run for result in given[RESULT]])
+    if wrong := [item for item in items if not isinstance(item, kind)]:
+        rows = f"in {len(wrong)} of {len(items)} rows"
+        raise ConfigError(f"{name}s", wrong[0], f"must be a {kind.__name__}, {rows}: {way}")
+    return given if isinstance(given, pd.DataFrame) else table(items)
 
 
 def unique(given: Given) -> list[Result]:
     """The results of a table, each record once."""
-    first: dict[Hashable, Result] = {}
-    for result in results_in(given)[RESULT]:
-        first.setdefault(_identity(result), result)
-    return list(first.values())
+    return list({identity(result): result for result in results_in(given)[RESULT]}.values())
 
 
-def distinct(runs: pd.DataFrame) -> tuple[list[Run], list[int]]:
-    """The runs of a table, each once, and for each row the number of its run."""
-    first: dict[Hashable, Run] = {}
-    for run in runs[RUN]:
-        first.setdefault(_identity(run), run)
-    numbers = {name: number for number, name in enumerate(first)}
-    return list(first.values()), [numbers[_identity(run)] for run in runs[RUN]]
-
-
-def finished(runs: pd.DataFrame, results: Mapping[int, Result]) -> pd.DataFrame:
-    """Return the rows of the runs that have a result, with a column `result`; results go by the numbers of their runs,
-    see `distinct`."""
-    numbers = distinct(runs)[1]
-    rows = runs[np.array([number in results for number in numbers], dtype=bool)]
-    items = pd.Series([results[number] for number in numbers if number in results], dtype=object, index=rows.index)
-    last = [CHOICE] if CHOICE in rows else []
-    made = rows.assign(run=items.map(lambda result: result.run), result=items)
-    return made[[*(name for name in made if name != CHOICE), *last]]
+def finished(runs: pd.DataFrame, results: Mapping[Hashable, Result]) -> pd.DataFrame:
+    """Return the rows of runs that have a result, by `identity`, with it in the column `result`."""
+    found = [results.get(identity(run)) for run in runs[RUN]]
+    rows = runs.assign(result=pd.Series(found, index=runs.index, dtype=object)).dropna(subset=RESULT)
+    return rows.assign(run=rows[RESULT].map(lambda result: result.run))
 
 
 # -- columns ---------------------------------------------------------------------------------------
@@ -202,52 +160,32 @@ def levels(frame: pd.DataFrame, name: str) -> list[Any]:
     return [*(value for value in known if value in present), *(value for value in present if value not in known)]
 
 
-def orders_of(frame: pd.DataFrame, names: Iterable[str]) -> dict[str, list[Any]]:
-    """For each of these columns its values in the grid's order, with the values that a filter left out."""
-    known = frame.attrs.get(ORDERS, {})
-    return {name: list(dict.fromkeys([*known.get(name, ()), *levels(frame, name)])) for name in names}
-
-
 def axes(frame: pd.DataFrame) -> list[str]:
-    """The columns that are axes: those of the grid, and what was assigned, unless it is numbers, such as a measure.
-
-    After a concat of tables with several axes, which lose their `attrs`, also the fields of Run.
-    """
-    known = frame.attrs.get(AXES)
-    return [name for name in frame if name not in ITEMS and (name in (known or ()) or (
-        known is None if name in FIELDS else not _measured(frame[name])))]  # fmt: skip
+    """The columns that are axes: those of the grid, and a column of the reader's own unless it is numbers, such as a
+    measure. A concat of grids with several axes has lost their `attrs`: then each field of Run is one."""
+    known = frame.attrs.get(AXES, FIELDS)
+    return [name for name in frame if name not in ITEMS and (
+        name in known or not (name in FIELDS or all(map(_measured, frame[name]))))]  # fmt: skip
 
 
-def _measured(column: pd.Series[Any]) -> bool:
-    return all((isinstance(cell, (int, float, np.number)) and not isinstance(cell, bool)) or absent(cell)
-               for cell in column)  # fmt: skip
+def _measured(cell: object) -> bool:
+    return absent(cell) or (isinstance(cell, (int, float, np.number)) and not isinstance(cell, bool))
 
 
 def labels(frame: pd.DataFrame) -> list[str]:
     """The columns, but for the seed, that together tell these runs apart, as few as the axes and fields allow."""
-    names = [name for name in axes(frame) if name != "seed"]
-    cells = {name: values(frame, name) for name in (*names, *FIELDS)}
-    digests = seedless(frame)
-
-    def count(names: Sequence[str], *more: Sequence[Any]) -> int:
-        return len({*zip([0] * len(frame), *(cells[name] for name in names), *more, strict=True)})
-
-    chosen = [name for name in names if count([name]) > 1]
-    for name in FIELDS:
-        if name != "seed" and count([*chosen, name]) > count(chosen):
-            chosen.append(name)
+    cells = {name: values(frame, name) for name in dict.fromkeys([*axes(frame), *FIELDS]) if name != "seed"}
+    chosen, digests = [name for name, own in cells.items() if len({*own}) > 1], seedless(frame)
     for name in reversed(chosen):
-        others = [other for other in chosen if other != name]
-        if count(others) == count(others, digests):
-            chosen = others  # they tell the runs apart without this one
+        others = [cells[other] for other in chosen if other != name]
+        if len({*zip(*others, strict=True)}) == len({*zip(digests, *others, strict=True)}) or len({*digests}) == 1:
+            chosen.remove(name)  # the others tell the runs apart
     return chosen
 
 
 def seedless(frame: pd.DataFrame) -> list[str]:
     """For each row the digest of its run with seed 0: equal for runs that differ in the seed alone."""
-    runs = {id(run): run for run in frame[RUN]}
-    digests = {name: run.but(seed=0).digest for name, run in runs.items()}
-    return [digests[id(run)] for run in frame[RUN]]
+    return [run.but(seed=0).digest for run in frame[RUN]]
 
 
 def columns_of(frame: pd.DataFrame, *by: By) -> list[str]:
@@ -323,31 +261,23 @@ def _refuse(key: Sequence[Any], group: pd.DataFrame, by: By, others: Mapping[str
     raise ConfigError("by", [by] if isinstance(by, str) else list(by), problem)
 
 
-def words(runs: pd.DataFrame, number: int) -> str:
-    """What distinguishes a run of this table, by its number, from the others: ``"sync ssp:3, seed 1
+def words(runs: pd.DataFrame, name: Hashable) -> str:
+    """What distinguishes a run of this table, by its `identity`, from the others: ``"sync ssp:3, seed 1
     (0123456789abcdef)"``."""
-    names = [*labels(runs), *(["seed"] if len(levels(runs, "seed")) > 1 else [])]
-    row = distinct(runs)[1].index(number)
-    text = ", ".join(f"{name} {values(runs, name)[row]}" for name in names)
-    digest = runs[RUN].iloc[row].digest
-    return f"{text} ({digest})" if text else str(digest)
+    row = next(row for _, row in runs.iterrows() if identity(row[RUN]) == name)
+    text = ", ".join(f"{column} {row[column]}" for column in runs if column not in ITEMS and len({*runs[column]}) > 1)
+    return f"{text} ({row[RUN].digest})" if text else str(row[RUN].digest)
 
 
 def notes(frame: pd.DataFrame) -> list[str]:
     """How `best` chose among these results, in a sentence for each kind of choice."""
-    kinds: dict[tuple[str, str, str], list[Choice]] = {}
-    rows = zip(seedless(frame), frame[RUN], frame[CHOICE], strict=True) if CHOICE in frame else ()
-    chosen = {(digest, choice): run for digest, run, choice in rows if isinstance(choice, Choice)}
-    for (_, choice), run in sorted(chosen.items(), key=lambda pair: pair[0][0]):
-        aim = "" if choice.goal is None else metric_of(run).goal(choice.goal, " ")
-        kinds.setdefault((choice.over, choice.measure, aim), []).append(choice)
-    return [_sentence(*kind, choices) for kind, choices in kinds.items()]
-
-
-def _sentence(over: str, measure: str, aim: str, choices: Sequence[Choice]) -> str:
-    ends = sum(choice.at_end for choice in choices)
-    edge = f"; {ends} of {len(choices)} lie at an end of their grid" if ends else ""
-    return f"each at its best {over.replace('_', ' ')} by {measure}{f' to {aim}' if aim else ''}{edge}"
+    kinds: dict[str, dict[str, Choice]] = {}  # by digest
+    for digest, run, how in zip(seedless(frame), frame[RUN], frame.get(CHOICE, [None] * len(frame)), strict=True):
+        if isinstance(how, Choice):
+            aim = "" if how.goal is None else f" to {metric_of(run).goal(how.goal, ' ')}"
+            kinds.setdefault(f"each at its best {how.over.replace('_', ' ')} by {how.measure}{aim}", {})[digest] = how
+    return [kind + (f"; {ends} of {len(chosen)} lie at an end of their grid" if ends else "") for kind, chosen
+            in kinds.items() for ends in [sum(how.at_end for how in chosen.values())]]  # fmt: skip
 
 
 def single(run: Run, others: Iterable[Run]) -> bool:

@@ -12,21 +12,7 @@ import pandas as pd
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.config.run import FIELDS
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.frames import (
-    CHOICE,
-    RESULT,
-    RUN,
-    By,
-    Choice,
-    Given,
-    axes,
-    fields_of,
-    levels,
-    results_in,
-    single,
-    unique,
-    values,
-)
+from pslab.lab.records.frames import By, Choice, Given, axes, fields_of, levels, results_in, single, unique, values
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import MEASURES, best_accuracy, higher, measured
 
@@ -97,7 +83,7 @@ def best(
         groups.setdefault(group, {}).setdefault(choices[row], []).append(row)
     chosen: dict[int, Choice | None] = {}  # by row
     for among in groups.values():
-        rank = {choice: (*_rank([frame[RESULT].iloc[row] for row in rows], measure, goal), _size(choice, orders))
+        rank = {choice: (*_rank([frame.result.iloc[row] for row in rows], measure, goal), _size(choice, orders))
                 for choice, rows in among.items()}  # fmt: skip
         choice = min(rank, key=rank.__getitem__)
         aim = goal if MEASURES[measure].to_goal else None
@@ -105,7 +91,7 @@ def best(
                      beyond(choice, among))  # fmt: skip
         chosen |= dict.fromkeys(among[choice], how if len(among) > 1 else None)
     rows = sorted(chosen)
-    before = frame[CHOICE].tolist() if CHOICE in frame else [None] * len(frame)
+    before = list(frame.get("choice", [None] * len(frame)))
     notes = [chosen[row] or before[row] for row in rows]
     return frame.iloc[rows].assign(choice=np.array(notes, dtype=object))
 
@@ -124,7 +110,7 @@ def _separate(frame: pd.DataFrame, over: Sequence[str]) -> list[tuple[Any, ...]]
     """For each row the values that a choice does not change: the other fields of the run, and the other axes."""
     fields = [name for name in FIELDS if name not in ("seed", *over)]
     others = [values(frame, name) for name in sorted({*axes(frame)} - {"seed", *over, *FIELDS})]
-    return [(*fields_of(run, fields), *cells) for run, *cells in zip(frame[RUN], *others, strict=True)]
+    return [(*fields_of(run, fields), *cells) for run, *cells in zip(frame.run, *others, strict=True)]
 
 
 def _rank(group: Sequence[Result], measure: str, goal: float | None) -> tuple[float, float]:

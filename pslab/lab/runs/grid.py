@@ -14,9 +14,7 @@ from pslab.config.cluster import BY_WORKER, COSTS, cluster_fields
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records import tuning
-from pslab.lab.records.frames import CHOICE, ITEMS, ORDERS, RESULT, RUN, Choice, absent, levels, orders_of, runs_in, table
-from pslab.lab.records.frames import axes as axes_of
+from pslab.lab.records import frames, tuning
 from pslab.lab.runs.run import sweep
 
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at",
@@ -73,22 +71,19 @@ def grid(base: Run | pd.DataFrame, *, refused: str = "raise", **axes: Any) -> pd
                 pairs.append((made, {**start, **changed, **point}))
     if dropped:
         _say(dropped, pairs)
-    orders = {} if isinstance(base, Run) else orders_of(frame := runs_in(base), axes_of(frame))
-    orders |= {name: [plain(entry) for entry in entries] for name, entries in named.items()}
-    return table([run for run, _ in pairs], [point for _, point in pairs], orders)
+    orders = {} if isinstance(base, Run) else base.attrs.get(frames.ORDERS, {})
+    orders = {**orders, **{name: [plain(entry) for entry in entries] for name, entries in named.items()}}
+    return frames.table([run for run, _ in pairs], [point for _, point in pairs], orders)
 
 
 def _bases(base: Run | pd.DataFrame) -> Iterable[tuple[Run, dict[str, Any]]]:
     """The runs that axes are laid over, at their points."""
     if isinstance(base, Run):
         return [(base, {})]
-    frame = runs_in(base)
-    names = axes_of(frame)
-    cells = [[None if absent(value) else plain(value) for value in frame[name]] for name in names]
-    choices = frame[CHOICE] if CHOICE in frame else [None] * len(frame)
-    return [(run, {**{name: value for name, value in zip(names, row, strict=True) if value is not None},
-                   **({} if absent(choice) else {CHOICE: choice})})
-            for run, choice, *row in zip(frame[RUN], choices, *cells, strict=True)]  # fmt: skip
+    rows = frames.runs_in(base)
+    names = [name for name in rows if name in (*frames.axes(rows), frames.CHOICE)]
+    return [(run, {name: cell for name, cell in zip(names, cells, strict=True) if not frames.absent(cell)})
+            for run, *cells in zip(rows.run, *(rows[name] for name in names), strict=True)]  # fmt: skip
 
 
 def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -130,7 +125,7 @@ def _say(dropped: Mapping[str, Sequence[str]], kept: Sequence[Any]) -> None:
 
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
     """What stands on an axis: entry -> fields of Run."""
-    if name in ITEMS:
+    if name in frames.ITEMS:
         raise ConfigError(name, values, f"the table has a column {name!r} of its own: give the axis another name")
     if isinstance(values, Mapping) and values:
         if name in FIELDS:
@@ -192,19 +187,17 @@ def tuned(
     Args:
         goal: the accuracy (0 to 1) that counts; None: what `pslab.goal` says of the results so far.
     """
-    runs = runs_in(runs)
-    orders = orders_of(runs, axes_of(runs))
-    made = sweep(runs, results=results, progress=progress)
+    made = sweep(frames.runs_in(runs), results=results, progress=progress)
     for _ in range(rounds):
         at = tuning.goal(made, over=over) if goal is None else goal
         chosen = tuning.best(made, over=over, goal=at, measure=measure)
-        more = [grid(chosen.iloc[[row]].drop(columns=CHOICE), **{over: [choice.beyond]})
-                for row, choice in enumerate(chosen[CHOICE])
-                if isinstance(choice, Choice) and choice.beyond is not None]  # fmt: skip
+        more = [grid(chosen.iloc[[row]].drop(columns="choice"), **{over: [choice.beyond]})
+                for row, choice in enumerate(chosen.choice)
+                if isinstance(choice, frames.Choice) and choice.beyond is not None]  # fmt: skip
         if not more:
             break
-        made = pd.concat([made, sweep(pd.concat(more), results=results, progress=progress)])
-        made.attrs = runs.attrs
-        made = table(made[RESULT], [point for _, point in _bases(made)], orders)
-    made.attrs[ORDERS] = {**orders, **made.attrs.get(ORDERS, {}), over: sorted(levels(made, over))}
+        wider = pd.concat([made, sweep(pd.concat(more), results=results, progress=progress)])
+        wider.attrs = made.attrs
+        made = frames.table(wider.result.tolist(), [point for _, point in _bases(wider)], made.attrs.get(frames.ORDERS))
+    made.attrs[frames.ORDERS] = {**made.attrs.get(frames.ORDERS, {}), over: sorted(frames.levels(made, over))}
     return made

@@ -20,7 +20,7 @@ from pslab.errors import RecordError, StartFailed, SweepFailed
 from pslab.lab.records import card, journal
 from pslab.lab.records.disk import find_whole
 from pslab.lab.records.drafts import clean
-from pslab.lab.records.frames import distinct, finished, runs_in, words
+from pslab.lab.records.frames import finished, identity, runs_in, words
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.record import find as find_run
 from pslab.lab.runs.interrupts import Ended, Unwanted, import_torch, noted
@@ -105,7 +105,8 @@ def sweep(
         Unwritable: nothing can be recorded; what was under way is set aside elsewhere. And what `run` raises.
     """
     frame = runs_in(runs)
-    wanted = [run.as_now() for run in distinct(frame)[0]]
+    names = {identity(run): run for run in frame.run}
+    wanted = [run.as_now() for run in names.values()]
     place = default_results() if results is None else Path(results)
     begun_s, unwanted = time.monotonic(), Unwanted(ended)
     found: dict[int, Result | None] = {}
@@ -139,10 +140,11 @@ def sweep(
     _warn(list(done.values()))
     if len(wanted) == len(failed) == 1:
         raise failed[0]
-    complete = finished(frame, done)
+    complete = finished(frame, {name: done[index] for index, name in enumerate(names) if index in done})
     rows = complete if isinstance(runs, pd.DataFrame) else complete.result.tolist()
     if failed:
-        raise SweepFailed({words(frame, number): error for number, error in failed.items()}, rows, len(done))
+        which = [*names]
+        raise SweepFailed({words(frame, which[index]): error for index, error in failed.items()}, rows, len(done))
     return rows
 
 

@@ -15,17 +15,7 @@ from pslab.config.table import find
 from pslab.errors import ConfigError
 from pslab.lab.plots.labels import heads_of, label_of, marks
 from pslab.lab.plots.theme import LEADING, Look, looks
-from pslab.lab.records.frames import (
-    ITEMS,
-    Given,
-    columns_of,
-    groups,
-    levels,
-    orders_of,
-    results_in,
-    single,
-    values,
-)
+from pslab.lab.records.frames import ITEMS, ORDERS, Given, columns_of, groups, levels, results_in, single, values
 from pslab.lab.records.record import Result
 
 Names = str | Sequence[str]
@@ -101,7 +91,7 @@ def _groups(results: pd.DataFrame, by: Names, panels: Sequence[str]) -> tuple[li
     firsts = [group[0].run for group in split.values()]
     looked = names or ([] if panels else ["sync"])  # a curve alone has its policy's look
     made = shared_looks([{"sync": run.sync, **key} for run, key in zip(firsts, keys, strict=True)], looked, panels,
-                        orders_of(results, columns), results)  # fmt: skip
+                        results.attrs.get(ORDERS, {}), results)  # fmt: skip
     found = [Group(key, group, label_of(key, names, run), marks(group), look)
              for key, group, run, look in zip(keys, split.values(), firsts, made, strict=True)]  # fmt: skip
     return names, columns, found

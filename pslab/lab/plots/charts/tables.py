@@ -13,7 +13,7 @@ from pslab.config.metric import ACCURACY, Metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.charts.prelude import Names, is_table, listed, separated
 from pslab.lab.plots.labels import column_title, heads_of, name, under
-from pslab.lab.records.frames import Given, absent, columns_of, levels, orders_of
+from pslab.lab.records.frames import ORDERS, Given, absent, columns_of, levels
 from pslab.lab.records.summary import (
     LARGEST,
     MEASURES,
@@ -150,7 +150,7 @@ def tabled(data: Given, by: Names, places: Iterable[str | None], values: Sequenc
     frame = _keyed(pd.DataFrame(rows, columns=None if rows else [*columns, *values]), columns, rows)
     words = {column: dict(zip(map(repr, known[column]), heads_of(column, known[column], crowd), strict=True))
              for column in columns}  # fmt: skip
-    return Table(frame, names, words, goal, under(crowd, columns), orders_of(crowd, columns), metric,
+    return Table(frame, names, words, goal, under(crowd, columns), crowd.attrs.get(ORDERS, {}), metric,
                  largest(frame, values), crowd)  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_no_runs_are_refused_and_runs_that_are_no_results(draw: Callable[..., An
     with pytest.raises(ConfigError, match="no run to draw"):
         draw([])
     for given in (Run(), [Run()]):
-        with pytest.raises(ConfigError, match=r"must be a Result, and this is executed by run\(it\)"):
+        with pytest.raises(ConfigError, match=r"must be a Result, in 1 of 1 rows: sweep\(runs\)"):
             draw(given)
 
 
