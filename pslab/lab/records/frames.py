@@ -48,7 +48,7 @@ class Choice:
 
 
 def table(
-    items: Sequence[Run] | Sequence[Result], points: Iterable[Mapping[str, Any]] | None = None,
+    items: Sequence[Run | Result], points: Iterable[Mapping[str, Any]] | None = None,
     orders: Mapping[str, Sequence[Any]] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Return a row for each run or result; with points, at its point, equal rows once.
@@ -62,7 +62,7 @@ def table(
         rows = [*{(identity(item), repr(dict(point))): (item, point) for item, point in pairs}.values()]
     runs = [item if isinstance(item, Run) else item.run for item, _ in rows]
     named = [name for name in dict.fromkeys(name for _, point in rows for name in point) if name != CHOICE]
-    columns = {name: [point.get(name) for _, point in rows] for name in named}
+    columns: dict[str, list[Any]] = {name: [point.get(name) for _, point in rows] for name in named}
     fields = {name: [plain(getattr(run, name)) for run in runs] for name in FIELDS if name not in named}
     columns |= {name: cells for name, cells in fields.items() if len({*cells}) > 1}
     known = {name: [*dict.fromkeys([*(orders or {}).get(name, ()), *cells])] for name, cells in columns.items()}
@@ -100,6 +100,7 @@ def results_in(given: Given) -> pd.DataFrame:
 
 
 def _checked(given: Any, kind: type[Run] | type[Result], name: str, way: str) -> pd.DataFrame:
+    items: list[Any]
     if isinstance(given, pd.DataFrame):
         items = [*given[name]] if name in given else [None] * max(1, len(given))
     else:
@@ -117,8 +118,8 @@ def unique(given: Given) -> list[Result]:
 
 def finished(runs: pd.DataFrame, results: Mapping[Hashable, Result]) -> pd.DataFrame:
     """Return the rows of runs that have a result, by `identity`, with it in the column `result`."""
-    found = [results.get(identity(run)) for run in runs[RUN]]
-    rows = runs.assign(result=pd.Series(found, index=runs.index, dtype=object)).dropna(subset=RESULT)
+    items = [results.get(identity(run)) for run in runs[RUN]]
+    rows = runs.assign(result=pd.Series(items, index=runs.index, dtype=object)).dropna(subset=RESULT)
     return rows.assign(run=rows[RESULT].map(lambda result: result.run))
 
 
@@ -164,7 +165,7 @@ def axes(frame: pd.DataFrame) -> list[str]:
     """The columns that are axes: those of the grid, and a column of the reader's own unless it is numbers, such as a
     measure. A concat of grids with several axes has lost their `attrs`: then each field of Run is one."""
     known = frame.attrs.get(AXES, FIELDS)
-    return [name for name in frame if name not in ITEMS and (
+    return [str(name) for name in frame if name not in ITEMS and (
         name in known or not (name in FIELDS or all(map(_measured, frame[name]))))]  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def _measured(cell: object) -> bool:
 def labels(frame: pd.DataFrame) -> list[str]:
     """The columns, but for the seed, that together tell these runs apart, as few as the axes and fields allow."""
     cells = {name: values(frame, name) for name in dict.fromkeys([*axes(frame), *FIELDS]) if name != "seed"}
-    chosen, digests = [name for name, own in cells.items() if len({*own}) > 1], seedless(frame)
+    chosen, digests = [name for name, column in cells.items() if len({*column}) > 1], seedless(frame)
     for name in reversed(chosen):
         others = [cells[other] for other in chosen if other != name]
         if len({*zip(*others, strict=True)}) == len({*zip(digests, *others, strict=True)}) or len({*digests}) == 1:
@@ -265,19 +266,22 @@ def words(runs: pd.DataFrame, name: Hashable) -> str:
     """What distinguishes a run of this table, by its `identity`, from the others: ``"sync ssp:3, seed 1
     (0123456789abcdef)"``."""
     row = next(row for _, row in runs.iterrows() if identity(row[RUN]) == name)
-    text = ", ".join(f"{column} {row[column]}" for column in runs if column not in ITEMS and len({*runs[column]}) > 1)
+    columns = [str(column) for column in runs if column not in ITEMS and len({*runs[column]}) > 1]
+    text = ", ".join(f"{column} {row[column]}" for column in columns)
     return f"{text} ({row[RUN].digest})" if text else str(row[RUN].digest)
 
 
 def notes(frame: pd.DataFrame) -> list[str]:
     """How `best` chose among these results, in a sentence for each kind of choice."""
-    kinds: dict[str, dict[str, Choice]] = {}  # by digest
+    kinds: dict[str, set[tuple[str, Choice]]] = {}
     for digest, run, how in zip(seedless(frame), frame[RUN], frame.get(CHOICE, [None] * len(frame)), strict=True):
         if isinstance(how, Choice):
             aim = "" if how.goal is None else f" to {metric_of(run).goal(how.goal, ' ')}"
-            kinds.setdefault(f"each at its best {how.over.replace('_', ' ')} by {how.measure}{aim}", {})[digest] = how
-    return [kind + (f"; {ends} of {len(chosen)} lie at an end of their grid" if ends else "") for kind, chosen
-            in kinds.items() for ends in [sum(how.at_end for how in chosen.values())]]  # fmt: skip
+            kind = f"each at its best {how.over.replace('_', ' ')} by {how.measure}{aim}"
+            kinds.setdefault(kind, set()).add((digest, how))
+    ends = [sum(how.at_end for _, how in chosen) for chosen in kinds.values()]
+    return [kind + (f"; {count} of {len(chosen)} lie at an end of their grid" if count else "")
+            for (kind, chosen), count in zip(kinds.items(), ends, strict=True)]  # fmt: skip
 
 
 def single(run: Run, others: Iterable[Run]) -> bool:

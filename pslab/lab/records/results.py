@@ -41,7 +41,7 @@ def tidy(results: Given, each: str = "run") -> pd.DataFrame:
     frame = results_in(results)
     runs = frame[RUN].tolist()
     sizes, tables = {run.workers for run in runs if run.workers > 1}, []
-    named = [*axes(frame), *(name for name in frame if name not in (*axes(frame), *ITEMS, *FIELDS))]
+    named = [*axes(frame), *(str(name) for name in frame if name not in (*axes(frame), *ITEMS, *FIELDS))]
     points = {name: values(frame, name) for name in dict.fromkeys([*named, *FIELDS])}
     for row, result in enumerate(frame[RESULT]):
         rows = EACH[each](result)

@@ -191,7 +191,7 @@ def tuned(
     for _ in range(rounds):
         at = tuning.goal(made, over=over) if goal is None else goal
         chosen = tuning.best(made, over=over, goal=at, measure=measure)
-        more = [grid(chosen.iloc[[row]].drop(columns="choice"), **{over: [choice.beyond]})
+        more = [grid(chosen.iloc[[row]].drop(columns="choice"), **dict[str, Any]({over: [choice.beyond]}))
                 for row, choice in enumerate(chosen.choice)
                 if isinstance(choice, frames.Choice) and choice.beyond is not None]  # fmt: skip
         if not more:

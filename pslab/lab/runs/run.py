@@ -73,7 +73,7 @@ def run(
 def sweep(runs: pd.DataFrame, **how: Any) -> pd.DataFrame: ...
 @overload
 def sweep(runs: Run | Iterable[Run], **how: Any) -> list[Result]: ...
-def sweep(
+def sweep(  # type: ignore[misc]
     runs: Run | Iterable[Run] | pd.DataFrame, *, results: Path | str | None = None, progress: bool | None = None,
     stop: threading.Event | None = None, again: bool | None = None, fresh: bool = False, ended: Ended | None = None,
 ) -> list[Result] | pd.DataFrame:  # fmt: skip
