@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from pslab.lab.advise.map import advise_map
     from pslab.lab.advise.search import advise
     from pslab.lab.records.export import export
+    from pslab.lab.records.frames import where
     from pslab.lab.records.record import Result
-    from pslab.lab.records.results import Results, load, records
+    from pslab.lab.records.results import load, records, tidy
     from pslab.lab.records.summary import summary
     from pslab.lab.records.tuning import best, goal
     from pslab.lab.runs.grid import grid, tuned
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
     from pslab.lab.studies.parameters import parameters
 
 __all__ = [
-    "Advice", "ConfigError", "PslabError", "Result", "Results", "Run", "advise", "advise_map", "best",
+    "Advice", "ConfigError", "PslabError", "Result", "Run", "advise", "advise_map", "best",
     "check", "claim", "ddp", "export", "goal", "grid", "load", "parameters", "plots", "records", "run", "save",
-    "summary", "sweep", "tuned",
+    "summary", "sweep", "tidy", "tuned",
+    "where",
 ]  # fmt: skip
 
 _LAZY = {
     "Advice": "pslab.lab.advise.advice",
     "Result": "pslab.lab.records.record",
-    "Results": "pslab.lab.records.results",
     "advise": "pslab.lab.advise.search",
     "advise_map": "pslab.lab.advise.map",
     "best": "pslab.lab.records.tuning",
@@ -51,7 +52,9 @@ _LAZY = {
     "save": "pslab.lab.studies.figures",
     "summary": "pslab.lab.records.summary",
     "sweep": "pslab.lab.runs.run",
+    "tidy": "pslab.lab.records.results",
     "tuned": "pslab.lab.runs.grid",
+    "where": "pslab.lab.records.frames",
 }
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -112,13 +112,13 @@ class StartFailed(RunError):
 
 
 class SweepFailed(RunError):
-    """Some runs of a sweep failed; `failures` has their errors, `results` (a Results) the others."""
+    """Some runs of a sweep failed; `failures` has their errors, `results` the other runs' rows or results."""
 
-    def __init__(self, failures: Mapping[str, Exception], results: Sequence[Any]) -> None:
+    def __init__(self, failures: Mapping[str, Exception], results: Any, completed: int) -> None:
         self.failures, self.results = dict(failures), results
         each = "".join(f"\n  {name}: {in_a_sentence(error)}" for name, error in failures.items())
-        count, others = len(failures), "the others are recorded" if results else "none is recorded"
-        super().__init__(f"{count} of {count + len(results)} runs failed; {others}:{each}")
+        count, others = len(failures), "the others are recorded" if completed else "none is recorded"
+        super().__init__(f"{count} of {count + completed} runs failed; {others}:{each}")
 
 
 class WorkerFailed(RunError):

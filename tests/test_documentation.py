@@ -33,6 +33,7 @@ from pslab.config.table import KINDS
 from pslab.errors import ConfigError
 from pslab.lab import plots
 from pslab.lab.commands.figures import chosen
+from pslab.lab.records.results import tidy
 from pslab.lab.records.summary import summary
 from pslab.lab.runs.grid import grid
 from pslab.lab.studies.parameters import of_notebook
@@ -253,7 +254,7 @@ def examples(page: str) -> list[str]:
 AGAIN = """
 from dataclasses import replace
 
-own = next(result.run for result in results if type(result.run.OWN).__name__ == "NAME")
+own = next(run for run in results.run if type(run.OWN).__name__ == "NAME")
 for engine in ("virtual", "local"):
     print(engine, sweep([replace(own, engine=engine, pushes=8)])[0].manifest["pushes"])
 """
@@ -311,12 +312,11 @@ def test_the_answer_to_a_run_on_a_gpu_that_is_not_there_is_that_of_the_questions
 def test_the_code_of_the_questions_runs():
     (code,) = re.findall(r"(?ms)^```python\n(.*?)^```$", (ROOT / "docs" / "faq.md").read_text())
     results = handmade.finished(grid(Run(pushes=8, workers=2, cluster="lab"), sync=["bsp", "asp"]), [0.1, 0.5])
-    names: dict[str, Any] = {"results": results, "summary": summary}
+    names: dict[str, Any] = {"results": results, "summary": summary, "tidy": tidy}
     exec(code, names)
     assert {"sync", "worker", "seconds", "staleness", "loss"} <= {*names["pushes"]}
-    found = summary(results, measures=["accuracy", names["gap"]])
-    assert found.gap["bsp"] == results[0].accuracy.loss.iloc[-1] - results[0].pushes.loss.tail(16).mean()
-    assert found.read().to_latex().startswith(r"\begin{tabular}")
+    found, first = summary(results, measures=["accuracy", names["gap"]]), results.result[0]
+    assert found.gap["bsp"] == first.accuracy.loss.iloc[-1] - first.pushes.loss.tail(16).mean()
 
 
 def test_what_an_own_object_must_have_stands_in_its_how_to():

@@ -214,6 +214,9 @@ class Run:
                  for name, value in self.changed.items())  # fmt: skip
         return f"Run({', '.join(given)})"
 
+    def __str__(self) -> str:  # a cell of a table
+        return self.digest
+
     @property
     def unknown(self) -> str:
         """Why the digest does not cover everything of this run; "" if it does."""

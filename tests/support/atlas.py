@@ -10,7 +10,7 @@ import pandas as pd
 
 from pslab.lab.advise.map import CAPPED, COMPUTED, Map
 from pslab.lab.plots.labels import name
-from pslab.lab.records.results import Results
+from pslab.lab.records.frames import table as frame_of
 
 POLICIES = [("bsp", "none"), ("bsp", "static:1%"), ("local:8", "none"), ("backup:1", "static:1%"),
             ("ssp:3", "static:1%"), ("asp", "none"), ("asp", "static:1%")]  # fmt: skip
@@ -45,4 +45,4 @@ def atlas(policies: Any = None, bandwidths: Any = None, spreads: Any = None, lat
                     "policies": {label: dict(zip(("sync", "prune"), pair, strict=True))
                                  for pair, label in names.items()},
                     "caption": ["MLP, width 64, 4 workers", "30 cells computed"]}  # fmt: skip
-    return Map.of(table, Results([]))
+    return Map.of(table, frame_of([]))

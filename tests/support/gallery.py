@@ -17,7 +17,6 @@ from pslab.lab.advise import why
 from pslab.lab.plots.arrange import WIDTHS
 from pslab.lab.records.merit import MERITS
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results
 from pslab.lab.records.tuning import best
 from pslab.lab.runs.grid import alone, grid
 
@@ -32,7 +31,7 @@ TABLE = pd.DataFrame({"n": [1, 10, 100] * 3, "t": [1.0, 2, 3, 2, 3, 4, 9, 9, 9],
                       "search": ["a"] * 3 + ["b"] * 3 + ["limit"] * 3})  # fmt: skip
 
 
-def made(runs: Any = None, seconds: Callable[[Run], Sequence[float]] | None = None, **axes: Any) -> Results:
+def made(runs: Any = None, seconds: Callable[[Run], Sequence[float]] | None = None, **axes: Any) -> pd.DataFrame:
     """The results of a grid: its rules learn as WAYS says, a second between two evaluations; a higher seed less and
     longer."""
     return handmade.finished(
@@ -46,18 +45,19 @@ def one(accuracy: Sequence[float], seconds: Sequence[float] | None = None, **fie
     return handmade.curve(None, BASE.but(**fields), accuracy, seconds, **facts)
 
 
-def sparse() -> Results:
+def sparse() -> pd.DataFrame:
     found = made(prune=FEW)
-    found[1].pushes.loc[:, "density"] = [0.5, 0.5, *[0.01] * 6]
+    found.result[1].pushes.loc[:, "density"] = [0.5, 0.5, *[0.01] * 6]
     return found
 
 
-def gaps() -> Results:
+def gaps() -> pd.DataFrame:
     """Of the first a phase that has no colour, of the other a gap, and encoding and decoding."""
     found = made(workers=[1, 2])
-    for result, phase in zip(found, ("search", "encode"), strict=True):
+    for result, phase in zip(found.result, ("search", "encode"), strict=True):
         result.phases.loc[result.phases.phase == "compute", "phase"] = phase
-    found[1].phases.loc[found[1].phases.phase == "wait", ["begin_s", "phase", "waits_for"]] = [3.5, "decode", -1]
+    phases = found.result[1].phases
+    phases.loc[phases.phase == "wait", ["begin_s", "phase", "waits_for"]] = [3.5, "decode", -1]
     return found
 
 
@@ -100,8 +100,7 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
         made(prune=FEW), x="iteration", by="prune", banded=made(prune=FEW, seed=[1]), zoom=False),
     "own names wear the colours of their policies": lambda: curves(made(way=OWN), by="way"),
     "the legend has the grid's order whatever the results have": lambda: curves(
-        (lambda found: Results([*found][::-1], found.columns[::-1], found.orders))(
-            made(sync=["bsp", "ssp:3", "asp"], prune=["none", "static:1%", "std:2"])),
+        made(sync=["bsp", "ssp:3", "asp"], prune=["none", "static:1%", "std:2"])[::-1],
         x="iteration", by=["sync", "prune"], facet="sync"),
     "iterations count the pushes of all workers": lambda: curves(made(), x=["iteration", "bytes"]),
     "worker counts that differ are compared by pushes": lambda: curves(
@@ -122,9 +121,9 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "a facet that is the curve needs no names": lambda: curves(
         made(prune=["none", "static:1%", "std:2"]), by="prune", facet="prune", behind="none"),
     "a single machine stands in every panel": lambda: curves(
-        made(sync=["bsp", "asp"]) + made(grid(alone(BASE))), x="iteration", by="sync", facet="sync"),
+        pd.concat([made(sync=["bsp", "asp"]), made(grid(alone(BASE)))]), x="iteration", by="sync", facet="sync"),
     "a single machine sends nothing": lambda: curves(
-        made(sync=["bsp", "asp"]) + made(grid(alone(BASE))), x="bytes", by="sync"),
+        pd.concat([made(sync=["bsp", "asp"]), made(grid(alone(BASE)))]), x="bytes", by="sync"),
     "labels say what differs": lambda: curves(
         made(grid(BASE.but(sync="asp"), prune=FEW, push_weight=[None, 1.0]))),
     "panels say what they show, and labels the rest": lambda: curves(
@@ -146,9 +145,8 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "what was not reached stands above a line": lambda: points(
         made(prune=["none", "std:3"], workers=[2, 4]), x="workers", y="seconds_to_goal", by="prune", goal=0.9),
     "a range reaches above the line where one seed never arrives": lambda: points(
-        grid(BASE, workers=[2, 4], seed=[0, 1, 2]).finished(
-            [one(WAYS["std:3" if run.seed == 2 else "none"], workers=run.workers, seed=run.seed)
-             for run in grid(BASE, workers=[2, 4], seed=[0, 1, 2])]),
+        handmade.finished(grid(BASE, workers=[2, 4], seed=[0, 1, 2]),
+                          lambda run: WAYS["std:3" if run.seed == 2 else "none"]),
         x="workers", y="seconds_to_goal", goal=0.9),
     "panels show their own points": lambda: points(
         made(prune=FEW, workers=[2, 4], sync=["bsp", "asp"]), x="workers", y=["seconds", "accuracy"], by="prune",
@@ -187,7 +185,7 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "columns stand side by side per iteration": lambda: time_budget(
         made(sync=["bsp", "asp"], prune=FEW, workers=[2]), by="sync", across="prune", per_iteration=True),
     "a single machine has a panel of bars as thick": lambda: time_budget(
-        made(workers=[2]) + made(grid(alone(BASE)))),
+        pd.concat([made(workers=[2]), made(grid(alone(BASE)))])),
     "many panels lie one under the other": lambda: time_budget(
         made(sync=[f"ssp:{bound}" for bound in range(1, 9)]), by="sync"),
     "phases without a colour, and gaps, are drawn": lambda: time_budget(gaps()),

@@ -19,8 +19,9 @@ from pslab.config.table import KINDS, ROWS
 from pslab.errors import PslabError
 from pslab.lab.plots import export
 from pslab.lab.plots.charts.curves import QUANTITIES
+from pslab.lab.records.frames import levels
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results
+from pslab.lab.records.results import tidy
 from pslab.lab.records.summary import MEASURES, summary
 from pslab.lab.runs.grid import grid
 
@@ -72,9 +73,9 @@ def drawn(random: Random) -> Any:
     return grid(base, **axes)
 
 
-def finished(runs: Any, random: Random, ends: Sequence[str] = ENDS) -> Results:
+def finished(runs: pd.DataFrame, random: Random, ends: Sequence[str] = ENDS) -> pd.DataFrame:
     """Its results, without a run: short histories of several endings."""
-    return runs.finished([_result(run, random, random.choice(ends)) for run in runs])
+    return handmade.with_results(runs, lambda run: _result(run, random, random.choice(ends)))
 
 
 def _result(run: Run, random: Random, end: str) -> Result:
@@ -127,9 +128,10 @@ def _history(workers: int, servers: int, end: str) -> dict[str, pd.DataFrame]:
 # -- everything that shows them ----------------------------------------------------------------------
 
 
-def shown(results: Results, random: Random) -> Iterator[tuple[str, Callable[[], Any]]]:
+def shown(results: pd.DataFrame, random: Random) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Every chart, table and repr of these results, with options that are drawn, each by its name."""
-    axes = [name for name in results.orders if len(results.levels(name)) > 1]
+    names = dict.fromkeys([*results.columns.drop(["run", "result"]), *FIELDS])
+    axes = [name for name in names if len(levels(results, name)) > 1]
     goal = random.choice([0.3, 0.6, 0.9])
     measures = random.sample([*MEASURES], 3)
     panels = random.choice([{}, {}, {"facet": random.choice(axes)}, {"row": random.choice(axes)}]) if axes else {}
@@ -153,10 +155,10 @@ def shown(results: Results, random: Random) -> Iterator[tuple[str, Callable[[], 
     yield "timeline", partial(plots.timeline, few, **by, **common)
     yield "server_states", partial(plots.server_states, few, **common)
     yield "summary", lambda: _tables(summary(results, **({"goal": goal, "measures": measures, **by} if asked else {})))
-    yield "frame", partial(results.frame, "evaluation")
+    yield "frame", partial(tidy, results, "evaluation")
     yield "repr", lambda: repr(results) + results._repr_html_()
-    yield "repr of one", lambda: repr(results[0]) + results[0]._repr_html_()
-    yield "names", lambda: [plots.name(axis, value) for axis in axes for value in results.levels(axis)]
+    yield "repr of one", lambda: repr(results.result[0]) + results.result[0]._repr_html_()
+    yield "names", lambda: [plots.name(axis, value) for axis in axes for value in levels(results, axis)]
     yield "page", lambda: export.page(plots.paper(plots.heat(results, along, along, ys, goal=goal)), "a figure")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from pslab.config.run import Run
+from pslab.lab.records import frames
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, Runs
 
 PHASE_COLUMNS = ["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"]
 ARRIVAL_COLUMNS = ["kind", "worker", "range", "iteration", "version", "seconds"]
@@ -150,8 +150,14 @@ def curve(
     return result(folder, run, tables, **{"seconds": end_s, "pushes": pushes, **facts})
 
 
-def finished(runs: Runs, accuracy: Any, folder: Path | None = None, **facts: Any) -> Results:
-    """The results of runs by `curve`; what is a function is asked for each run."""
+def finished(runs: pd.DataFrame, accuracy: Any, folder: Path | None = None, **facts: Any) -> pd.DataFrame:
+    """The rows of runs with their results by `curve`; what is a function is asked for each run."""
     given = {"accuracy": accuracy, **facts}
-    return runs.finished([curve(folder, run, **{name: each(run) if callable(each) else each
-                                                for name, each in given.items()}) for run in runs])  # fmt: skip
+    return with_results(runs, lambda run: curve(folder, run, **{
+        name: each(run) if callable(each) else each for name, each in given.items()}))  # fmt: skip
+
+
+def with_results(runs: pd.DataFrame, of: Callable[[Run], Result]) -> pd.DataFrame:
+    """The rows of runs with what a function gives for each run."""
+    distinct = {frames.identity(run): run for run in runs.run}
+    return frames.finished(runs, {name: of(run) for name, run in distinct.items()})

@@ -17,9 +17,9 @@ from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.lab.advise.race import LOUD, RaceAnswer, Standing
 from pslab.lab.advise.why import by_choice, sentence, why
+from pslab.lab.records.frames import table
 from pslab.lab.records.merit import SECONDS, Merit
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, measured, over_seeds
 from pslab.lab.records.units import DASH, SPACE
 from pslab.lab.runs.run import sweep
@@ -41,14 +41,14 @@ class Advice:
     run: Run  #: the base with the policy that is advised
     answer: RaceAnswer  #: of the race: each policy's standing, and how it ended
     target: float
-    results: Results  #: all finished runs of the race, at axes `policy`
+    results: pd.DataFrame  #: all finished runs of the race, with a column `policy`
     refused: Mapping[str, str]  #: what cannot be run, and the sentence that says why
-    default: Results  #: the runs of the default policy at its best rate
-    winner: Results  #: those of the advised one, on the same seeds
+    default: Sequence[Result]  #: the runs of the default policy at its best rate
+    winner: Sequence[Result]  #: those of the advised one, on the same seeds
     cost: Mapping[str, float]  #: runs, gradients, seconds that they took now, share of what exhaustive search takes
     notes: Sequence[str] = ()  #: what else is to be known of this answer
     merit: Merit = SECONDS  #: what the policies are compared by
-    alone: Results = field(default_factory=lambda: Results([]))  #: the single machine at its best rate; none undecided
+    alone: Sequence[Result] = ()  #: the single machine at its best rate; none undecided
     _runs: Mapping[str, Run] = field(default_factory=dict, repr=False)  # in virtual time, at each policy's best rate
     _place: Path | None = field(default=None, repr=False)
 
@@ -84,18 +84,18 @@ class Advice:
         return by_choice(self.best, *ends, self.target, self.merit)
 
     @cached_property
-    def best(self) -> Results:
+    def best(self) -> pd.DataFrame:
         """Each policy at its best learning rate, as far as its runs went: those that were too late had been ended."""
         found = self._longest
         whole = [replace(result, run=self._runs[policy].but(seed=seed)) for (policy, seed), result in found.items()]
-        return Results(whole, [[{"policy": policy}] for policy, _ in found], {"policy": list(self.table.index)})
+        return table(whole, [{"policy": policy} for policy, _ in found], {"policy": list(self.table.index)})
 
     @cached_property
     def _longest(self) -> dict[tuple[str, int], Result]:
         """By policy and seed, the run at its best learning rate that went furthest."""
         found: dict[tuple[str, int], Result] = {}
-        for result, (point, *_) in zip(self.results, self.results.columns, strict=True):
-            policy, run = point["policy"], result.run
+        for policy, result in zip(self.results.policy, self.results.result, strict=True):
+            run = result.run
             if run.but(**ENDLESS) == self._runs[policy].but(seed=run.seed, **ENDLESS):
                 longer = found.setdefault((policy, run.seed), result)
                 found[policy, run.seed] = max(result, longer, key=lambda each: each.seconds)
@@ -147,7 +147,7 @@ class Advice:
         return [f"{field} {value}" for field in ("ranges", "order")
                 if (value := getattr(self.run, field)) != getattr(own, field)]  # fmt: skip
 
-    def _median(self, results: Results) -> float:
+    def _median(self, results: Sequence[Result]) -> float:
         return over_seeds(measured(result, self.merit.measure, self.target) for result in results)[0]
 
     def _compared(self) -> str:
@@ -231,7 +231,9 @@ class Advice:
         return pd.DataFrame(rows).set_index("policy")
 
 
-def _verdict(need: Sequence[tuple[float, float]], real: Results, target: float, spread_s: float) -> dict[str, Any]:
+def _verdict(
+    need: Sequence[tuple[float, float]], real: Sequence[Result], target: float, spread_s: float
+) -> dict[str, Any]:
     """Compare the prediction for some seeds, as (seconds, pushes), with their runs on real processes."""
     took = [held(result, target) for result in real]
     both = [np.array(pair) for pair in zip(need, took, strict=True) if math.isfinite(pair[0][0] + pair[1][0])]

@@ -21,9 +21,10 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.advise.race import rounded_up
 from pslab.lab.advise.search import AT_ONCE, EVALUATIONS, WIDER
 from pslab.lab.plots.labels import caption, cluster_words, label_of
+from pslab.lab.records.frames import labels, runs_in, values
+from pslab.lab.records.frames import table as frame_of
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, Runs
 from pslab.lab.records.summary import best_accuracy, held
 from pslab.lab.records.tuning import beyond
 from pslab.lab.runs.grid import grid
@@ -74,10 +75,10 @@ class Map:
     winner: pd.DataFrame
     regret: pd.DataFrame
     best_everywhere: str
-    results: Results
+    results: pd.DataFrame
 
     @classmethod
-    def of(cls, table: pd.DataFrame, results: Results) -> Map:
+    def of(cls, table: pd.DataFrame, results: pd.DataFrame) -> Map:
         """The map of such a table. Its `attrs`: the axes; the default policy; tie; the policies, with their
         fields by name; goal and caption for figures."""
         facts, axes = table.attrs, table.attrs["axes"]
@@ -125,7 +126,7 @@ def _winner(own: pd.DataFrame, cell: Mapping[str, Any], facts: Mapping[Any, Any]
 
 def advise_map(
     base: Run, *, target: float, minutes: float = 30.0, seeds: Sequence[int] = (0, 1, 2), tie: float = 0.05,
-    space: Mapping[str, Any] | Runs | None = None, learning_rates: Sequence[float] | None = None,
+    space: Mapping[str, Any] | pd.DataFrame | None = None, learning_rates: Sequence[float] | None = None,
     progress: bool | None = None, results: Path | str | None = None, **axes: Any,
 ) -> Map:  # fmt: skip
     """The soonest policy to hold a goal on each of many clusters, in virtual time.
@@ -181,10 +182,12 @@ def _planned(base: Run, target: float) -> Run:
         eval_every=base.eval_every or max(base.workers, base.pushes // EVALUATIONS))  # fmt: skip
 
 
-def _policies(base: Run, space: Mapping[str, Any] | Runs | None) -> list[Run]:
+def _policies(base: Run, space: Mapping[str, Any] | pd.DataFrame | None) -> list[Run]:
     """The default, and the others of the space, each once."""
-    others = space if isinstance(space, Runs) else grid(base, refused="drop", **(SPACE if space is None else space))
-    return list(Runs(base) + Runs([base.but(**{field: getattr(run, field) for field in POLICY}) for run in others]))
+    others = (runs_in(space) if isinstance(space, pd.DataFrame) else
+              grid(base, refused="drop", **(SPACE if space is None else space)))  # fmt: skip
+    runs = [base, *(base.but(**{field: getattr(run, field) for field in POLICY}) for run in others.run)]
+    return list({run.digest: run for run in runs}.values())
 
 
 def _default_axes(base: Run) -> dict[str, Any]:
@@ -203,7 +206,8 @@ def _cells(base: Run, axes: Mapping[str, Any]) -> dict[Cell, Run]:
         raise ConfigError("axes", [*axes], "a map has two axes, or three, or none: then bandwidth_bit_s and spread")
     named: dict[str, Any] = {axis: {entry: {"cluster": fields} for entry, fields in _entries(axis, values).items()}
                              for axis, values in axes.items()}  # fmt: skip
-    return {tuple(point[axis] for axis in axes): run for point, run in grid(base, **named).placed()}
+    runs = grid(base, **named)
+    return dict(zip(zip(*(values(runs, axis) for axis in axes), strict=True), runs.run, strict=True))
 
 
 def _entries(axis: str, values: Any) -> dict[Any, Mapping[str, Any]]:
@@ -336,15 +340,15 @@ class _Survey:
 
     def map(self, axes: list[str], tie: float) -> Map:
         """The times of all cells, and their basis."""
-        policies = Runs(self.policies)
-        columns = list(dict.fromkeys(["sync", "prune", *policies.differing()]))
+        policies = self.policies
+        columns = list(dict.fromkeys(["sync", "prune", *labels(frame_of(policies))]))
         names = [label_of({}, [column for column in columns if column in columns[:2]
                                or getattr(policy, column) != FIELDS[column].default], policy) for policy in policies]
         places = {cell: dict(zip(axes, cell, strict=True)) for cell in self.clusters}
         table = pd.DataFrame([{**place, "policy": name, **self.time((number, cell))._asdict()}
                               for cell, place in places.items() for number, name in enumerate(names)])  # fmt: skip
-        points = [[{**places[cell], "policy": names[number]}] for _, number, cell in self.results]
-        results = Results([result for result, _, _ in self.results], points)
+        points = [{**places[cell], "policy": names[number]} for _, number, cell in self.results]
+        results = frame_of([result for result, _, _ in self.results], points)
         shared = caption(results, ("cluster", "seconds", "learning_rate", *columns), "means over")
         table.attrs |= {"axes": axes, "default": names[0], "tie": tie, "goal": self.goal,
                         "policies": {name: {column: plain(getattr(run, column)) for column in columns}

@@ -21,9 +21,9 @@ from pslab.lab.advise.advice import Advice
 from pslab.lab.advise.race import LEAST, RaceAnswer, Trial, around, race, rounded_up
 from pslab.lab.advise.space import candidates, runs_of, simplicity
 from pslab.lab.records import journal
+from pslab.lab.records.frames import table
 from pslab.lab.records.merit import SECONDS, Merit, merit_of
 from pslab.lab.records.record import Result, default_results
-from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
 from pslab.lab.records.units import SPACE
@@ -65,7 +65,7 @@ def advise(
 
     Args:
         target: an accuracy from 0 to 1, or a value of the base's metric: with `metric="loss"` a loss to come down to.
-        space: what is compared: axes as `grid` takes them, or Runs; None: pslab.lab.advise.space.DEFAULT_SPACE.
+        space: what is compared: axes as `grid` takes them, or its table; None: pslab.lab.advise.space.DEFAULT_SPACE.
         learning_rates: what each policy begins with; None: around what is best for the default.
         seeds: at most these, three at least before anything is decided.
         minutes: after which it ends with the best answer so far.
@@ -281,7 +281,7 @@ class _Asking:
         self._done |= {result.digest: (result, trial.policy) for trial, result in found.items()}
         return {trial: measured(result, self._merit.measure, self._target) for trial, result in found.items()}
 
-    def _sweep(self, runs: Sequence[Run], policy: str = "", what: str = "learning rates") -> Results:
+    def _sweep(self, runs: Sequence[Run], policy: str = "", what: str = "learning rates") -> list[Result]:
         whose = "the single machine" if policy == ALONE else policy or f"{len(runs)} policies"
         self._bar.say(f"{what} of {whose}")
         found = sweep(runs, results=self._place, progress=False)
@@ -296,7 +296,7 @@ class _Asking:
         winner = self._at(answer, answer.policy, extra)
         single = self._alone(answer, winner)
         done = [(result, name) for result, name in self._done.values() if name != ALONE]
-        results = Results([result for result, _ in done], [[{"policy": name}] for _, name in done])
+        results = table([result for result, _ in done], [{"policy": name} for _, name in done])
         gradients = float(sum(result.manifest["pushes"] for result, _ in self._done.values()))
         arms = sum(len(each.rates) for each in answer.standings)
         seeds = max(len(each.needs) for each in answer.standings)
@@ -309,7 +309,7 @@ class _Asking:
         return Advice(self._given.but(**fields), answer, self._target, results, self._refused, before, winner, cost,
                       tuple(self._notes), self._merit, single, runs, self._place)  # fmt: skip
 
-    def _at(self, answer: RaceAnswer, policy: str, extra: Mapping[str, Any] | None = None) -> Results:
+    def _at(self, answer: RaceAnswer, policy: str, extra: Mapping[str, Any] | None = None) -> list[Result]:
         """The runs of a policy at its best rate that hold the target, a seed each."""
         wanted = self._run(policy, answer.standing(policy).learning_rate, 0).but(**(extra or {}))
         found: dict[int, Result] = {}
@@ -317,7 +317,7 @@ class _Asking:
             same = all(getattr(result.run, field) == getattr(wanted, field) for field in OWN)
             if name == policy and same and math.isfinite(held(result, self._target)[0]):
                 found.setdefault(result.run.seed, result)
-        return Results(found.values(), [[{"policy": policy}]] * len(found))
+        return list(found.values())
 
     def _way(self, answer: RaceAnswer) -> dict[str, Any]:
         """The ranges and order of requests with which the advised policy is sooner by more than a tie, if one is."""
@@ -340,16 +340,16 @@ class _Asking:
                 best, fields = gain, dict(extra)
         return fields
 
-    def _alone(self, answer: RaceAnswer, winner: Results) -> Results:
+    def _alone(self, answer: RaceAnswer, winner: Sequence[Result]) -> list[Result]:
         """The single machine at its best learning rate, on the first seeds of the winner: none of its gradients is
         stale."""
         if self._base.workers == 1 or not answer.decided:  # there is no time left for it
-            return Results([])
+            return []
         seeds = [result.run.seed for result in winner][:LEAST]
         self._budgets[ALONE] = self._budgets[self._default]
         rate, needed = self._pilot(ALONE, answer.standing(self._default).learning_rate, seeds[0])
         if not math.isfinite(needed):
-            return Results([])
+            return []
         return self._sweep([self._run(ALONE, rate, seed) for seed in seeds], ALONE)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
+
 from pslab.config import spec
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.config.table import KINDS, find
 from pslab.errors import ConfigError, in_a_sentence
-from pslab.lab.records.grid_axes import CHOICE
-from pslab.lab.records.results import Runs
+from pslab.lab.records.frames import axes, runs_in, values
 from pslab.lab.runs.grid import grid
 from pslab.policies.sync.backup import Backup
 
@@ -38,24 +39,24 @@ DEFAULT_SPACE: Mapping[str, Mapping[str, Any]] = MappingProxyType({"policy": {
 }})  # fmt: skip
 
 
-def runs_of(base: Run, space: Mapping[str, Any] | Runs | None = None) -> Runs:
+def runs_of(base: Run, space: Mapping[str, Any] | pd.DataFrame | None = None) -> pd.DataFrame:
     """The runs that a space names, which is not yet to say that they can be; see `candidates`.
 
     Raises:
         ConfigError: an axis of what a race tunes by itself, or what `grid` refuses.
     """
     space = DEFAULT_SPACE if space is None else space
-    if not isinstance(space, (Mapping, Runs)):
+    if not isinstance(space, (Mapping, pd.DataFrame)):
         raise ConfigError("space", space, "must be axes, such as {'sync': ['bsp', 'asp']}, or what grid gives")
     for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
         if name in space:
             how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"
             raise ConfigError("space", name, f"every candidate has the same values of it: {how}")
-    return space if isinstance(space, Runs) else grid(base, **space)
+    return runs_in(space) if isinstance(space, pd.DataFrame) else grid(base, **space)
 
 
 def candidates(
-    base: Run, space: Mapping[str, Any] | Runs | None = None
+    base: Run, space: Mapping[str, Any] | pd.DataFrame | None = None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """The fields by which each candidate differs from the base, by its words, and why others cannot run, by theirs.
 
@@ -74,7 +75,8 @@ def candidates(
     resolve(base)  # what is wrong with it is wrong with all
     runs = runs_of(base, space)
     found, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
-    for run, points in zip(runs, runs.columns, strict=True):
+    named = [values(runs, name) for name in axes(runs) if name not in TUNED]
+    for run, *point in zip(runs.run, *named, strict=True):
         fields = {name: value for name in FIELDS
                   if name not in (*TUNED, *STOPS) and (value := getattr(run, name)) != getattr(base, name)}  # fmt: skip
         if other := [name for name in GIVEN if name in fields]:
@@ -82,8 +84,7 @@ def candidates(
         for name in filter(KINDS.__contains__, fields):
             spec.resolve(name, fields[name])  # a slip in one name is no policy that cannot run with the base
         if fields not in found.values():
-            axes = [str(plain(value)) for name, value in (points or [{}])[0].items() if name not in (*TUNED, CHOICE)]
-            words = " ".join(axes) or words_of(run)
+            words = " ".join(str(value) for value in point if value is not None) or words_of(run)
             more = ", ".join(f"{name} {plain(value)}" for name, value in fields.items()) if words in found else ""
             found[f"{words} ({more})" if more else words] = fields
     for words, fields in list(found.items())[1:]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -13,11 +13,10 @@ import pandas as pd
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.plots.labels import caption, name
-from pslab.lab.records.grid_axes import key_of
+from pslab.lab.records.frames import Given, fields_of, unique
 from pslab.lab.records.intervals import ACTIVITIES, AT_SERVER, NOBODY, activity, inside, records
 from pslab.lab.records.merit import SECONDS, Merit, merit_of
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results
 from pslab.lab.records.summary import held_at, measured
 from pslab.lab.records.units import SPACE
 
@@ -49,8 +48,8 @@ class _Until(NamedTuple):
 
 
 def why(
-    default: Iterable[Result], winner: Iterable[Result], goal: float, merit: Merit = SECONDS,
-    alone: Iterable[Result] = (),
+    default: Given, winner: Given, goal: float, merit: Merit = SECONDS,
+    alone: Given = (),
 ) -> pd.DataFrame:  # fmt: skip
     """Split the difference between winner and default, in their needs to the goal, into pieces that sum to it.
 
@@ -73,7 +72,7 @@ def why(
     Raises:
         ConfigError: no common seed; one of them does not hold the goal there, or holds it before its first push.
     """
-    sides = [{result.run.seed: result for result in side} for side in (default, winner)]
+    sides = [{result.run.seed: result for result in unique(side)} for side in (default, winner)]
     seeds = [seed for seed in sides[0] if seed in sides[1]]
     if not seeds:
         raise ConfigError("winner", sorted(sides[1]), f"no seed is also the default's; it has {sorted(sides[0])}")
@@ -136,12 +135,12 @@ def _pieces(default: _Until, winner: _Until) -> pd.DataFrame:
     return both
 
 
-def _floor(winner: Iterable[Result], alone: Iterable[Result], goal: float, merit: Merit) -> str:
+def _floor(winner: Given, alone: Given, goal: float, merit: Merit) -> str:
     """What fresher gradients can save the winner at most: those beyond the single machine's, on the seeds that both
     have, each at what a gradient of the winner needs."""
-    own = {result.run.seed: result for result in winner}
+    own = {result.run.seed: result for result in unique(winner)}
     pairs = [(held_at(own[result.run.seed], goal, "pushes", *merit.columns), held_at(result, goal, "pushes")[0])
-             for result in alone if result.run.seed in own]  # fmt: skip
+             for result in unique(alone) if result.run.seed in own]  # fmt: skip
     arrived = [(pushes, sum(parts), least) for (pushes, *parts), least in pairs if math.isfinite(least)]
     if not arrived:
         return ""
@@ -163,7 +162,7 @@ def _named(*runs: Run) -> list[str]:
 
 
 def _caption(results: Iterable[Result]) -> list[str]:
-    return caption(Results(results), (*VARIED, *CHOSEN), "means over")
+    return caption(results, (*VARIED, *CHOSEN), "means over")
 
 
 # -- in words --------------------------------------------------------------------------------------
@@ -226,7 +225,7 @@ def _words(piece: str, waits_for: int, size: float, merit: Merit) -> str:
 
 
 def by_choice(
-    results: Sequence[Result], default: Run, winner: Run, goal: float, merit: Merit = SECONDS
+    results: Given, default: Run, winner: Run, goal: float, merit: Merit = SECONDS
 ) -> pd.DataFrame:
     """What is needed to the goal from the default to the winner, one choice after another: the pruning rule, then the
     synchronization, and so on, or in another order where more of those policies were tried.
@@ -246,12 +245,12 @@ def by_choice(
         ConfigError: one of the two has no result, or they have no common seed.
     """
     rates: dict[Policy, dict[float, dict[int, _Arrival]]] = {}
-    for result in results:
+    for result in unique(results):
         need, whole = measured(result, merit.measure, goal), sum(measured(result, name) for name in merit.columns)
         arrival = _Arrival(min(need, whole), math.isfinite(need))
-        tried = rates.setdefault(key_of(result.run, {}, CHOSEN), {})
+        tried = rates.setdefault(fields_of(result.run, CHOSEN), {})
         tried.setdefault(result.run.learning_rate, {})[result.run.seed] = arrival
-    first, last = (key_of(run, {}, CHOSEN) for run in (default, winner))
+    first, last = (fields_of(run, CHOSEN) for run in (default, winner))
     for who, run, policy in (("default", default, first), ("winner", winner, last)):
         if policy not in rates:
             raise ConfigError(who, _named(run)[0], "none of these results is of this policy")
@@ -271,7 +270,7 @@ def by_choice(
                      "learning_rate": best[policy][0], "need": float(np.mean([each.need for each in arrivals])),
                      "at_least": not all(each.arrived for each in arrivals), "seeds": len(seeds)})  # fmt: skip
     table = pd.DataFrame(rows)
-    runs = [result for result in results if key_of(result.run, {}, CHOSEN) in path and result.run.seed in seeds]
+    runs = [result for result in unique(results) if fields_of(result.run, CHOSEN) in path and result.run.seed in seeds]
     table.attrs |= {"merit": merit.name, "winner": _named(winner)[0], "caption": _caption(runs)}
     return table
 

@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
     for remark in found.remarks:
         print(f"({remark})")
     print()
-    print(f"to be pasted, with a model, data and a cluster of your own: {found.run}")
+    print(f"to be pasted, with a model, data and a cluster of your own: {found.run!r}")
     if options.verify:
         print()
         print(found.verify().to_string(float_format="%.3g"))

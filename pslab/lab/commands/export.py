@@ -28,10 +28,10 @@ def main(options: argparse.Namespace) -> int:
     """Write the records, and print the command that shows them. Exit status: 2 no such record or tool, 1 failed."""
     from pslab.lab.records.export import export
     from pslab.lab.records.record import default_results
-    from pslab.lab.records.results import Results, load
+    from pslab.lab.records.results import load
 
     results = (options.results or default_results()).resolve()
-    found = Results([load(name, results) for name in options.records])
+    found = [load(name, results) for name in options.records]
     where = export(found, options.to, options.out or results / "exports" / options.to)
     print(f"{len(found)} in {where}; to look at it: {VIEWS[options.to].format(place=where)}")
     return 0

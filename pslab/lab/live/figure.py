@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.config.metric import ACCURACY, metric_of
+from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.lab.live.state import SAMPLES, UNDER_WAY, Doing, Track
 from pslab.lab.plots.axes import axis
@@ -31,8 +32,7 @@ from pslab.lab.plots.theme import (
     told_apart,
     variant,
 )
-from pslab.lab.records.grid_axes import value_of
-from pslab.lab.records.results import Runs
+from pslab.lab.records.frames import fields_of, labels, table
 
 SLOTS = 16  # curves at once; the oldest give way
 LANES, LANE = 24, 24  # strips at once; px of one
@@ -90,33 +90,33 @@ class Session:
 
     def names(self, tracks: Sequence[Track]) -> list[Named]:
         """Label and look of each run: its policy, what else differs among these, and the seed where seeds differ."""
-        runs = Runs([track.run.but(evaluate="after", eval_every=None) for track in tracks])
-        columns, seeds = runs.differing(), len({run.seed for run in runs}) > 1
+        runs = [track.run.but(evaluate="after", eval_every=None) for track in tracks]
+        columns, seeds = labels(table(runs)), len({run.seed for run in runs}) > 1
         shown = columns if "sync" in columns or not columns else ["sync", *columns]
         self._lead = self._lead or next((name for name in LEADING if name in columns), "sync" if tracks else "")
-        keys = [{column: value_of(run, {}, column) for column in shown} for run in runs]
-        labels = [label_of(key, shown, run) + (f", seed {run.seed}" if seeds else "")
+        keys = [dict(zip(shown, fields_of(run, shown), strict=True)) for run in runs]
+        names = [label_of(key, shown, run) + (f", seed {run.seed}" if seeds else "")
                   for key, run in zip(keys, runs, strict=True)]  # fmt: skip
         self._take(tracks)
-        return [Named(label, self._looks[track.digest]) for label, track in zip(labels, tracks, strict=True)]
+        return [Named(label, self._looks[track.digest]) for label, track in zip(names, tracks, strict=True)]
 
     def _take(self, tracks: Sequence[Track]) -> None:
         """Give looks to runs that have none, unlike the looks of the runs beside them."""
         new = [track for track in tracks if track.digest not in self._looks]
-        values = {repr(value): value for value in (value_of(track.run, {}, self._lead) for track in new)}
+        values = {repr(value): value for value in (plain(getattr(track.run, self._lead)) for track in new)}
         self._values |= {name: value for name, value in values.items() if name not in self._values}
         found = looks([{self._lead: value} for value in self._values.values()])
         self._bases = {**dict(zip(self._values, found, strict=True)), **self._bases}
         drawn = [self._looks[track.digest] for track in tracks if track.digest in self._looks]
         for track in new:
-            base = self._bases[repr(value_of(track.run, {}, self._lead))]
+            base = self._bases[repr(plain(getattr(track.run, self._lead)))]
             rank = self._ranks.setdefault(self._rest(track.run), len(self._ranks))
             look = variant(base, rank, DASHES.index(base.dash)) if rank else base
             drawn.append(told_apart([*drawn, look], [{0}] * (len(drawn) + 1))[-1])
             self._looks[track.digest] = drawn[-1]
 
     def _rest(self, run: Run) -> str:
-        return repr([value_of(run, {}, name) for name in FIELDS if name not in {self._lead, *BESIDE}])
+        return repr(fields_of(run, (name for name in FIELDS if name not in {self._lead, *BESIDE})))
 
 
 # -- curves ----------------------------------------------------------------------------------------

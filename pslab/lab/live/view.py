@@ -28,8 +28,9 @@ from pslab.lab.live.figure import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.front import Front
 from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, QUEUED, SILENT, UNDER_WAY, Track, Watcher
 from pslab.lab.plots.labels import SPACE, notes_of
+from pslab.lab.records.frames import table
 from pslab.lab.records.record import Result, default_results
-from pslab.lab.records.results import Results, load
+from pslab.lab.records.results import load
 from pslab.lab.runs.background import Background, current
 from pslab.lab.runs.progress import has_front_end
 
@@ -116,7 +117,7 @@ class Live:
         self._runs = [run for run in self._runs if run.digest in self.watcher.tracks or current() is not None]
         self.refresh()
 
-    def wait(self) -> Results:
+    def wait(self) -> pd.DataFrame:
         """Block until the runs are over; their results. An interrupt stops them."""
         try:
             while self._background is not None and not self._background.wait(PERIOD_S):
@@ -128,11 +129,11 @@ class Live:
         return self.results
 
     @property
-    def results(self) -> Results:
-        """The results of the chosen runs that are finished."""
+    def results(self) -> pd.DataFrame:
+        """A table of the chosen runs that are finished."""
         tracks = [self.watcher.tracks.get(run.digest) for run in self._runs]
         ended = [load(t.path) for t in tracks if t is not None and t.state == FINISHED and t.path is not None]
-        return Results(self._results or ended)
+        return table(self._results or ended)
 
     @property
     def error(self) -> str:
@@ -247,7 +248,7 @@ class Live:
         from pslab.lab.plots.charts.curves import curves
         from pslab.lab.runs.run import sweep  # torch, where something is left to run
 
-        self._runs, self._results = runs, list(sweep(runs, results=self.place))
+        self._runs, self._results = runs, sweep(runs, results=self.place)
         self.figure = curves(self._results, x=["iteration", "seconds"])
 
     def _ipython_display_(self) -> None:

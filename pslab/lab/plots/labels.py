@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import pandas as pd
+
 from pslab.config import parameters
 from pslab.config.cluster import COSTS, PRESETS, cluster_fields
 from pslab.config.metric import ACCURACY, metric_of
@@ -19,7 +21,8 @@ from pslab.config.run import Run
 from pslab.config.spec import split
 from pslab.config.table import KINDS, find
 from pslab.lab.records.card import MARKS
-from pslab.lab.records.results import Results, single
+from pslab.lab.records.frames import Given, absent, single, unique, where
+from pslab.lab.records.frames import notes as choices
 from pslab.lab.records.units import DASH, plain
 from pslab.lab.records.units import SPACE as SPACE
 
@@ -43,11 +46,6 @@ def name(field: str, value: object) -> str:
     if field in KINDS:
         return policy(field, value)
     return FIELDS[field](value) if field in FIELDS else plain(value)
-
-
-def absent(value: object) -> bool:
-    """Whether this is None, or the NaN that a table of numbers makes of it."""
-    return value is None or value != value
 
 
 def policy(kind: str, value: object) -> str:
@@ -245,9 +243,9 @@ def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:
     return ", ".join(filter(None, words))
 
 
-def heads_of(column: str, values: Sequence[Any], results: Results) -> list[str]:
+def heads_of(column: str, values: Sequence[Any], results: pd.DataFrame) -> list[str]:
     """The values of a column in words, as they stand over panels."""
-    return [column_name(column, value, results.where(**{column: value})[0].run) or name(column, value)
+    return [column_name(column, value, where(results, **{column: value}).run.iloc[0]) or name(column, value)
             for value in values]  # fmt: skip
 
 
@@ -318,20 +316,20 @@ RANGE = "median and range of"
 
 
 def under(
-    results: Results, columns: Iterable[str], *own: str, notes: Iterable[str] = (), spread: str = RANGE
+    results: pd.DataFrame, columns: Iterable[str], *own: str, notes: Iterable[str] = (), spread: str = RANGE
 ) -> list[str]:
     """The lines under a figure of these results: what they share, the figure's own, how they were chosen, what their
     marks mean, and the reader's notes."""
-    return [*caption(results, columns, spread), *own, *results.notes(), *notes_of(results), *notes]
+    return [*caption(results, columns, spread), *own, *choices(results), *notes_of(unique(results)), *notes]
 
 
-def caption(results: Iterable[Any], shown: Iterable[str] = (), spread: str = RANGE) -> list[str]:
+def caption(results: Given, shown: Iterable[str] = (), spread: str = RANGE) -> list[str]:
     """Return the facts that these results share, a line each, without the columns that the figure shows.
 
     Args:
         spread: what the figure draws of several seeds.
     """
-    runs: list[Run] = [result.run for result in results]
+    runs = [result.run for result in unique(results)]
     crowd = [run for run in runs if not single(run, runs)]
     if not crowd:
         return []

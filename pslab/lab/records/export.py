@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -19,9 +19,10 @@ from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, named_object
 from pslab.errors import ConfigError, ExportError, nearest
 from pslab.lab.records.disk import MANIFEST
+from pslab.lab.records.frames import Given, unique
 from pslab.lab.records.own_source import cells_of, statements_of
 from pslab.lab.records.record import Result, default_results
-from pslab.lab.records.results import Results, evaluations
+from pslab.lab.records.results import evaluations
 from pslab.version import install
 
 EXPERIMENT, DIGEST = "pslab", "pslab.digest"  # the experiment in MLflow, and the tag that a run is found by
@@ -29,7 +30,7 @@ AT_ONCE = 1000  # values that MLflow takes in one call
 OLD_STORE = "MLFLOW_ALLOW_FILE_STORE"  # MLflow 3 opens a folder only if this is set
 
 
-def export(results: Iterable[Result] | Result, to: str, out: Path | str | None = None) -> str:
+def export(results: Given, to: str, out: Path | str | None = None) -> str:
     """Write results for another tool; where they are now.
 
     Args:
@@ -48,13 +49,13 @@ def export(results: Iterable[Result] | Result, to: str, out: Path | str | None =
         raise ConfigError("to", to, f"needs the package {package}: {install('export')}")
     place = str(default_results() / "exports" / to if out is None else out)
     try:
-        write(Results(results), place)
+        write(unique(results), place)
     except OSError as error:
         raise ExportError(f"{place} cannot be written: {error}") from error
     return place
 
 
-def _tensorboard(results: Results, place: str) -> None:
+def _tensorboard(results: Sequence[Result], place: str) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     for result in results:
@@ -70,7 +71,7 @@ def _tensorboard(results: Results, place: str) -> None:
             writer.add_hparams(fields, {"final": result.final}, run_name=".")
 
 
-def _mlflow(results: Results, place: str) -> None:
+def _mlflow(results: Sequence[Result], place: str) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, RunTag
     from mlflow.exceptions import MlflowException
@@ -115,7 +116,7 @@ def _scalars(result: Result, row: Mapping[Any, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in named.items() if name != "pushes" and math.isfinite(value)}
 
 
-def _notebook(results: Results, place: str) -> None:
+def _notebook(results: Sequence[Result], place: str) -> None:
     Path(place).mkdir(parents=True, exist_ok=True)
     for result in results:
         texts = dict(result.manifest.get("source", {}))
@@ -145,6 +146,6 @@ def _cell(text: str, *, kind: str = "code", **metadata: Any) -> dict[str, Any]:
 
 
 #: The package that a tool needs, and what writes for it.
-TOOLS: Mapping[str, tuple[str, Callable[[Results, str], None]]] = MappingProxyType(
+TOOLS: Mapping[str, tuple[str, Callable[[Sequence[Result], str], None]]] = MappingProxyType(
     {"notebook": ("json", _notebook), "tensorboard": ("tensorboard", _tensorboard), "mlflow": ("mlflow", _mlflow)}
 )

@@ -81,9 +81,13 @@ class Result:
     @property
     def ended(self) -> str:
         """How it ended, in words: ``"97.12% after 625 pushes, 3.21 s"``."""
-        reached = metric_of(self.run).text(self.final) if len(self.accuracy) else "ended"
-        reached = "diverged" if self.diverged else reached
-        return f"{reached} after {self.manifest['pushes']} pushes, {card.times(self.manifest)}"
+        return f"{self._reached} after {self.manifest['pushes']} pushes, {card.times(self.manifest)}"
+
+    @property
+    def _reached(self) -> str:
+        if self.diverged:
+            return "diverged"
+        return metric_of(self.run).text(self.final) if len(self.accuracy) else "ended"
 
     @property
     def remarks(self) -> list[str]:
@@ -116,7 +120,11 @@ class Result:
         return write_file(path, json.dumps(events, separators=(",", ":"), ensure_ascii=False).encode())
 
     def __repr__(self) -> str:
-        return f"<Result {self.digest}: {self.ended}; {textwrap.shorten(repr(self.run), 200, placeholder=' ...')}>"
+        return f"<Result {self.digest}: {self}>"
+
+    def __str__(self) -> str:  # a cell of a table
+        return f"{self._reached}, {self.manifest['pushes']} pushes, {self.seconds:.3g} s" + "".join(
+            sign for sign, _, test in card.MARKS if test(self.manifest))  # fmt: skip
 
     def _repr_html_(self) -> str:
         """A card for a notebook."""

@@ -1,12 +1,11 @@
-"""Finished runs with the columns of their grid, as tidy tables, and from disk by digest and by query."""
+"""The tables of finished runs, and records on disk by digest and by query."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 from types import MappingProxyType
@@ -15,109 +14,43 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pslab.config.metric import metric_of
-from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, RecordError, nearest
 from pslab.lab.records.disk import records_in
-from pslab.lab.records.grid_axes import CHOICE, GridPoint, Placed, combinations, listed, merged, value_of
+from pslab.lab.records.frames import ITEMS, RESULT, RUN, Given, axes, results_in, single, table, values, where
 from pslab.lab.records.record import Result, default_results, read_facts
 
 NEAREST, LIKE = 5, 0.7  # records that are named after an unknown digest, and how much they have to be like it
 
 
-@dataclass(frozen=True)
-class Choice:
-    """How a run was chosen among those that differ in `over` alone."""
-
-    over: str
-    measure: str  #: in words
-    goal: float | None  #: that it is about, if it is about one
-    among: int  #: how many values there were
-    at_end: bool  #: whether the chosen one is the smallest or the largest of them
-    beyond: float | None = None  #: then the next number in that direction, by the ratio of the last two
-
-
-class Runs(Placed[Run]):
-    """Runs that `grid` made; `sweep` turns them into Results with the same columns."""
-
-    of = Run
-
-    def finished(self, results: Iterable[Result]) -> Results:
-        """The results of these runs, in their order, at the same points."""
-        return Results(results, self.columns, self.orders)
-
-    def words(self, index: int) -> str:
-        """What distinguishes this run from the others: ``"sync ssp:3, seed 1 (0123456789abcdef)"``."""
-        run, point = self[index], next(iter(self.columns[index]), {})
-        names = [*self.differing(), *(["seed"] if len(self.levels("seed")) > 1 else [])]
-        words = ", ".join(f"{name} {value_of(run, point, name)}" for name in names)
-        return f"{words} ({run.digest})" if words else run.digest
-
-
-class Results(Placed[Result]):
-    """Finished runs."""
-
-    of = Result
-
-    def again(self, **fields: Any) -> Runs:
-        """The same runs with other fields, for each combination of their values: `best(...).again(seed=[0, 1, 2])`."""
-        pairs: list[tuple[Run, Sequence[GridPoint]]] = []
-        for result, points in zip(self, self.columns, strict=True):
-            for chosen in combinations({name: listed(value) for name, value in fields.items()}):
-                own = [{**point, **{name: plain(value) for name, value in chosen.items() if name in point}}
-                       for point in points]  # fmt: skip
-                pairs.append((result.run.but(**chosen), own))
-        return Runs(*merged(pairs), {name: values for name, values in self.orders.items() if name not in fields})
-
-    def frame(self, each: str = "run") -> pd.DataFrame:
-        """A row for each run, or for each of its evaluations, pushes, phases or arrivals (EACH has the names).
-
-        Columns: the axes, the fields of Run, `digest`, and those of the table itself, before which a field of the same
-        name stands back and an axis is `<name>_of_run`. A single machine's iteration counts as many pushes as that of
-        the runs beside it, so that all have seen as many samples at one place.
-
-        Raises:
-            ConfigError: there is no such table.
-        """
-        if each not in EACH:
-            raise ConfigError("each", each, nearest(str(each), EACH))
-        runs = [result.run for result in self]
-        sizes, tables = {run.workers for run in runs if run.workers > 1}, []
-        for result, points in zip(self, self.columns, strict=True):
-            table = EACH[each](result)
-            if each == "evaluation" and single(result.run, runs) and len(sizes) == 1:
-                table = table.assign(iteration=table.pushes / min(sizes))
-            for point in points:
-                axes = {name + "_of_run" * (name in table): value for name, value in point.items() if name != CHOICE}
-                fields = {name: value_of(result.run, point, name) for name in FIELDS if name not in {*point, *table}}
-                named = {**axes, **fields, "digest": result.digest}
-                tables.append(pd.DataFrame(named, index=table.index).join(table))
-        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-
-    def notes(self) -> list[str]:
-        """How `best` chose among these results, in a sentence for each kind of choice."""
-        kinds: dict[tuple[str, str, str], list[Choice]] = {}
-        found = {(run.but(seed=0).digest, point[CHOICE]): run for _, run, point in self.rows() if CHOICE in point}
-        for (_, choice), run in sorted(found.items(), key=lambda pair: pair[0][0]):
-            aimed = "" if choice.goal is None else metric_of(run).goal(choice.goal, " ")
-            kinds.setdefault((choice.over, choice.measure, aimed), []).append(choice)
-        return [_sentence(*kind, choices) for kind, choices in kinds.items()]
-
-
-def _sentence(over: str, measure: str, aimed: str, choices: Sequence[Choice]) -> str:
-    aim = f" to {aimed}" if aimed else ""
-    ends = sum(choice.at_end for choice in choices)
-    edge = f"; {ends} of {len(choices)} lie at an end of their grid" if ends else ""
-    return f"each at its best {over.replace('_', ' ')} by {measure}{aim}{edge}"
-
-
-def single(run: Run, others: Iterable[Run]) -> bool:
-    """Whether this is the single machine beside runs of several workers."""
-    return run.workers == 1 and any(other.workers > 1 for other in others)
-
-
 # -- tables ----------------------------------------------------------------------------------------
+
+
+def tidy(results: Given, each: str = "run") -> pd.DataFrame:
+    """Return a row for each run, or for each of its evaluations, pushes, phases or arrivals (EACH has the names).
+
+    Columns: those of the results, the fields of Run, `digest`, and those of the record's table, before which a field of
+    the same name stands back and an axis is `<name>_of_run`. A single machine's iteration counts as many pushes as an
+    iteration of the runs beside it, so that all have seen as many samples at one iteration.
+
+    Raises:
+        ConfigError: an unknown name of a table.
+    """
+    if each not in EACH:
+        raise ConfigError("each", each, nearest(str(each), EACH))
+    frame = results_in(results)
+    runs = frame[RUN].tolist()
+    sizes, tables = {run.workers for run in runs if run.workers > 1}, []
+    named = [*axes(frame), *(str(name) for name in frame if name not in (*axes(frame), *ITEMS, *FIELDS))]
+    points = {name: values(frame, name) for name in dict.fromkeys([*named, *FIELDS])}
+    for row, result in enumerate(frame[RESULT]):
+        rows = EACH[each](result)
+        if each == "evaluation" and single(result.run, runs) and len(sizes) == 1:
+            rows = rows.assign(iteration=rows.pushes / min(sizes))
+        point = {name + "_of_run" * (name in rows and name in named): cells[row] for name, cells in points.items()
+                 if name in named or name not in rows}  # fmt: skip
+        tables.append(pd.DataFrame({**point, "digest": result.digest}, index=rows.index).join(rows))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def evaluations(result: Result) -> pd.DataFrame:
@@ -152,7 +85,7 @@ def _ending(result: Result) -> pd.DataFrame:
     return pd.DataFrame([{**facts, **more}])
 
 
-#: What a row of `Results.frame` may stand for.
+#: What a row of `tidy` may stand for.
 EACH: Mapping[str, Callable[[Result], pd.DataFrame]] = MappingProxyType({
     "run": _ending, "evaluation": evaluations, "push": lambda result: result.pushes,
     "phase": lambda result: result.phases, "arrival": lambda result: result.arrivals,
@@ -198,8 +131,9 @@ def load(name: Path | str, results: Path | str | None = None) -> Result:
     raise ConfigError("record", name, f"{problem}:{shown}")
 
 
-def records(*, results: Path | str | None = None, **fields: Any) -> Results:
-    """All finished runs that are recorded, the oldest first; with fields, as `where` takes them, those that have them.
+def records(*, results: Path | str | None = None, **fields: Any) -> pd.DataFrame:
+    """All finished runs that are recorded, the oldest first; with fields, as `where` takes them, the runs that have
+    these. Columns: the fields in which they differ, `run` and `result`.
 
     What cannot be read, such as a record of another version, is left out, with a warning.
 
@@ -215,7 +149,7 @@ def records(*, results: Path | str | None = None, **fields: Any) -> Results:
             unreadable.append(str(error))
     if unreadable:
         warnings.warn(f"{len(unreadable)} of {len(paths)} records are left out: {unreadable[0]}", stacklevel=2)
-    return Results(found).where(**fields)
+    return where(table(found), **fields)
 
 
 def _read(path: Path) -> Result:

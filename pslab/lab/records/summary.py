@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from shutil import get_terminal_size
 from types import MappingProxyType
 from typing import Any
@@ -21,14 +22,13 @@ import pandas as pd
 from pslab.config.metric import ACCURACY, Metric, medians, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.card import recovered
-from pslab.lab.records.grid_axes import GridPoint, key_of
+from pslab.lab.records.frames import By, Given, columns_of, groups, results_in, single, unique
 from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, evaluations, single
+from pslab.lab.records.results import evaluations
 from pslab.lab.records.units import DASH, UNITS, Unit, plain
 
 MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
-By = str | Sequence[str]
 Seeds = Sequence[tuple[int, float]]  # what each seed says
 
 
@@ -160,6 +160,13 @@ TEN = 10  # columns that a summary prints
 METRICS = ("accuracy", "best_accuracy")  # measures that are the run's metric, whatever that is
 METRIC = "(metric)"  # in a row: the metric of its runs
 LARGEST = "(largest)"  # in a row: the largest value of each column, whose unit all are written in
+#: How LaTeX writes characters that it takes for something else, or has in mathematics alone.
+TEX = str.maketrans({
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "\u00a0": "~", "\u202f": r"\,", "–": "--", **{sign: f"${sign}$" for sign in "<>|"},
+    **{sign: f"${tex}$" for sign, tex in {"×": r"\times", "−": "-", "≥": r"\ge", "≤": r"\le", "∞": r"\infty",
+                                          "η": r"\eta", "σ": r"\sigma", "µ": r"\mu"}.items()},
+})  # fmt: skip
 TO_GOAL = ("seconds_to_goal", "pushes_to_goal", "bytes_to_goal", "accuracy", "waiting")
 WITHOUT_GOAL = ("accuracy", "seconds", "rate", "waiting", "staleness")
 
@@ -183,72 +190,17 @@ def higher(measure: str, metric: Metric) -> bool:
     return measure in MEASURES and MEASURES[measure].higher and not (measure in METRICS and metric.lower)
 
 
-def metric_among(results: Iterable[Result], measures: Iterable[object]) -> Metric:
+def metric_among(results: Given, measures: Iterable[object]) -> Metric:
     """The metric that some measures of these results are about; the accuracy if they are about none.
 
     Raises:
         ConfigError: they are about several.
     """
     about = any(name in METRICS or (name in MEASURES and MEASURES[name].to_goal) for name in map(str, measures))
-    return one_metric(result.run for result in results) if about else ACCURACY
+    return one_metric(result.run for result in unique(results)) if about else ACCURACY
 
 
 # -- over seeds ------------------------------------------------------------------------------------
-
-
-def groups(results: Iterable[Result], by: By = "label", **others: By | None) -> dict[tuple[Any, ...], Results]:
-    """The results by the values of these columns, in the grid's order; within a group they differ in nothing but the
-    seed.
-
-    `label` stands for the columns that tell the results apart. `others`, such as facet="sync", are named in messages.
-
-    Raises:
-        ConfigError: an unknown column, or a group that differs in more than the seed.
-    """
-    found = results if isinstance(results, Results) else Results(results)
-    names = columns_of(found, by, *filter(None, others.values()))
-    split: dict[tuple[Any, ...], list[tuple[int, GridPoint]]] = {}
-    for index, run, point in found.rows():
-        split.setdefault(key_of(run, point, names), []).append((index, point))
-
-    def rank(key: tuple[Any, ...]) -> list[int]:  # what has no value of an axis comes last
-        known = [found.orders[name] for name in names]
-        return [values.index(value) if value in values else len(values)
-                for values, value in zip(known, key, strict=True)]  # fmt: skip
-
-    made = {key: found.at(split[key]) for key in sorted(split, key=rank)}
-    for key, group in made.items():
-        if len(columns := group.differing()):
-            _refuse(names, key, group, columns, by, others)
-    return made
-
-
-def columns_of(results: Results, *by: By) -> list[str]:
-    """The names of columns, each once, with those that "label" stands for.
-
-    Raises:
-        ConfigError: an unknown column.
-    """
-    asked = [name for names in by for name in ([names] if isinstance(names, str) else names)]
-    for name in asked:
-        if name != "label":
-            results.levels(name)
-    plain = [name for name in asked if name != "label"]
-    spelt = [[other for other in results.differing() if other not in plain] if name == "label" else [name]
-             for name in asked]  # fmt: skip
-    return list(dict.fromkeys(name for names in spelt for name in names))
-
-
-def _refuse(
-    names: Sequence[str], key: Sequence[Any], group: Results, columns: Sequence[str], by: By, others: Mapping[str, Any]
-) -> None:
-    words = " and ".join(f"{name} ({', '.join(map(str, group.levels(name)))})" for name in columns)
-    which = ", ".join(map(str, key)) or "all"
-    where = "by=, facet= or row=" if others or "facet" in others else "by="
-    keep = ", ".join(f"{name}=..." for name in columns[:1])
-    problem = (f"{len(group)} runs of {which} differ in {words}: name it in {where}, keep one with "
-               f"results.where({keep}), or choose with best(results, over={columns[0]!r})")  # fmt: skip
-    raise ConfigError("by", [by] if isinstance(by, str) else list(by), problem)
 
 
 def over_seeds(values: Iterable[float]) -> tuple[float, float, float]:
@@ -268,7 +220,7 @@ def sound(results: Iterable[Result]) -> list[Result]:
 
 
 def summary(
-    results: Result | Iterable[Result], *, by: By = "label", goal: float | None = None,
+    results: Given, *, by: By = "label", goal: float | None = None,
     measures: Sequence[str | Callable[[Result], float]] | None = None, paired: bool = False,
 ) -> Summary:  # fmt: skip
     """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
@@ -285,7 +237,7 @@ def summary(
     Raises:
         ConfigError: a group whose runs differ in more than the seed, an unknown column or measure, several metrics.
     """
-    found = results if isinstance(results, Results) else Results(results)
+    found = results_in(results)
     wanted = tuple(measures) if measures is not None else WITHOUT_GOAL if goal is None else TO_GOAL
     names, rows = columns_of(found, by), reduced(found, by, goal, wanted, paired)
     keys = [key for key, _ in rows]
@@ -300,11 +252,12 @@ def summary(
 
 
 def reduced(
-    found: Results, by: By, goal: float | None, measures: Sequence[str | Callable[[Result], float]],
+    found: pd.DataFrame, by: By, goal: float | None, measures: Sequence[str | Callable[[Result], float]],
     paired: bool = False,
 ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:  # fmt: skip
     """The rows of `summary`: the values of `by`, and what its columns say of them."""
-    runs, rows = [result.run for result in found], []
+    results, rows = unique(found), []
+    runs = [result.run for result in results]
     held_asked = any(MEASURES[name].counted == "held" for name in map(str, measures) if name in MEASURES)
     counts = {"reached": "pushes_to_goal", **({"held": "held_pushes"} if held_asked else {})}
     first: dict[str, Seeds] = {}  # of each measure, the first row's values by seed
@@ -316,7 +269,7 @@ def reduced(
         row |= {"diverged": sum(result.diverged for result in group),
                 "emulation_ok": all(result.emulation_ok for result in group),
                 "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
-        if any(recovered(result.manifest) for result in found):
+        if any(recovered(result.manifest) for result in results):
             row["recovered"] = sum(bool(recovered(result.manifest)) for result in group)
         for each in measures:
             name = each if isinstance(each, str) else each.__name__
@@ -337,7 +290,7 @@ def _ratios(values: Seeds, first: Mapping[int, float]) -> Seeds:
 
 
 def _by_seed(
-    group: Results, measure: str | Callable[[Result], float], goal: float | None, runs: Sequence[Any]
+    group: Sequence[Result], measure: str | Callable[[Result], float], goal: float | None, runs: Sequence[Any]
 ) -> Seeds:
     """What each seed says by a measure, of the runs that count."""
     if not isinstance(measure, str):
@@ -377,6 +330,23 @@ class Summary(pd.DataFrame):
     def _more(self) -> list[str]:
         names = [*asked(self), *telling(self)][TEN:]
         return [f"and {', '.join(names)}: all are columns of the frame"] if names else []
+
+    def to_latex(self) -> str:  # type: ignore[override]
+        """Return the table that `plots.show` shows as a `tabular` with rules (of the package booktabs), escaped, at
+        most TEN columns with its index: further ones are left out, first those that say the same in every row, and
+        named in a comment."""
+        shown, caption = import_module("pslab.lab.plots.charts.tables").shown(self)  # with the words of figures
+        same = [column for column in shown if len(shown) > 1 and shown[column].nunique() == 1]
+        further = [*(column for column in shown if column not in same), *same][max(1, TEN - shown.index.nlevels) :]
+        shown = shown.drop(columns=further)
+        head = [*(str(name or "") for name in shown.index.names), *shown.columns]
+        rows = [[*(key if isinstance(key, tuple) else (key,)), *cells]
+                for key, cells in zip(shown.index, shown.to_numpy().tolist(), strict=True)]  # fmt: skip
+        lines = [" & ".join(str(cell).translate(TEX) for cell in row) + r" \\" for row in (head, *rows)]
+        sides = "l" * shown.index.nlevels + "r" * len(shown.columns)
+        notes = [caption, *([f"left out: {'; '.join(further)}"] if further else [])]
+        return "\n".join([*(f"% {note}" for note in notes), rf"\begin{{tabular}}{{{sides}}}", r"\toprule", lines[0],
+                          r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", ""])  # fmt: skip
 
 
 def asked(table: pd.DataFrame) -> list[str]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from pslab.config.cluster import BY_WORKER, COSTS, cluster_fields
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records import tuning
-from pslab.lab.records.grid_axes import CHOICE, GridPoint, combinations, listed, merged
-from pslab.lab.records.results import Results, Runs
+from pslab.lab.records import frames, tuning
 from pslab.lab.runs.run import sweep
 
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at",
@@ -25,8 +26,9 @@ class RefusedCombinations(UserWarning):
     """Combinations of a grid that no run can have were left out."""
 
 
-def grid(base: Run, *, refused: str = "raise", **axes: Any) -> Runs:
-    """A run for each combination; the last axis changes fastest, and equal runs are one run with several places.
+def grid(base: Run | pd.DataFrame, *, refused: str = "raise", **axes: Any) -> pd.DataFrame:
+    """Return a table with a row for each combination: a column for each axis, the other fields that the entries change,
+    and the column `run`; the last axis changes fastest.
 
     An axis is a field of Run with a list of values or with {name: value}; or a new name with {name: fields}, where a
     list among the fields is that entry's own axis and a cluster is laid over the base's:
@@ -35,6 +37,8 @@ def grid(base: Run, *, refused: str = "raise", **axes: Any) -> Runs:
         grid(base, family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
 
     Args:
+        base: a run; or a table of runs or results, each of whose runs is a base, and whose axes stay:
+            `grid(best(results), seed=[0, 1, 2])`.
         refused: what becomes of a combination that no run can have, such as a rule that needs rounds under ASP:
             raise, here or when the sweep begins; drop it, with a warning that lists each with its reason.
 
@@ -44,27 +48,53 @@ def grid(base: Run, *, refused: str = "raise", **axes: Any) -> Runs:
     if refused not in REFUSED:
         raise ConfigError("refused", refused, nearest(str(refused), REFUSED))
     named = {name: _entries(name, values) for name, values in axes.items()}
-    pairs: list[tuple[Run, list[GridPoint]]] = []
+    pairs: list[tuple[Run, dict[str, Any]]] = []
     dropped: dict[str, list[str]] = {}  # why -> which
-    for chosen in combinations({name: list(entries) for name, entries in named.items()}):
+    for (run, start), chosen in product(_bases(base), combinations({name: [*own] for name, own in named.items()})):
         point = {name: plain(entry) for name, entry in chosen.items()}
         fields: dict[str, Any] = {}
         for name, entry in chosen.items():
             given = named[name][entry]
             if "cluster" in given and name not in FIELDS:
-                given = {**given, "cluster": _over(fields.get("cluster", base.cluster), given["cluster"])}
+                given = {**given, "cluster": _over(fields.get("cluster", run.cluster), given["cluster"])}
             fields |= given
         for values in combinations({name: listed(value) for name, value in fields.items()}):
             try:
-                pairs.append((base.but(**values) if refused == "raise" else _possible(base.but(**values)), [point]))
+                made = run.but(**values) if refused == "raise" else _possible(run.but(**values))
             except ConfigError as error:
                 if refused == "raise":
                     raise
                 words = ", ".join(f"{name} {plain(value)}" for name, value in {**point, **values}.items())
                 dropped.setdefault(str(error), []).append(words)
+            else:
+                changed = {name: plain(getattr(made, name)) for name in values if name in start}
+                pairs.append((made, {**start, **changed, **point}))
     if dropped:
         _say(dropped, pairs)
-    return Runs(*merged(pairs), {name: [plain(entry) for entry in entries] for name, entries in named.items()})
+    orders = {} if isinstance(base, Run) else base.attrs.get(frames.ORDERS, {})
+    orders = {**orders, **{name: [plain(entry) for entry in entries] for name, entries in named.items()}}
+    return frames.table([run for run, _ in pairs], [point for _, point in pairs], orders)
+
+
+def _bases(base: Run | pd.DataFrame) -> Iterable[tuple[Run, dict[str, Any]]]:
+    """The runs that axes are laid over, at their points."""
+    if isinstance(base, Run):
+        return [(base, {})]
+    rows = frames.runs_in(base)
+    names = [name for name in rows if name in (*frames.axes(rows), frames.CHOICE)]
+    return [(run, {name: cell for name, cell in zip(names, cells, strict=True) if not frames.absent(cell)})
+            for run, *cells in zip(rows.run, *(rows[name] for name in names), strict=True)]  # fmt: skip
+
+
+def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Each combination of the axes' values; the last axis changes fastest."""
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def listed(value: Any) -> list[Any]:
+    """A list as it is; one value as a list."""
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _possible(run: Run) -> Run:
@@ -95,6 +125,8 @@ def _say(dropped: Mapping[str, Sequence[str]], kept: Sequence[Any]) -> None:
 
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
     """What stands on an axis: entry -> fields of Run."""
+    if name in frames.ITEMS:
+        raise ConfigError(name, values, f"the table has a column {name!r} of its own: give the axis another name")
     if isinstance(values, Mapping) and values:
         if name in FIELDS:
             return {entry: {name: value} for entry, value in values.items()}
@@ -143,10 +175,10 @@ def alone(run: Run) -> Run:
 
 
 def tuned(
-    runs: Runs, *, over: str = "learning_rate", goal: float | None = None, measure: str = "seconds_to_goal",
+    runs: pd.DataFrame, *, over: str = "learning_rate", goal: float | None = None, measure: str = "seconds_to_goal",
     rounds: int = 4, results: Path | str | None = None, progress: bool | None = None,
-) -> Results:  # fmt: skip
-    """The results of a grid in which every candidate is tried with the same effort.
+) -> pd.DataFrame:  # fmt: skip
+    """Return the results of a grid in which every candidate is tried with the same effort.
 
     While the best value of `over` (see `best`) of some runs is the smallest or the largest that was tried with them,
     the next one beyond it is tried too, at the ratio of the last two; at most so many `rounds`, after which figures
@@ -155,14 +187,17 @@ def tuned(
     Args:
         goal: the accuracy (0 to 1) that counts; None: what `pslab.goal` says of the results so far.
     """
-    found = sweep(runs, results=results, progress=progress)
+    made = sweep(frames.runs_in(runs), results=results, progress=progress)
     for _ in range(rounds):
-        at = tuning.goal(found, over=over) if goal is None else goal
-        chosen = tuning.best(found, over=over, goal=at, measure=measure)
-        more = [Results([chosen[index]], [[{name: value for name, value in point.items() if name != CHOICE}]])
-                .again(**{over: point[CHOICE].beyond})
-                for index, _, point in chosen.rows() if CHOICE in point and point[CHOICE].beyond is not None]
+        at = tuning.goal(made, over=over) if goal is None else goal
+        chosen = tuning.best(made, over=over, goal=at, measure=measure)
+        more = [grid(chosen.iloc[[row]].drop(columns="choice"), **dict[str, Any]({over: [choice.beyond]}))
+                for row, choice in enumerate(chosen.choice)
+                if isinstance(choice, frames.Choice) and choice.beyond is not None]  # fmt: skip
         if not more:
             break
-        found = found + sweep(sum(more[1:], more[0]), results=results, progress=progress)
-    return Results(found, found.columns, {**found.orders, over: sorted(found.levels(over))})
+        wider = pd.concat([made, sweep(pd.concat(more), results=results, progress=progress)])
+        wider.attrs = made.attrs
+        made = frames.table(wider.result.tolist(), [point for _, point in _bases(wider)], made.attrs.get(frames.ORDERS))
+    made.attrs[frames.ORDERS] = {**made.attrs.get(frames.ORDERS, {}), over: sorted(frames.levels(made, over))}
+    return made

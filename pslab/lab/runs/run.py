@@ -10,6 +10,9 @@ import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any, overload
+
+import pandas as pd
 
 from pslab.config.run import Run
 from pslab.config.table import find
@@ -17,9 +20,9 @@ from pslab.errors import RecordError, StartFailed, SweepFailed
 from pslab.lab.records import card, journal
 from pslab.lab.records.disk import find_whole
 from pslab.lab.records.drafts import clean
+from pslab.lab.records.frames import finished, identity, runs_in, words
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.record import find as find_run
-from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.interrupts import Ended, Unwanted, import_torch, noted
 from pslab.lab.runs.machine import forget_checkpoints, forget_old_checkpoints
 from pslab.protocol.server import least_budget
@@ -66,11 +69,15 @@ def run(
     return sweep([run], results=results, progress=progress, again=again, fresh=fresh)[0]
 
 
-def sweep(
-    runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None,
+@overload
+def sweep(runs: pd.DataFrame, **how: Any) -> pd.DataFrame: ...
+@overload
+def sweep(runs: Run | Iterable[Run], **how: Any) -> list[Result]: ...
+def sweep(  # type: ignore[misc]
+    runs: Run | Iterable[Run] | pd.DataFrame, *, results: Path | str | None = None, progress: bool | None = None,
     stop: threading.Event | None = None, again: bool | None = None, fresh: bool = False, ended: Ended | None = None,
-) -> Results:  # fmt: skip
-    """The results of many runs, in their order and with the columns of their grid.
+) -> list[Result] | pd.DataFrame:  # fmt: skip
+    """Return the rows of a grid's table with the column `result`; of a list of runs the results, in their order.
 
     What is missing is run in one pool, one after another; runs in virtual time, whose results do not depend on what
     else the machine does, as many at a time as there are cores.
@@ -93,12 +100,13 @@ def sweep(
     interrupt does.
 
     Raises:
-        SweepFailed: some of several runs failed; it has their errors, and the results of the others.
+        SweepFailed: some of several runs failed; it has their errors, and the rows, or results, of the others.
         StartFailed: another thread of this process executes runs.
         Unwritable: nothing can be recorded; what was under way is set aside elsewhere. And what `run` raises.
     """
-    given = runs if isinstance(runs, Runs) else Runs(runs)
-    wanted = Runs([each.as_now() for each in given], given.columns, given.orders)
+    frame = runs_in(runs)
+    names = {identity(run): run for run in frame.run}
+    wanted = [run.as_now() for run in names.values()]
     place = default_results() if results is None else Path(results)
     begun_s, unwanted = time.monotonic(), Unwanted(ended)
     found: dict[int, Result | None] = {}
@@ -116,8 +124,8 @@ def sweep(
     if missing:
         with _alone(), noted(stop or threading.Event()) as interrupt:
             clean(place)
-            if words := forget_old_checkpoints(place):
-                warnings.warn(words, Forgotten, stacklevel=2)
+            if removed := forget_old_checkpoints(place):
+                warnings.warn(removed, Forgotten, stacklevel=2)
             for index in missing if fresh else ():
                 forget_checkpoints(wanted[index], place)
             _run_again.update(wanted[index].digest for index in missing)
@@ -132,10 +140,12 @@ def sweep(
     _warn(list(done.values()))
     if len(wanted) == len(failed) == 1:
         raise failed[0]
-    complete = Results(done.values(), [wanted.columns[index] for index in done], wanted.orders)
+    complete = finished(frame, {name: done[index] for index, name in enumerate(names) if index in done})
+    rows = complete if isinstance(runs, pd.DataFrame) else complete.result.tolist()
     if failed:
-        raise SweepFailed({wanted.words(index): error for index, error in failed.items()}, complete)
-    return complete
+        which = [*names]
+        raise SweepFailed({words(frame, which[index]): error for index, error in failed.items()}, rows, len(done))
+    return rows
 
 
 _run_again: set[str] = set()  # digests, in this process
@@ -150,20 +160,20 @@ def _again(result: Result, again: bool | None) -> bool:
 def _warn(results: list[Result]) -> None:
     """Of what is not found again, and at every use of an invalid result: its record stays, and its curve is marked."""
     for why in sorted({result.run.unknown for result in results} - {""}):
-        words = f"it is executed each time, and its record is not found again, because of {why}"
-        warnings.warn(words, NotFoundAgain, stacklevel=3)
+        problem = f"it is executed each time, and its record is not found again, because of {why}"
+        warnings.warn(problem, NotFoundAgain, stacklevel=3)
     for result in results:
         if result.manifest.get("verdict") == "invalid":
-            words = "; ".join(result.manifest.get("violations", ()))
-            warnings.warn(f"{result.digest} is judged INVALID, do not trust it: {words}", InvalidRun, stacklevel=3)
+            broken = "; ".join(result.manifest.get("violations", ()))
+            warnings.warn(f"{result.digest} is judged INVALID, do not trust it: {broken}", InvalidRun, stacklevel=3)
         if card.nothing_applied(result.manifest):
             from pslab.lab.runs.resolve import resolve  # with torch, which a record that is found does without
 
             wanted, sync = result.run, resolve(result.run).sync
             least = "" if wanted.pushes is None or (count := least_budget(sync, wanted.workers)) is None else (
                 f"; pushes={wanted.pushes}, and workers that are equally fast need {count}")  # fmt: skip
-            words = f"no step of {result.digest} (sync={wanted.sync!r}, {wanted.workers} workers) was applied"
-            warnings.warn(f"{words}: its weights are the first ones{least}", NothingApplied, stacklevel=3)
+            problem = f"no step of {result.digest} (sync={wanted.sync!r}, {wanted.workers} workers) was applied"
+            warnings.warn(f"{problem}: its weights are the first ones{least}", NothingApplied, stacklevel=3)
         elif find("sync", result.run.sync) is None and _nobody_waited(result):
             warnings.warn(f"{result.run.sync} {NobodyWaited.WORDS}", NobodyWaited, stacklevel=3)
 

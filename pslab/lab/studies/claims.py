@@ -6,12 +6,11 @@ import html
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pslab.errors import ConfigError
 from pslab.lab.records import journal
-from pslab.lab.records.record import Result
+from pslab.lab.records.frames import Given, unique
 from pslab.lab.records.units import SPACE
 
 ONE = "one seed"
@@ -62,7 +61,7 @@ def claim(
     at_least: float | None = None,
     at_most: float | None = None,
     given: bool = True,
-    results: Iterable[Result] = (),
+    results: Given = (),
 ) -> Claim:
     """Whether `value` lies within the bounds; `text` may contain ``{value:.2f}``.
 
@@ -79,7 +78,7 @@ def claim(
     bounds = " and ".join([*([f"at least {at_least:g}"] if at_least is not None else []),
                            *([f"at most {at_most:g}"] if at_most is not None else [])])  # fmt: skip
     low, high = -math.inf if at_least is None else at_least, math.inf if at_most is None else at_most
-    value, why, found = float(value), "", list(results)
+    value, why, found = float(value), "", unique(results)
     if not given:
         why = "it is made for other parameters"
     elif not all(result.emulation_ok for result in found):
@@ -92,11 +91,10 @@ def claim(
     return made
 
 
-def basis(results: Sequence[Result]) -> str:
+def basis(results: Given) -> str:
     """What a sentence about these results rests on: ``"5 seeds"``, ``"1–5 seeds, 2 of 40 runs diverged"``."""
-    if not results:
+    if not len(own := unique(results)):
         return ""
-    own = {result.run.digest: result for result in results}.values()  # one may have several places
     counts = {*Counter(result.run.but(seed=0).digest for result in own).values()}
     words = ONE if counts == {1} else f"{'–'.join(map(str, sorted({min(counts), max(counts)})))} seeds"
     lost = sum(result.diverged for result in own)

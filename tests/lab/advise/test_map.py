@@ -19,7 +19,8 @@ from pslab.errors import ConfigError
 from pslab.lab.advise import map as maps
 from pslab.lab.advise.map import CAPPED, COMPUTED, LEFT, advise_map
 from pslab.lab.plots.labels import name
-from pslab.lab.records.results import Results
+from pslab.lab.records.frames import where
+from pslab.lab.records.record import Result
 from pslab.lab.records.summary import held
 
 MINE: dict[str, Any] = {"preset": "lab", "bandwidth_bit_s": 1e7}
@@ -36,9 +37,9 @@ class Imagined:
     def __init__(self, learns: float = 0.2) -> None:
         self.learns, self.runs = learns, list[Run]()
 
-    def __call__(self, runs: Any, **how: Any) -> Results:
+    def __call__(self, runs: Any, **how: Any) -> list[Result]:
         self.runs += runs
-        return Results([self._result(each) for each in runs])
+        return [self._result(each) for each in runs]
 
     def _result(self, each: Run) -> Any:
         cluster = dict(each.cluster)  # type: ignore[arg-type]
@@ -132,11 +133,11 @@ def test_a_small_map_of_real_runs_has_each_runs_own_seconds(tmp_path: Path):
                            "space": {"policy": {"asp": {"sync": "asp", "prune": "static:5%"}}},
                            "bandwidth_bit_s": [1e6, 1e8], "spread": {1.0: {"slow": {}}, 3.0: {"slow": {0: 3.0}}}}
     found = advise_map(base, **how)
-    own = found.results.where(policy="BSP, dense", bandwidth_bit_s=1e8, spread=1.0)
+    own = where(found.results, policy="BSP, dense", bandwidth_bit_s=1e8, spread=1.0)
     (row,) = found.table[(found.table.policy == "BSP, dense") & (found.table.bandwidth_bit_s == 1e8)
                          & (found.table.spread == 1.0)].itertuples()
-    assert own[0].run.cluster == {**MINE, "bandwidth_bit_s": 1e8, "slow": {}}
-    assert row.seconds == pytest.approx(min(held(each, 0.3)[0] for each in own))
+    assert own.run.iloc[0].cluster == {**MINE, "bandwidth_bit_s": 1e8, "slow": {}}
+    assert row.seconds == pytest.approx(min(held(each, 0.3)[0] for each in own.result))
     assert (found.winner.how == COMPUTED).all()
     before = sorted((tmp_path / "runs").iterdir())
     assert advise_map(base, **how).table.equals(found.table)

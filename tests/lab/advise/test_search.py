@@ -194,7 +194,7 @@ def test_a_decided_answer_says_what_fresher_gradients_can_save_at_most(place: Pa
     assert found.decided, "there is nothing to choose"
     assert {(result.run.workers, result.run.seed) for result in found.alone} == {(1, 0)}
     assert any("the single machine" in remark for remark in found.remarks)
-    assert found.results.levels("policy") == ["bsp"]
+    assert {*found.results.policy} == {"bsp"}
 
 
 # -- bad input -------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_without_a_modelled_computation_this_machine_is_measured_once_into_a_rec
     assert engines.count("local") == 2, "with dense gradients and with pruned ones"
     assert any("costs as measured on this machine" in remark for remark in found.remarks)
     assert found.run.cluster == cluster
-    raced = found.results[0].run.cluster
+    raced = found.results.run[0].cluster
     assert all(raced[cost] > 0 for cost in ("compute_s", "select_s", "encode_s", "decode_s"))
     assert raced.get("bandwidth_bit_s") == (None if cluster == "free" else 2e8)
 

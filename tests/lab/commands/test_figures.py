@@ -81,7 +81,7 @@ class Bench:
         self.environment = {name: os.environ.get(name) for name in INHERITED}
         self.monkeypatch.setattr(parameters, "_current", entry.notebook)
         values = {"syncs": ["bsp", "asp"], "pushes": 8, **entry.values}
-        for run in grid(Run(pushes=values["pushes"]), sync=values["syncs"]):
+        for run in grid(Run(pushes=values["pushes"]), sync=values["syncs"]).run:
             if find(run, self.results) is None:
                 handmade.curve(self.results, run, [0.1, 0.9])
         notebook: Any = nbformat.read(entry.source, 4)

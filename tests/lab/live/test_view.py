@@ -84,12 +84,12 @@ def test_start_runs_what_is_chosen_and_draws_it(tmp_path: Path):
     view.start()
     assert view.start_button.disabled
     results = view.wait()
-    assert [(r.run.sync, r.run.evaluate, r.manifest["disturbed"]) for r in results] == [
+    assert [(r.run.sync, r.run.evaluate, r.manifest["disturbed"]) for r in results.result] == [
         ("bsp", "beside", True), ("asp", "beside", True)]  # fmt: skip
     assert [name.strip("*") for name in drawn(view)] == ["BSP†", "ASP†"]
     colours = [trace.line.color for trace in view.figure.data[:2]]
     assert colours == [ROWS["sync"]["bsp"].colour, ROWS["sync"]["asp"].colour]
-    first = results[0].accuracy
+    first = results.result[0].accuracy
     assert list(view.figure.data[0].x) == list(first.pushes / 4)
     assert list(view.figure.data[2].x) == list(first.seconds)
     assert texts(view).count("finished") == 2
@@ -371,11 +371,11 @@ def test_frame_follows_the_best_curve():
 
 def test_without_a_front_end_runs_are_executed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture):
     view = Live(sync=["bsp", "asp"], live=False, results=tmp_path, **TINY)
-    assert [(r.run.sync, r.run.evaluate, r.manifest["disturbed"]) for r in view.results] == [
+    assert [(r.run.sync, r.run.evaluate, r.manifest["disturbed"]) for r in view.results.result] == [
         ("bsp", "after", False), ("asp", "after", False)]  # fmt: skip
     assert isinstance(view.figure, go.Figure)
     assert "[2/2] asp none W=4 seed 0" in capsys.readouterr().err
-    assert find(view.results[0].run, tmp_path) is not None
+    assert find(view.results.run[0], tmp_path) is not None
 
 
 def test_script_has_no_front_end():

@@ -8,6 +8,7 @@ from random import Random
 
 import drawn
 import grids
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
@@ -47,7 +48,7 @@ def confused(figure: go.Figure) -> list[tuple[str, str]]:
 BASE = Run(pushes=16, engine="virtual", cluster="lab")
 
 
-def results(**axes: object) -> grids.Results:
+def results(**axes: object) -> pd.DataFrame:
     return grids.finished(grid(BASE, **axes), Random(1), ["budget"])
 
 
@@ -81,7 +82,7 @@ def test_what_is_not_given_stands_before_the_numbers_of_its_axis(field: str, val
 
 def test_crowded_curves_become_panels_and_few_stay_together():
     found = results(sync=["bsp", "downpour:5,5", "asp"], learning_rate=[0.1, 0.2, 0.4], prune=["none", "static:1%"])
-    crowded, few = plots.curves(found), plots.curves(found.where(prune="none"))
+    crowded, few = plots.curves(found), plots.curves(found[found.prune == "none"])
     panels = {trace.xaxis for trace in crowded.data if trace.hovertemplate}
     assert len(panels) == 2
     assert all(len(drawn.lines(crowded, panel)) == 9 <= CROWD for panel in panels)

@@ -15,6 +15,7 @@ from pslab.lab.live.figure import frame
 from pslab.lab.live.state import Point, Track
 from pslab.lab.plots.charts.tables import show
 from pslab.lab.plots.labels import caption
+from pslab.lab.records.frames import notes
 from pslab.lab.records.summary import summary
 from pslab.lab.records.tuning import best, goal
 from pslab.lab.runs.grid import grid
@@ -44,10 +45,10 @@ def test_the_best_evaluation_is_the_lowest_and_a_goal_is_reached_from_above(resu
 
 
 def test_the_best_choice_reaches_the_goal_first_or_ends_lowest(results: Any):
-    assert [each.run.learning_rate for each in best(results, goal=1.0)] == [0.2]
-    assert [each.run.learning_rate for each in best(results, measure="accuracy")] == [0.1]
-    assert [each.run.learning_rate for each in best(results, goal=0.01)] == [0.1]
-    assert "to mean error 1" in " ".join(best(results, goal=1.0).notes())
+    assert best(results, goal=1.0).learning_rate.tolist() == [0.2]
+    assert best(results, measure="accuracy").learning_rate.tolist() == [0.1]
+    assert best(results, goal=0.01).learning_rate.tolist() == [0.1]
+    assert "to mean error 1" in " ".join(notes(best(results, goal=1.0)))
 
 
 def test_the_goal_is_a_round_value_that_runs_fall_to(results: Any):

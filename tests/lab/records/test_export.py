@@ -13,7 +13,6 @@ from pslab.errors import ConfigError
 from pslab.lab.records import export as exports
 from pslab.lab.records.export import TOOLS, export
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results
 
 CURVE = [0.1, 0.5, 0.9712]
 
@@ -42,7 +41,7 @@ def test_without_its_package_an_export_says_what_to_install(tool, made, monkeypa
 def test_the_verb_exports_the_records_that_are_named(named, made, monkeypatch, capsys, tmp_path):
     seen: list[tuple[list[str], str]] = []
 
-    def note(results: Results, place: str) -> None:
+    def note(results: list[Result], place: str) -> None:
         seen.append(([result.digest for result in results], place))
 
     monkeypatch.setattr(exports, "TOOLS", {"tensorboard": ("json", note)})

@@ -1,88 +1,121 @@
-"""Results: points of a grid, what differs, their tables, and what is found on disk."""
+"""Tables of runs and results: what they refuse, what differs, the tables of records, and what is found on disk."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import handmade
+import numpy as np
+import pandas as pd
 import pytest
 
+from pslab import plots
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError
+from pslab.lab.records.frames import labels, levels, unique, where
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import EACH, Results, Runs, evaluations, load, records
+from pslab.lab.records.results import EACH, evaluations, load, records, tidy
 from pslab.lab.records.summary import summary
-from pslab.lab.records.tuning import best
+from pslab.lab.records.tuning import best, goal
 from pslab.lab.runs.grid import alone, grid
+from pslab.lab.runs.run import sweep
+from pslab.lab.studies.claims import claim
 
 BASE = Run(pushes=8, workers=2, engine="virtual", cluster="lab")
+FAMILIES = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none"]}}
 
 
-def finished(runs: Runs, folder: Path | None = None) -> Results:
+def finished(runs: pd.DataFrame, folder: Path | None = None) -> pd.DataFrame:
     return handmade.finished(runs, [0.1, 0.5, 0.9], folder)
 
 
 def test_of_no_results_there_is_an_empty_table_and_no_best():
-    assert len(summary([], by="sync", goal=0.9)) == 0
-    assert (len(best([])), repr(Results([])), repr(Runs([]))) == (0, "0 results", "0 runs")
+    assert len(summary([], by="sync", goal=0.9)) == len(best([])) == 0
 
 
-def test_results_are_a_sequence_with_the_columns_of_their_grid():
-    results = finished(grid(BASE, sync=["bsp", "asp"], seed=[0, 1]))
-    assert len(results) == 4
-    assert isinstance(results[0], Result)
-    assert [r.run.seed for r in results[1:3]] == [1, 0]
-    assert results.columns[3] == ({"sync": "asp", "seed": 1},)
-    assert [r.run.sync for r in results.where(seed=1)] == ["bsp", "asp"]
-    assert [r.run.seed for r in results.where(sync=["asp"], seed=[0, 1])] == [0, 1]
-    named = results.assign(strict=lambda r: r.run.sync == "bsp", how="x")
-    assert [points[0]["strict"] for points in named.columns] == [True, True, False, False]
-    assert [r.run.sync for r in named.where(strict=True, how="x", seed=0)] == ["bsp"]
-    with pytest.raises(IndexError):
-        results[4]
+def test_a_table_of_results_is_pandas_own():
+    results = finished(grid(BASE, sync=["bsp", "asp"], push_weight=[None, 1.0], seed=[0, 1]))
+    assert [*results.columns] == ["sync", "push_weight", "seed", "run", "result"]
+    assert results[(results.sync == "asp") & (results.seed == 1)].push_weight.tolist() == [None, 1.0]
+    assert [type(seed) for seed in results.seed] == [int] * 8
+    assert results.groupby("sync", sort=False).result.count().to_dict() == {"bsp": 4, "asp": 4}
+    assert len(unique(pd.concat([results, results]))) == 8  # a record counts once
+    text = str(results.iloc[0])
+    assert results.run[0].digest in text
+    assert "90.00%, 8 pushes, 2 s" in text
+    assert "..." not in str(results)
 
 
-def test_one_result_is_results_and_one_run_is_runs():
-    result = handmade.curve(None, BASE, [0.1])
-    assert [*Results(result)] == [result]
-    assert (repr(Results(result)), repr(Runs([BASE, BASE.but(seed=1)]))) == ("1 result", "2 runs\nseed: 0, 1")
-    assert summary(result).seeds.tolist() == [1]
+def test_one_result_and_a_column_of_results_are_results():
+    results = finished(grid(BASE, seed=[0, 1]))
+    assert summary(results.result[0]).seeds.tolist() == [1]
+    assert summary(results.result).equals(summary(results))
+    assert summary(results[["result"]]).equals(summary(results))
 
 
-def test_placed_yields_each_run_at_each_of_its_points():
-    runs = grid(BASE, family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none"]}})
-    assert [(point, run.prune) for point, run in runs.placed()] == [
-        ({"family": "static"}, "none"), ({"family": "std"}, "none"), ({"family": "static"}, "static:1%")]  # fmt: skip
+@pytest.mark.parametrize("take", [
+    summary, lambda table: best(table, goal=0.9), goal, tidy, plots.curves, plots.time_budget,
+    lambda table: plots.bars(table, "seconds"),
+    lambda table: claim("", 1.0, at_least=0, results=table),
+], ids=["summary", "best", "goal", "tidy", "curves", "time_budget", "bars", "claim"])  # fmt: skip
+def test_a_table_without_results_is_refused_with_the_way_to_them(take: Callable[[Any], Any]):
+    runs = grid(BASE, sync=["bsp", "asp"])
+    with pytest.raises(ConfigError, match=r"must be a Result, in 2 of 2 rows: sweep\(runs\) gives the column 'result'"):
+        take(runs)
+    for missing in (None, np.nan):
+        partly = finished(runs).assign(result=[finished(runs).result[0], missing])
+        with pytest.raises(ConfigError, match=r"must be a Result, in 1 of 2 rows: .* dropna\(subset='result'\)"):
+            take(partly)
+        take(partly.dropna(subset="result"))
+    with pytest.raises(ConfigError, match=r"a table's results are \[\*table.result\]"):
+        take([*finished(runs)])  # a table iterates over the names of its columns
 
 
-def test_again_makes_the_chosen_runs_with_every_seed():
-    results = finished(grid(BASE, policy={"strict": {"sync": "bsp"}, "free": {"sync": "asp"}}, seed=[0]))
-    runs = results.where(policy="free").again(seed=[0, 1, 2])
-    assert [(run.sync, run.seed) for run in runs] == [("asp", 0), ("asp", 1), ("asp", 2)]
-    assert runs.columns[2] == ({"policy": "free", "seed": 2},)
-    assert [run.engine for run in results.again(engine="timing")] == ["timing", "timing"]
+@pytest.mark.parametrize(("given", "words"), [
+    ([BASE, "asp"], "must be a Run"), (handmade.asp(), "must be a Run"),
+    (pd.DataFrame({"seed": [0]}), "gives a table with the column 'run'"),
+    (pd.concat([grid(BASE, seed=[0]), pd.DataFrame({"seed": [1]})]), "must be a Run, in 1 of 2 rows"),
+], ids=["a name", "a result", "another table", "a row without a run"])  # fmt: skip
+def test_what_is_no_run_is_not_swept(given: Any, words: str):
+    with pytest.raises(ConfigError, match=words):
+        sweep(given)
 
 
-def test_levels_keep_the_grids_order():
+def test_a_value_that_a_row_lacks_is_that_of_its_run():
+    single = finished(grid(alone(BASE), seed=[0])).assign(network="none")
+    both = pd.concat([finished(grid(BASE, sync=["asp"], engine=["virtual"])), single])
+    assert where(both, sync="bsp").result.tolist() == single.result.tolist()
+    assert summary(both, by=["sync", "workers"]).index.tolist() == [("asp", 2), ("bsp", 1)]
+    assert summary(both, by="network").index.tolist() == ["none", None]
+    assert where(finished(grid(BASE, seed=[0, 1])), workers=2, seed=[1]).seed.tolist() == [1]
+
+
+def test_levels_have_the_grids_order():
     results = finished(grid(BASE, learning_rate=[0.4, 0.1, 0.2]))
-    assert results.levels("learning_rate") == [0.4, 0.1, 0.2]
-    assert Results([*results][::-1], results.columns[::-1], {"learning_rate": [0.4, 0.1, 0.2]}).where(
-        learning_rate=[0.1, 0.4]).levels("learning_rate") == [0.4, 0.1]  # fmt: skip
+    assert levels(where(results[::-1], learning_rate=[0.1, 0.4]), "learning_rate") == [0.4, 0.1]
 
 
 def test_what_differs_is_told_by_as_few_columns_as_there_can_be():
     families = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}}
     results = finished(grid(BASE, family=families, sync=["bsp", "asp"], seed=[0, 1]))
-    assert results.differing() == ["sync", "prune"]  # the family says nothing that its rule does not say
-    assert results.where(sync="bsp", family="std").differing() == ["prune"]
-    named = finished(grid(BASE, method={"whole": {"push_weight": 1.0}, "shared": {"learning_rate": 0.2}}))
-    assert named.differing() == ["method"]
-    assert results[:1].differing() == []
+    assert labels(results) == ["sync", "prune"]  # the family says nothing that its rule does not say
+    assert labels(results[(results.sync == "bsp") & (results.family == "std")]) == ["prune"]
+    assert labels(finished(grid(BASE, method={"whole": {"push_weight": 1.0}, "shared": {"learning_rate": 0.2}}))) == [
+        "method"]  # fmt: skip
+    assert labels(results[:1]) == []
 
 
-def test_a_frame_has_a_row_for_each_evaluation_at_each_point():
-    families = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none"]}}
-    table = finished(grid(BASE, family=families, seed=[3])).frame("evaluation")
+def test_a_column_of_measured_numbers_is_no_axis():
+    results = finished(grid(BASE, sync=["bsp", "asp"], learning_rate=[0.1, 0.2], seed=[0, 1]))
+    measured = results.assign(noise=np.arange(8.0))
+    assert summary(measured).equals(summary(results))
+    assert best(measured, goal=0.9).run.tolist() == best(results, goal=0.9).run.tolist()
+
+
+def test_a_tidy_table_has_a_row_for_each_evaluation_at_each_point():
+    table = tidy(finished(grid(BASE, family=FAMILIES, seed=[3])), "evaluation")
     assert len(table) == 3 * 3  # dense stands in both families
     row = table.iloc[2]
     assert (row.family, row.prune, row.seed, row.sync) == ("static", "none", 3, "bsp")
@@ -92,28 +125,28 @@ def test_a_frame_has_a_row_for_each_evaluation_at_each_point():
 
 
 def test_a_single_machines_iteration_counts_as_many_pushes_as_the_others():
-    table = finished(grid(BASE, sync=["bsp"]) + grid(alone(BASE), seed=[0])).frame("evaluation")
+    table = tidy(finished(pd.concat([grid(BASE, sync=["bsp"]), grid(alone(BASE), seed=[0])])), "evaluation")
     assert table.groupby("workers").iteration.max().to_dict() == {1: 4.0, 2: 4.0}
 
 
 def test_a_row_for_each_run_says_what_it_was_and_how_it_ended():
     results = finished(grid(BASE, loss=["cross_entropy", "mse"]))
-    row, frame = results.frame().iloc[1], results.frame("evaluation")
-    assert (row.loss, row.sync, row.digest) == ("mse", "bsp", results[1].digest)
+    row, table = tidy(results).iloc[1], tidy(results, "evaluation")
+    assert (row.loss, row.sync, row.digest) == ("mse", "bsp", results.result[1].digest)
     assert (row.outcome, row.final, row.pushes, row.seconds, row.emulation_ok) == ("budget", 0.9, 8, 2.0, True)
-    assert set(frame.loss_of_run) == {"cross_entropy", "mse"}  # an axis that is named like a column of the table
-    assert set(frame.loss) == {0.5}
+    assert set(table.loss_of_run) == {"cross_entropy", "mse"}  # an axis that is named like a column of the table
+    assert set(table.loss) == {0.5}
 
 
-def test_every_table_of_a_record_has_a_frame_with_the_fields_of_its_run():
-    results = Results([handmade.bsp(), handmade.asp()])
+def test_every_table_of_a_record_is_tidy_with_the_fields_of_its_run():
+    results = [handmade.bsp(), handmade.asp()]
     for each in EACH:
-        frame = results.frame(each)
-        assert len(frame) == sum(len(EACH[each](result)) for result in results)
-        assert set(frame.sync) == {"bsp", "asp"}
-        assert frame.columns.is_unique
+        table = tidy(results, each)
+        assert len(table) == sum(len(EACH[each](result)) for result in results)
+        assert set(table.sync) == {"bsp", "asp"}
+        assert table.columns.is_unique
     with pytest.raises(ConfigError, match="did you mean 'push'"):
-        results.frame("pushs")
+        tidy(results, "pushs")
 
 
 # -- from disk -------------------------------------------------------------------------------------
@@ -121,9 +154,9 @@ def test_every_table_of_a_record_has_a_frame_with_the_fields_of_its_run():
 
 def test_all_records_are_found_and_those_with_the_asked_fields(tmp_path: Path):
     made = finished(grid(BASE, sync=["bsp", "asp"], seed=[0, 1]), tmp_path)
-    assert {result.digest for result in records(results=tmp_path)} == {result.digest for result in made}
+    assert {run.digest for run in records(results=tmp_path).run} == {run.digest for run in made.run}
     found = records(results=tmp_path, sync="asp", seed=[1, 0])
-    assert [(result.run.sync, result.run.seed) for result in found] == [("asp", 0), ("asp", 1)]
+    assert found[["sync", "seed"]].to_numpy().tolist() == [["asp", 0], ["asp", 1]]
     with pytest.raises(ConfigError, match="did you mean 'asp'"):
         records(results=tmp_path, sync="asq")
     with pytest.raises(ConfigError, match="did you mean 'sync'"):
@@ -136,7 +169,7 @@ def test_a_record_that_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path,
     good, bad = (handmade.curve(tmp_path, BASE.but(seed=seed), [0.1]) for seed in (0, 1))
     (bad.path / name).unlink()
     with pytest.warns(UserWarning, match=rf"1 of 2 records are left out: .*{name}"):
-        assert [result.digest for result in records(results=tmp_path)] == [good.digest]
+        assert [run.digest for run in records(results=tmp_path).run] == [good.digest]
     with pytest.raises(RecordError, match=rf"is not a complete record: {name} missing"):
         load(bad.digest, tmp_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import handmade
@@ -14,8 +15,8 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
 from pslab.lab.records.card import recovered
-from pslab.lab.records.results import Results, Runs
-from pslab.lab.records.summary import groups, held, held_at, iteration_s, measured, over_seeds, summary
+from pslab.lab.records.frames import groups, notes, where
+from pslab.lab.records.summary import held, held_at, iteration_s, measured, over_seeds, summary
 from pslab.lab.records.tuning import best, goal, rounded
 from pslab.lab.records.units import DASH
 from pslab.lab.runs.grid import alone, grid
@@ -26,13 +27,14 @@ HIGHER = [0.1, 0.2, 0.5, 0.5, 0.45]  # never at 0.9 either
 NAN = pytest.approx(math.nan, nan_ok=True)
 
 
-def made(runs: Runs, curves: dict, **facts: dict) -> Results:
+def made(runs: pd.DataFrame, curves: dict, **facts: dict) -> pd.DataFrame:
     """Results whose evaluations are given by (policy, learning rate, seed), or by a part of it."""
     def of(run: Run):
         keys = [(run.sync, run.learning_rate, run.seed), (run.sync, run.learning_rate), (run.sync, run.seed), run.sync]
         return next(curves[key] for key in keys if key in curves)
 
-    return runs.finished([handmade.curve(None, run, of(run), **facts.get(f"{run.sync}{run.seed}", {})) for run in runs])
+    return handmade.with_results(
+        runs, lambda run: handmade.curve(None, run, of(run), **facts.get(f"{run.sync}{run.seed}", {})))
 
 
 def column(table: pd.DataFrame, name: str) -> list[Any]:
@@ -99,7 +101,7 @@ def test_a_summary_counts_those_that_hold_beside_those_that_reach():
 
 
 def test_a_single_machine_exchanges_nothing():
-    runs = grid(BASE, sync=["asp"]) + grid(alone(BASE), seed=[0])
+    runs = pd.concat([grid(BASE, sync=["asp"]), grid(alone(BASE), seed=[0])])
     table = summary(made(runs, {"bsp": SLOW, "asp": FAST}), by="workers", goal=0.9)
     assert table.bytes_to_goal.isna().tolist() == table.waiting.isna().tolist() == [False, True]
     assert column(table, "seconds_to_goal") == [1.0, 3.0]
@@ -156,7 +158,7 @@ def test_paired_ratios_are_to_the_first_row_with_the_same_seed():
 
 
 def test_paired_ratios_need_common_seeds():
-    runs = grid(BASE, sync=["bsp"], seed=[0]) + grid(BASE, sync=["asp"], seed=[1])
+    runs = pd.concat([grid(BASE, sync=["bsp"], seed=[0]), grid(BASE, sync=["asp"], seed=[1])])
     table = summary(made(runs, {"bsp": FAST, "asp": FAST}), by="sync", measures=["seconds"], paired=True)
     assert column(table, "seconds_ratio") == [1.0, NAN]
 
@@ -180,8 +182,8 @@ def test_several_columns_are_a_multiindex(axes: dict, by: Any, index: list):
 def test_results_that_have_no_value_of_an_axis_are_a_group_of_their_own_and_come_last():
     weighed = made(grid(BASE, weight={"light": {}, "heavy": {"push_weight": 1.0}}, sync=["asp"]), {"asp": SLOW})
     single = made(grid(alone(BASE)), {"bsp": FAST})
-    for both in (weighed + single, single + weighed):
-        assert summary(both, by="weight", goal=0.9).index.tolist() == ["light", "heavy", None]
+    for parts in ((weighed, single), (single, weighed)):
+        assert summary(pd.concat(parts), by="weight", goal=0.9).index.tolist() == ["light", "heavy", None]
 
 
 def test_diverged_seeds_count_in_no_accuracy_unless_all_diverged():
@@ -219,7 +221,7 @@ WITH_SERVER = [{"worker": worker, "how": "server is gone"} for worker in (0, 1)]
 ])  # fmt: skip
 def test_what_a_run_went_on_after_is_said_and_counted(facts: dict, words: str):
     results = made(grid(BASE, sync=["bsp", "asp"]), {"bsp": SLOW, "asp": FAST}, asp0=facts)
-    assert [recovered(result.manifest) for result in results] == ["", words]
+    assert [recovered(result.manifest) for result in results.result] == ["", words]
     table = summary(results, by="sync")
     assert table.get("recovered", pd.Series([0, 0])).tolist() == [0, int(bool(words))]
     assert ("recovered" in table) == bool(words)
@@ -228,8 +230,8 @@ def test_what_a_run_went_on_after_is_said_and_counted(facts: dict, words: str):
 def test_groups_that_differ_in_more_than_the_seed_are_refused():
     rates = [0.2, 1.0, 100000.0]
     results = made(grid(BASE, sync=["bsp"], learning_rate=rates, seed=[0, 1, 2]), {"bsp": SLOW})
-    message = ("by=['sync']: 9 runs of bsp differ in learning_rate (0.2, 1.0, 100000.0): name it in by=, keep one with "
-               "results.where(learning_rate=...), or choose with best(results, over='learning_rate')")  # fmt: skip
+    message = ("by=['sync']: 9 runs of bsp differ in learning_rate (0.2, 1.0, 100000.0): name it in by=, take one with "
+               "where(results, learning_rate=...), or choose with best(results, over='learning_rate')")  # fmt: skip
     with pytest.raises(ConfigError) as refused:
         summary(results, by=["sync"])
     assert str(refused.value) == message
@@ -256,7 +258,7 @@ def test_the_goal_is_the_highest_round_accuracy_that_half_of_the_groups_reach_wi
     assert [goal(results), goal(results, share=1.0), goal(results, share=0.3)] == [0.85, 0.4, 0.95]
     assert goal(results, within=0.5) == 0.6  # half-way ssp:3 has 0.3, bsp 0.6, asp 0.92
     assert goal([]) == 0.3
-    single = grid(BASE, sync=["asp"]) + grid(alone(BASE), seed=[0])  # the single machine sets no goal
+    single = pd.concat([grid(BASE, sync=["asp"]), grid(alone(BASE), seed=[0])])  # the single machine sets no goal
     assert goal(made(single, {"asp": NEVER, "bsp": SLOW})) == 0.4
 
 
@@ -293,7 +295,7 @@ def test_a_round_value_is_not_better_and_stays_as_it_is(value: float, metric: Me
 ], ids=["soonest by the median", "of equals the smaller", "over two fields", "by another measure"])  # fmt: skip
 def test_best_is_the_choice(axes: dict, curves: dict, named: dict, chosen: list):
     found = best(made(grid(BASE, **axes), curves), **{"goal": 0.9, **named})
-    assert [(r.run.sync, r.run.learning_rate, r.run.seed) for r in found] == chosen
+    assert [(r.run.sync, r.run.learning_rate, r.run.seed) for r in found.result] == chosen
 
 
 @pytest.mark.parametrize(("curve", "facts", "measure", "wanted"), [
@@ -302,27 +304,28 @@ def test_best_is_the_choice(axes: dict, curves: dict, named: dict, chosen: list)
 ], ids=["diverged", "emulation not kept", "which pushes do not mind"])  # fmt: skip
 def test_what_says_nothing_is_not_chosen(curve: list, facts: dict, measure: str, wanted: float):
     runs = grid(BASE, learning_rate=[0.1, 0.2])
-    results = [handmade.curve(None, run, curve, **(facts if run.learning_rate == 0.1 else {})) for run in runs]
-    assert [r.run.learning_rate for r in best(runs.finished(results), goal=0.9, measure=measure)] == [wanted]
+    results = handmade.with_results(
+        runs, lambda run: handmade.curve(None, run, curve, **(facts if run.learning_rate == 0.1 else {})))
+    assert best(results, goal=0.9, measure=measure).learning_rate.tolist() == [wanted]
 
 
 def test_captions_say_how_a_choice_was_made_and_how_many_lie_at_an_end():
     runs = grid(BASE, sync=["bsp", "asp", "ssp:3"], learning_rate=[0.1, 0.2, 0.4])
     curves = {("bsp", 0.2): FAST, "bsp": SLOW, ("asp", 0.4): FAST, "asp": SLOW, ("ssp:3", 0.1): FAST, "ssp:3": SLOW}
     chosen = best(made(runs, curves), goal=0.9)
-    assert chosen.notes() == ["each at its best learning rate by seconds to 90 %; 2 of 3 lie at an end of their grid"]
-    assert chosen.where(sync="bsp").notes() == ["each at its best learning rate by seconds to 90 %"]
-    assert best(made(runs.where(learning_rate=0.2), curves), goal=0.9).notes() == []
-    (held_at,) = best(made(runs, curves), goal=0.9, measure="held_s").notes()
+    assert notes(chosen) == ["each at its best learning rate by seconds to 90 %; 2 of 3 lie at an end of their grid"]
+    assert notes(where(chosen, sync="bsp")) == ["each at its best learning rate by seconds to 90 %"]
+    assert notes(best(made(where(runs, learning_rate=0.2), curves), goal=0.9)) == []
+    (held_at,) = notes(best(made(runs, curves), goal=0.9, measure="held_s"))
     assert held_at.startswith("each at its best learning rate by time, held to 90 %; ")
-    (about_none,) = best(made(runs, curves), goal=0.9, measure="accuracy").notes()
+    (about_none,) = notes(best(made(runs, curves), goal=0.9, measure="accuracy"))
     assert "90 %" not in about_none
 
 
 # -- printed ---------------------------------------------------------------------------------------
 
 
-def lots(seeds: int = 1) -> Results:
+def lots(seeds: int = 1) -> pd.DataFrame:
     runs = grid(BASE.but(pushes=8000, workers=4), sync=["bsp", "asp"], seed=list(range(seeds)))
     return handmade.finished(runs, [0.1, 0.5, 0.95], seconds=lambda run: [0, 1, 2.0 + run.seed])
 
@@ -350,3 +353,30 @@ def test_printed_summary_has_ten_columns_and_names_the_others(monkeypatch):
     assert f"{[*summaries.MEASURES][10]}, " in repr(table).splitlines()[-1]
     assert max(map(len, repr(table).splitlines()[:-1])) <= 60
     assert type(table[["seconds"]]) is pd.DataFrame
+
+
+@pytest.mark.parametrize("measures", [["seconds_to_goal", "bytes_to_goal", "accuracy"], [*summaries.MEASURES]],
+                         ids=["three", "all"])  # fmt: skip
+def test_a_summary_in_latex_is_a_table_with_rules_escaped_and_at_most_ten_columns(measures: list[str]):
+    runs = grid(BASE, rate={"50 % & more_{}": {"rate": "dynsgd"}, "a\\~^$": {}}, sync=["bsp", "asp"], seed=[0, 1])
+    text = summary(handmade.finished(runs, [0.1, 0.5, 0.95], seconds=lambda run: [0, 1, 2.0 + run.seed]),
+                   by=["rate", "sync"], goal=0.9, measures=measures).to_latex()  # fmt: skip
+    notes = [line for line in text.splitlines() if line.startswith("% ")]
+    begin, top, head, middle, *rows, bottom, end = [line for line in text.splitlines() if line not in notes]
+    assert (top, middle, bottom, end) == (r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}")
+    assert (sides := re.fullmatch(r"\\begin\{tabular\}\{(ll)(r+)\}", begin)) is not None
+    assert len(rows) == 4
+    for line in (head, *rows):  # as many cells as columns, and no character that LaTeX takes for something else
+        assert line.endswith(r" \\")
+        bare = re.sub(r"\\[&%$#_{}]", "", line.removesuffix(r" \\"))
+        assert len(bare.split("&")) == len(sides[1] + sides[2]) == min(10, 2 + len(measures))
+        bare = re.sub(r"\\text[a-z]+\{\}|\$[^$]*\$", "", bare)
+        assert not re.search(r"[%$#_{}^\\<>|]|[^\x00-\x7f]", bare.replace("–", "--")), line
+    assert head.startswith(r"learning-rate policy & synchronization policy & ")
+    assert r" & time to 90~\% & " in head
+    assert rows[0].startswith(r"50 \% \& more\_\{\} & BSP & ")
+    assert r" & 2.50~s (2~s to 3~s) & " in rows[0]
+    assert rows[2].startswith(r"a\textbackslash{}\textasciitilde{}\textasciicircum{}\$ & ")
+    left_out = [note for note in notes if note.startswith("% left out: ")]
+    assert len(left_out) == (len(measures) > 8)
+    assert all("largest lead; bytes pushed; " in note for note in left_out)

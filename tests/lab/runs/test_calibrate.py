@@ -10,10 +10,9 @@ from tiny import tiny
 
 from pslab.config.cluster import COSTS, resolve_cluster
 from pslab.errors import ConfigError
-from pslab.lab.records.results import Results
+from pslab.lab.records.record import Result
 from pslab.lab.records.summary import summary
 from pslab.lab.runs.calibrate import calibrate, calibrated, trace
-from pslab.lab.runs.grid import grid
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run, sweep
 
@@ -64,16 +63,17 @@ def test_steps_of_the_workers_own_optimizer_are_no_part_of_a_gradient(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     """BSP and ASP with a worker that is three times slower, on processes, and in virtual time as ASP measured it."""
     results = tmp_path_factory.mktemp("results")
     base = tiny(cluster={"compute_s": 0.004, "slow": {0: 3.0}}, prune="static:10%", pull="changed")
-    real = sweep(grid(base, sync=["bsp", "asp"]), results=results, progress=False)
+    real = sweep([base, base.but(sync="asp")], results=results, progress=False)
     measured = calibrated(real[1])  # in which no worker has to wait for another
-    return real + sweep(real.again(engine="virtual", cluster=measured), results=results, progress=False)
+    virtual = [each.run.but(engine="virtual", cluster=measured) for each in real]
+    return real + sweep(virtual, results=results, progress=False)
 
 
-def test_a_twin_differs_in_engine_and_cluster_alone(twins: Results):
+def test_a_twin_differs_in_engine_and_cluster_alone(twins: list[Result]):
     for one, other in zip(twins[:2], twins[2:], strict=True):
         assert other.run.but(engine="local", cluster=one.run.cluster).digest == one.run.digest
         cluster = resolve_cluster(other.run.cluster)
@@ -81,12 +81,12 @@ def test_a_twin_differs_in_engine_and_cluster_alone(twins: Results):
         assert cluster.select_s > 0
 
 
-def test_a_twin_applies_the_same_gradients_where_the_order_is_the_policys(twins: Results):
+def test_a_twin_applies_the_same_gradients_where_the_order_is_the_policys(twins: list[Result]):
     assert np.array_equal(twins[0].weights, twins[2].weights)
 
 
-def test_a_twin_predicts_who_waits(twins: Results):
-    table = summary(twins.where(engine="virtual"), by="sync", measures=["waiting", "iteration_s"])
+def test_a_twin_predicts_who_waits(twins: list[Result]):
+    table = summary(twins[2:], by="sync", measures=["waiting", "iteration_s"])
     assert table.waiting["bsp"] > 0 == table.waiting["asp"]  # how much, depends on what the server's work took
     assert table.iteration_s["bsp"] > 0.012  # the slow worker's computation alone
     assert table.iteration_s["asp"] < table.iteration_s["bsp"]
@@ -108,12 +108,12 @@ def test_a_twin_is_charged_what_its_own_rule_optimizer_and_rate_took(fields, tmp
         assert spent["select"] == pytest.approx(float((ours.end_s - ours.begin_s).mean()))
 
 
-def test_a_virtual_run_has_measured_nothing(twins: Results):
+def test_a_virtual_run_has_measured_nothing(twins: list[Result]):
     with pytest.raises(ConfigError, match="engine local"):
         calibrated(twins[2])
 
 
-def test_a_recorded_trace_is_a_cluster_of_its_own(twins: Results, tmp_path: Path):
+def test_a_recorded_trace_is_a_cluster_of_its_own(twins: list[Result], tmp_path: Path):
     times = trace(twins[1])
     assert set(times) == {0, 1, 2, 3}
     assert min(times[0]) > 0.0119  # three times 4 ms, and whatever a busy machine adds

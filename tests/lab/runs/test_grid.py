@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from pslab.config.cluster import PRESETS
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError
+from pslab.lab.records.frames import levels, where
 from pslab.lab.runs.grid import NETWORK, RefusedCombinations, alone, grid
+
+
+def digest(run: Run) -> str:
+    return run.digest
+
 
 LAB = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "compute_s": 0.02, "duplex": "full"}
 
@@ -29,20 +35,20 @@ def test_every_combination_of_any_fields_the_last_axis_fastest(fields: list[str]
     except ConfigError:
         return  # it is none of a run
     plain, by_name = grid(base, **axes), grid(base, **named)
-    assert [run.digest for run in plain] == [run.digest for run in by_name] == [
+    assert [*plain.run.map(digest).unique()] == [*by_name.run.map(digest).unique()] == [
         *dict.fromkeys(run.digest for run in wanted.values())]  # fmt: skip
-    assert {tuple(point[field] for field in fields): run.digest for point, run in by_name.placed()} == {
+    assert {tuple(names): run.digest for *names, run in by_name[[*fields, "run"]].itertuples(index=False)} == {
         names: run.digest for names, run in wanted.items()}  # fmt: skip
-    assert all(by_name.levels(field) == [*named[field]] for field in fields)
+    assert all(levels(by_name, field) == [*named[field]] for field in fields)
 
 
-def test_equal_runs_are_one_run_with_several_points():
+def test_a_run_stands_in_the_row_of_each_of_its_points():
     runs = grid(Run(), family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
-    assert [run.prune for run in runs] == ["none", "static:1%", "std:2"]
-    assert runs.columns[0] == ({"family": "static"}, {"family": "std"})
-    assert [run.prune for run in runs.where(family="std")] == ["none", "std:2"]
-    assert runs.where(family="std").columns[0] == ({"family": "std"},)
-    assert runs.where(prune="none").columns == (({"family": "static"}, {"family": "std"}),)
+    assert [*runs.prune.unique()] == ["none", "static:1%", "std:2"]
+    assert runs.run[0].digest == runs.run[2].digest
+    assert [*runs.columns] == ["family", "prune", "run"]  # what the entries change is shown, too
+    assert runs[runs.family == "std"].prune.tolist() == ["none", "std:2"]
+    assert runs[runs.prune == "none"].family.tolist() == ["static", "std"]
 
 
 def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
@@ -50,7 +56,7 @@ def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
                                                                   "quantize": ["none", "sign"]}  # fmt: skip
     with pytest.warns(RefusedCombinations, match="1 of 4 combinations are refused") as told:
         runs = grid(base, **axes, refused="drop")
-    assert [(run.prune, run.quantize) for run in runs] == [
+    assert [(run.prune, run.quantize) for run in runs.run] == [
         ("none", "none"), ("none", "sign"), ("static:1%", "none")]  # fmt: skip
     why, which = str(told[0].message).splitlines()[1:]
     assert "quantize='sign'" in why
@@ -74,29 +80,28 @@ def test_dropping_all_or_an_unknown_way_is_refused():
 def test_each_entry_has_its_own_inner_axis():
     runs = grid(Run(), method={"plain": {"push_weight": 1.0, "learning_rate": [0.1, 0.2]},
                                "adagrad": {"rate": "adagrad", "learning_rate": [0.01]}})  # fmt: skip
-    assert [(run.rate, run.push_weight, run.learning_rate) for run in runs] == [
+    assert [(run.rate, run.push_weight, run.learning_rate) for run in runs.run] == [
         ("constant", 1.0, 0.1), ("constant", 1.0, 0.2), ("adagrad", None, 0.01)]  # fmt: skip
 
 
 def test_a_cluster_inside_is_laid_over_the_bases():
     axis = {"equal": {}, "one slow": {"cluster": {"slow": {0: 3.0}}}, "other": {"cluster": "steady"}}
-    assert [run.cluster for run in grid(Run(cluster="lab"), workers_are=axis)] == [
+    assert [run.cluster for run in grid(Run(cluster="lab"), workers_are=axis).run] == [
         "lab", {"preset": "lab", "slow": {0: 3.0}}, "steady"]  # fmt: skip
-    assert grid(Run(cluster={"compute_s": 0.1}), workers_are=axis)[1].cluster == {"compute_s": 0.1, "slow": {0: 3.0}}
-    assert grid(Run(), x={"a": {"cluster": {"compute_s": 0.1}}})[0].cluster == {"compute_s": 0.1}
+    slow = grid(Run(cluster={"compute_s": 0.1}), workers_are=axis).run[1]
+    assert slow.cluster == {"compute_s": 0.1, "slow": {0: 3.0}}
+    assert grid(Run(), x={"a": {"cluster": {"compute_s": 0.1}}}).run[0].cluster == {"compute_s": 0.1}
 
 
-def test_sums_merge_points_and_keep_the_order():
-    first, second = grid(Run(), a={"x": {"seed": [0, 1]}}), grid(Run(), a={"y": {"seed": [1, 2]}})
-    both = first + second
-    assert [run.seed for run in both] == [0, 1, 2]
-    assert both.columns[1] == ({"a": "x"}, {"a": "y"})
-    assert both.levels("a") == ["x", "y"]
-    plain = [Run(seed=7)]
-    assert [run.seed for run in first + plain] == [0, 1, 7]
-    again = [Run(seed=0)]
-    assert (first + first).columns == first.columns
-    assert (first + again).columns[0] == ({"a": "x"},)
+def test_a_grid_of_a_table_keeps_its_axes_and_gives_each_combination_once():
+    runs = grid(Run(), policy={"strict": {"sync": "bsp"}, "free": {"sync": "asp"}}, seed=[0, 1])
+    free = grid(runs[runs.policy == "free"], seed=[5, 6], engine=["timing"])
+    assert [(run.sync, run.seed, run.engine) for run in free.run] == [("asp", 5, "timing"), ("asp", 6, "timing")]
+    assert free.drop(columns="run").to_numpy().tolist() == [["free", 5, "timing"], ["free", 6, "timing"]]
+    changed = grid(grid(Run(), sync=["bsp"]), way={"loose": {"sync": "ssp:3"}})
+    assert changed.drop(columns="run").to_numpy().tolist() == [["ssp:3", "loose"]]  # a column says what its run has
+    with pytest.raises(ConfigError, match="gives a table with the column 'run'"):
+        grid(runs.drop(columns="run"), seed=[0])
 
 
 def test_the_single_machine_keeps_the_computation_and_loses_the_network():
@@ -119,7 +124,7 @@ def test_the_single_machine_keeps_the_computation_and_loses_the_network():
     ({"family": {"static": {"prnue": "static:1%"}}}, "did you mean 'prune'"),
     ({"family": {"static": {"prune": []}}}, "at least one entry"),
     ({"family": {"static": "static:1%"}}, "must map each name to fields"),
-    ({"workers": [0]}, "workers=0"),
+    ({"workers": [0]}, "workers=0"), ({"run": {"a": {}}}, "give the axis another name"),
 ])  # fmt: skip
 def test_axes_that_cannot_be_are_refused(axes: dict, words: str):
     with pytest.raises(ConfigError, match=words):
@@ -129,6 +134,6 @@ def test_axes_that_cannot_be_are_refused(axes: dict, words: str):
 def test_where_refuses_unknown_columns_and_values():
     runs = grid(Run(), sync=["bsp", "asp"])
     with pytest.raises(ConfigError, match="did you mean 'sync'"):
-        runs.where(snyc="bsp")
+        where(runs, snyc="bsp")
     with pytest.raises(ConfigError, match=r"no run has this value; did you mean '\wsp'\? allowed: asp, bsp"):
-        runs.where(sync="ssp")
+        where(runs, sync="ssp")

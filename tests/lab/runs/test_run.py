@@ -151,12 +151,11 @@ def test_a_run_that_fails_for_its_own_reason_does_not_stop_the_others(tmp_path, 
     runs = grid(tiny(pushes=8), sync=["bsp", "ssp:1"], seed=[0, 1])
     with pytest.raises(SweepFailed, match="2 of 4 runs failed; the others are recorded") as failed:
         sweep(runs, results=tmp_path, progress=True)
-    lines = [f"{{}}, seed 1 ({run.digest}): {in_a_sentence(error)}" for run in (runs[1], runs[3])]
+    lines = [f"{{}}, seed 1 ({run.digest}): {in_a_sentence(error)}" for run in runs.run[[1, 3]]]
     wanted = [line.format(f"sync {sync}") for line, sync in zip(lines, ("bsp", "ssp:1"), strict=True)]
     assert [line.strip() for line in str(failed.value).splitlines()[1:]] == wanted
     assert all(each is error for each in failed.value.failures.values())
-    assert failed.value.results.levels("sync") == ["bsp", "ssp:1"]
-    assert failed.value.results.levels("seed") == [0]
+    assert failed.value.results[["sync", "seed"]].to_numpy().tolist() == [["bsp", 0], ["ssp:1", 0]]
     assert "[2/4] bsp none W=4 seed 1: failed: " in capsys.readouterr().err
     assert not list((tmp_path / "runs").glob(".*"))
 

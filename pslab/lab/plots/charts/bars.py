@@ -13,10 +13,11 @@ import plotly.graph_objects as go
 from pslab.lab.plots.arrange import WIDTHS, boxes, finish, names, panels, sample, text_px
 from pslab.lab.plots.axes import Axis, categories, lanes
 from pslab.lab.plots.charts.panels import in_rows
-from pslab.lab.plots.charts.prelude import Data, Names, listed, shared_looks
+from pslab.lab.plots.charts.prelude import Names, listed, shared_looks
 from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
 from pslab.lab.plots.labels import heading
 from pslab.lab.plots.theme import SMALL, TYPE, Look
+from pslab.lab.records.frames import Given
 from pslab.lab.records.summary import METRIC, METRICS, cell, higher, unit_of
 from pslab.lab.records.units import SPACE
 
@@ -30,7 +31,7 @@ CELL = 28.0  # px: the height of a cell
 
 
 def bars(
-    data: Data, y: Titled, *, by: Names = "label", group: str | None = None, row: str | None = None,
+    data: Given, y: Titled, *, by: Names = "label", group: str | None = None, row: str | None = None,
     goal: float | None = None, title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """Draw a bar for each value of `by`: the median over seeds with its range and its number; a panel for each y.
@@ -130,7 +131,7 @@ def _bars(
 
 
 def heat(
-    data: Data, x: Titled, y: Titled, value: Titled, *, facet: str | None = None, goal: float | None = None,
+    data: Given, x: Titled, y: Titled, value: Titled, *, facet: str | None = None, goal: float | None = None,
     palest: float = 2.5, title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """Draw a cell with its number for each x and y, the darker the nearer to the best of its panel, which is framed.

@@ -16,9 +16,9 @@ from pslab.lab.plots.charts import timeline
 from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.labels import heading, label_of, name, under
 from pslab.lab.plots.theme import GRID, INK, PALE, PHASES, SMALL
+from pslab.lab.records.frames import Given
 from pslab.lab.records.intervals import ACTIVITIES, NOBODY, budget, records
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results
 from pslab.lab.records.units import SPACE
 
 WORDS = {**timeline.WORDS, "gap": "not measured"}
@@ -31,7 +31,7 @@ SPENT = {"computing": ("compute",), "sending": ("push", "pull"), "waiting": ("wa
 
 
 def time_budget(
-    results: Result | Iterable[Result], title: Any = None, *, by: Names = "label", across: str = WORKER,
+    results: Given, title: Any = None, *, by: Names = "label", across: str = WORKER,
     per_iteration: bool = False, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """Draw a panel for each value of `by`, with a stacked bar for each worker: computing, pruning, sending, waiting.
@@ -70,7 +70,7 @@ def time_budget(
     return finish(fig, heading(title, [what], columns=shown.columns), lines, width, heights, left=True)
 
 
-def _spent(group: Results, per_iteration: bool, place: str | None) -> pd.DataFrame:
+def _spent(group: Sequence[Result], per_iteration: bool, place: str | None) -> pd.DataFrame:
     """place, phase, waits_for and seconds (or ms of an iteration): the mean over seeds; of one place, over workers."""
     tables = []
     for result in group:

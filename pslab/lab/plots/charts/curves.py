@@ -15,12 +15,13 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.arrange import finish, level
 from pslab.lab.plots.axes import Axis, axis
 from pslab.lab.plots.charts.panels import Curve, compose, grey
-from pslab.lab.plots.charts.prelude import Group, Names, Shown, as_results, grouped, listed
+from pslab.lab.plots.charts.prelude import Group, Names, Shown, grouped, listed
 from pslab.lab.plots.labels import heading, under
 from pslab.lab.plots.theme import BACK, SINGLE, told_apart
+from pslab.lab.records.frames import Given, results_in
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, evaluations
+from pslab.lab.records.results import evaluations
 from pslab.lab.records.summary import sound
 from pslab.lab.records.units import SPACE, size
 
@@ -64,8 +65,8 @@ VISIBLE = 45.0  # per cent below the best end that the frame shows at most
 
 
 def curves(
-    results: Result | Iterable[Result], x: Names = "seconds", y: Names = "accuracy", *, by: Names = "label",
-    facet: str | None = None, row: str | None = None, behind: Any = None, banded: Iterable[Result] = (),
+    results: Given, x: Names = "seconds", y: Names = "accuracy", *, by: Names = "label",
+    facet: str | None = None, row: str | None = None, behind: Any = None, banded: Given = (),
     goal: float | None = None, log: str | None = None, zoom: tuple[float, float] | bool | None = None,
     title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
@@ -93,11 +94,11 @@ def curves(
         if name not in QUANTITIES:
             raise ConfigError("x" if name in xs else "y", name, nearest(str(name), QUANTITIES))
     shown = grouped(results, by, facet, row, several=(len(xs) > 1) + (len(ys) > 1))
-    twins = as_results(banded)
+    twins = results_in(banded)
     same = grouped(twins, by, shown.across.column, shown.down.column).groups if len(twins) else []
-    metric = one_metric(result.run for result in shown.results) if "accuracy" in {*xs, *ys} else ACCURACY
+    metric = one_metric(shown.results.run) if "accuracy" in {*xs, *ys} else ACCURACY
     known = {name: quantity(name, metric) for name in (*xs, *ys)}
-    if "loss" in known and len(losses := {loss_of(result.run) for result in shown.results}) == 1:
+    if "loss" in known and len(losses := {loss_of(run) for run in shown.results.run}) == 1:
         known["loss"] = quantity("accuracy", *losses)
     drawn = _drawn(shown, same, [(x_, y_) for x_ in xs for y_ in ys], known, behind)
     y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, each), frame in curve.frames.items()
@@ -124,7 +125,7 @@ def _drawn(
     each, drawn = _alike("workers", shown.crowd) or 1, []
     in_panels = shown.across.column is not None or shown.down.column is not None
 
-    def bands(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
+    def bands(results: Sequence[Result]) -> dict[tuple[str, str], pd.DataFrame]:
         return {pair: _band(results, *pair, known, each) for pair in pairs}
 
     for key, group, label, sign, look in shown.groups:
@@ -146,15 +147,15 @@ def _drawn(
     return drawn
 
 
-def _alike(field: str, results: Results) -> int:
+def _alike(field: str, results: pd.DataFrame) -> int:
     """Return the common value of a field of these runs; 0 if they differ."""
-    values = {getattr(result.run, field) for result in results}
+    values = {getattr(run, field) for run in results.run}
     return int(values.pop()) if len(values) == 1 else 0
 
 
-def _banded(twins: Results) -> list[str]:
+def _banded(twins: pd.DataFrame) -> list[str]:
     """Return the caption of the thin lines."""
-    seeds = len({result.run.seed for result in twins})
+    seeds = len({run.seed for run in twins.run})
     if seeds == 1:
         return ["thin: the same in virtual time"]
     return [f"bands: the same in virtual time, range of {seeds} seeds"] if seeds else []
@@ -184,7 +185,7 @@ def _density(result: Result, pushes: np.ndarray) -> np.ndarray:
     return found
 
 
-def _band(group: Results, x: str, y: str, known: Mapping[str, Quantity], each: int) -> pd.DataFrame:
+def _band(group: Sequence[Result], x: str, y: str, known: Mapping[str, Quantity], each: int) -> pd.DataFrame:
     """Median, low and high over the seeds that did not diverge, at every x that all of them reach; nothing of runs
     that have no evaluation."""
     found = [_series(result, x, y, known, each).dropna() for result in sound(group)]
@@ -212,7 +213,7 @@ def _end(result: Result, x: str, y: str, known: Mapping[str, Quantity], each: in
 
 def _x_axis(
     what: Quantity, x: str, frames: Sequence[tuple[pd.DataFrame, float]], crosses: Iterable[float], log: str | None,
-    crowd: Results,
+    crowd: pd.DataFrame,
 ) -> Axis:  # fmt: skip
     """The axis of curves, each with what its panel shows at least: a logarithmic one begins where a curve enters it."""
     ends = [float(frame.x.max()) for frame, _ in frames if len(frame)]
@@ -229,7 +230,7 @@ def _entry(frame: pd.DataFrame, low: float) -> int:
     return max(0, int(above[0]) - 1) if len(above) else 0
 
 
-def _x_title(x: str, crowd: Results) -> str:
+def _x_title(x: str, crowd: pd.DataFrame) -> str:
     if x != "iteration":
         return ""
     workers, batch = _alike("workers", crowd), _alike("batch_size", crowd)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
 import pandas as pd
 
 from pslab.config.parameters import plain
@@ -14,13 +15,10 @@ from pslab.config.table import find
 from pslab.errors import ConfigError
 from pslab.lab.plots.labels import heads_of, label_of, marks
 from pslab.lab.plots.theme import LEADING, Look, looks
-from pslab.lab.records.grid_axes import key_of
+from pslab.lab.records.frames import ITEMS, ORDERS, Given, columns_of, groups, levels, results_in, single, values
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, single
-from pslab.lab.records.summary import columns_of, groups
 
 Names = str | Sequence[str]
-Data = Result | Iterable[Result] | pd.DataFrame
 CROWD = 12  # curves that a reader tells apart in one panel
 
 
@@ -28,7 +26,7 @@ class Group(NamedTuple):
     """The runs of one curve, one lane or one bar: they differ in the seed alone."""
 
     key: dict[str, Any]  #: the values of the figure's columns
-    results: Results
+    results: Sequence[Result]
     label: str  #: what tells it apart from the others of its panel
     marks: str
     look: Look
@@ -46,8 +44,8 @@ class Facets(NamedTuple):
 class Shown:
     """The runs of a figure."""
 
-    results: Results  #: all of them
-    crowd: Results  #: those of several workers
+    results: pd.DataFrame  #: all of them
+    crowd: pd.DataFrame  #: those of several workers
     names: Sequence[str]  #: the columns that tell groups of one panel apart
     columns: Sequence[str]  #: these and the columns of panels
     groups: Sequence[Group]
@@ -58,7 +56,7 @@ class Shown:
 
 
 def grouped(
-    results: Result | Iterable[Result], by: Names, facet: str | None = None, row: str | None = None, *,
+    results: Given, by: Names, facet: str | None = None, row: str | None = None, *,
     several: int | None = None,
 ) -> Shown:  # fmt: skip
     """The runs of several workers in groups by the columns `by`, and by those that make panels, in the grid's order.
@@ -70,8 +68,7 @@ def grouped(
     Raises:
         ConfigError: there is no run; an unknown column; a group that differs in more than the seed.
     """
-    found = as_results(results)
-    crowd, alone = separated(found)
+    crowd, alone = separated(results)
     if several is not None:
         facet, row = spread(crowd, by, facet, row, several=several)
     names, columns, groups = _groups(crowd, by, [*filter(None, (facet, row))])
@@ -79,13 +76,13 @@ def grouped(
     if len(alone):
         differing, _, own = _groups(alone, "label", [])
         singles = [each._replace(label="single machine" + (f", {each.label}" if differing else "")) for each in own]
-    across, down = (Facets() if column is None else Facets(column, crowd.levels(column), heads_of(
-        column, crowd.levels(column), crowd)) for column in (facet, row))  # fmt: skip
+    across, down = (Facets() if column is None else Facets(column, levels(crowd, column), heads_of(
+        column, levels(crowd, column), crowd)) for column in (facet, row))  # fmt: skip
     one = facet is not None and {*names} <= {facet}
-    return Shown(found, crowd, names, columns, groups, singles, across, down, one)
+    return Shown(results_in(results), crowd, names, columns, groups, singles, across, down, one)
 
 
-def _groups(results: Results, by: Names, panels: Sequence[str]) -> tuple[list[str], list[str], list[Group]]:
+def _groups(results: pd.DataFrame, by: Names, panels: Sequence[str]) -> tuple[list[str], list[str], list[Group]]:
     """The columns that tell groups of one panel apart, those of all panels, and the groups."""
     columns = columns_of(results, by, *panels)
     split = groups(results, by, **dict(zip(("facet", "row"), panels, strict=False)))
@@ -94,27 +91,29 @@ def _groups(results: Results, by: Names, panels: Sequence[str]) -> tuple[list[st
     firsts = [group[0].run for group in split.values()]
     looked = names or ([] if panels else ["sync"])  # a curve alone has its policy's look
     made = shared_looks([{"sync": run.sync, **key} for run, key in zip(firsts, keys, strict=True)], looked, panels,
-                        results.orders, results)  # fmt: skip
+                        results.attrs.get(ORDERS, {}), results)  # fmt: skip
     found = [Group(key, group, label_of(key, names, run), marks(group), look)
              for key, group, run, look in zip(keys, split.values(), firsts, made, strict=True)]  # fmt: skip
     return names, columns, found
 
 
-def as_results(results: Result | Iterable[Result]) -> Results:
-    """Results as they are; of other sequences those without axes."""
-    return results if isinstance(results, Results) else Results(results)
+def is_table(data: Given) -> TypeGuard[pd.DataFrame]:
+    """Whether this is a table of numbers, and not of runs or results."""
+    return isinstance(data, pd.DataFrame) and not {*data.columns} & {*ITEMS}
 
 
-def separated(results: Results) -> tuple[Results, Results]:
+def separated(results: Given) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The runs of several workers, and the single machine beside them.
 
     Raises:
         ConfigError: there is no run.
     """
-    if not len(results):
+    frame = results_in(results)
+    if not len(frame):
         raise ConfigError("results", 0, "there is no run to draw")
-    runs = [result.run for result in results]
-    return (results.keep(lambda run, place: not single(run, runs)), results.keep(lambda run, place: single(run, runs)))
+    runs = frame.run.tolist()
+    alone = np.array([single(run, runs) for run in runs])
+    return frame[~alone], frame[alone]
 
 
 def listed(names: Iterable[str]) -> list[str]:
@@ -126,7 +125,7 @@ def listed(names: Iterable[str]) -> list[str]:
 
 
 def spread(
-    data: Data, by: Names, facet: str | None, row: str | None, *, several: int, taken: Iterable[str] = ()
+    data: Given, by: Names, facet: str | None, row: str | None, *, several: int, taken: Iterable[str] = ()
 ) -> tuple[str | None, str | None]:
     """The columns of panels: those asked for, and where "label" would crowd them, of what differs as many more as have
     a place: the one with the fewest values that leaves no crowd, else the one with most.
@@ -136,12 +135,12 @@ def spread(
         taken: columns that are drawn otherwise.
     """
     panels = [facet, row]
-    if by != "label" or isinstance(data, pd.DataFrame):
+    if by != "label" or is_table(data):
         return facet, row
-    results, _ = separated(as_results(data))
+    results, _ = separated(data)
     for _ in range(panels.count(None) - several):
         names = [name for name in columns_of(results, "label") if name not in {*panels, *taken}]
-        sizes = {name: (_curves(results, [other for other in names if other != name]), len(results.levels(name)))
+        sizes = {name: (_curves(results, [other for other in names if other != name]), len(levels(results, name)))
                  for name in names}  # fmt: skip
         if len(names) < 2 or _curves(results, names) <= CROWD:
             break
@@ -151,9 +150,18 @@ def spread(
     return panels[0], panels[1]
 
 
-def _curves(results: Results, names: Sequence[str]) -> int:
+def _curves(results: pd.DataFrame, names: Sequence[str]) -> int:
     """How many curves a panel has at most, if these columns tell them apart."""
-    return len({repr(key_of(result.run, place, names)) for place, result in results.placed()})
+    return len(_keys(results, names))
+
+
+def _keys(results: pd.DataFrame, names: Sequence[str]) -> dict[str, list[int]]:
+    """The rows by their values of these columns."""
+    rows: dict[str, list[int]] = {}
+    cells = [values(results, name) for name in names]
+    for row in range(len(results)):
+        rows.setdefault(repr([column[row] for column in cells]), []).append(row)
+    return rows
 
 
 # -- looks -----------------------------------------------------------------------------------------
@@ -161,7 +169,7 @@ def _curves(results: Results, names: Sequence[str]) -> int:
 
 def shared_looks(
     keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str],
-    orders: Mapping[str, Sequence[Any]], results: Results | None = None,
+    orders: Mapping[str, Sequence[Any]], results: pd.DataFrame | None = None,
 ) -> list[Look]:  # fmt: skip
     """A look for each key, by the columns `names`, the same in all panels, which the columns `panels` make; where these
     are names of the reader's own for policies of the results, those have their colours."""
@@ -177,14 +185,13 @@ def shared_looks(
     return [found[which] for which in own]
 
 
-def _policies(results: Results, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _policies(results: pd.DataFrame, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The first field of LEADING that these columns decide, with its value by theirs."""
     for leading in LEADING if not {*names} & {*LEADING} else ():
-        found: dict[str, set[Any]] = {}
-        for place, result in results.placed():
-            found.setdefault(repr([*key_of(result.run, place, names)]), set()).add(plain(getattr(result.run, leading)))
-        rows = Counter(find(leading, value) for values in found.values() for value in values)
+        of = [plain(getattr(run, leading)) for run in results.run]
+        found = {which: {of[row] for row in rows} for which, rows in _keys(results, names).items()}
+        rows = Counter(find(leading, value) for own in found.values() for value in own)
         crowded = max(rows.values(), default=0) > max(2, len(found) // 2)  # one colour of most of them tells little
-        if None not in rows and len(rows) > 1 and not crowded and all(len(values) == 1 for values in found.values()):
+        if None not in rows and len(rows) > 1 and not crowded and all(len(own) == 1 for own in found.values()):
             return {which: {leading: value} for which, (value,) in found.items()}
     return {}

@@ -11,10 +11,11 @@ import plotly.graph_objects as go
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.arrange import finish, names, panels, sample
 from pslab.lab.plots.axes import Axis, axis, lanes
-from pslab.lab.plots.charts.prelude import Data, Names, listed
+from pslab.lab.plots.charts.prelude import Names, listed
 from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
 from pslab.lab.plots.labels import heading
 from pslab.lab.plots.theme import PALE, SMALL, Look, plain_look
+from pslab.lab.records.frames import Given
 from pslab.lab.records.summary import cell
 
 FAR = 4.0  # from the least to the largest: then the axis is logarithmic
@@ -36,7 +37,7 @@ class _Mark(NamedTuple):
 
 
 def dots(
-    data: Data, y: Titled, *, by: Names = "label", to: Any = None, facet: str | None = None, goal: float | None = None,
+    data: Given, y: Titled, *, by: Names = "label", to: Any = None, facet: str | None = None, goal: float | None = None,
     title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """Draw a row for each value of `by`, and in it a mark for each measure: how many times the reference's median it

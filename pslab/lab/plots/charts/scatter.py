@@ -14,10 +14,11 @@ from pslab.config.run import FIELDS
 from pslab.lab.plots.arrange import finish, level
 from pslab.lab.plots.axes import Axis, axis, categories, nice, numbered
 from pslab.lab.plots.charts.panels import Curve, compose, grey
-from pslab.lab.plots.charts.prelude import Data, Facets, Names, listed, shared_looks, spread
+from pslab.lab.plots.charts.prelude import Facets, Names, listed, shared_looks, spread
 from pslab.lab.plots.charts.tables import Table, Titled, bare, numeric, tabled
 from pslab.lab.plots.labels import heading
 from pslab.lab.plots.theme import BACK, DASHES, SMALL
+from pslab.lab.records.frames import Given
 from pslab.lab.records.summary import cell, missing, unit_of
 
 FEW = 8  # so many values on x, with ranges, have places of equal width
@@ -29,7 +30,7 @@ MARKED = 40  # points of a line with markers; more are a line
 
 
 def points(
-    data: Data, x: Titled, y: Titled, *, by: Names = "label", facet: str | None = None, row: str | None = None,
+    data: Given, x: Titled, y: Titled, *, by: Names = "label", facet: str | None = None, row: str | None = None,
     behind: Any = None, goal: float | None = None, log: str = "", join: bool | str | Collection[Any] = True,
     title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip

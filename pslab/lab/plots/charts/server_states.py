@@ -15,6 +15,7 @@ from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.charts.timeline import window
 from pslab.lab.plots.labels import heading, marks, under
 from pslab.lab.plots.theme import INK, PHASES, Look
+from pslab.lab.records.frames import Given
 from pslab.lab.records.intervals import inside
 from pslab.lab.records.record import Result
 from pslab.lab.records.server_states import ALL, pulling, ranges_of
@@ -31,7 +32,7 @@ READ = ("in state PUSH a range counts and applies pushes, and parks pulls until 
 
 
 def server_states(
-    results: Result | Iterable[Result], begin_s: float | None = None, end_s: float | None = None, *,
+    results: Given, begin_s: float | None = None, end_s: float | None = None, *,
     by: Names = "label", title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """Draw the state of each range of the server between two instants, in seconds of the run: PUSH or PULL (Tsai,

@@ -11,16 +11,16 @@ import pandas as pd
 
 from pslab.config.metric import ACCURACY, Metric
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.charts.prelude import Data, Names, as_results, listed, separated
-from pslab.lab.plots.labels import absent, column_title, heads_of, name, under
-from pslab.lab.records.results import Results
+from pslab.lab.plots.charts.prelude import Names, is_table, listed, separated
+from pslab.lab.plots.labels import column_title, heads_of, name, under
+from pslab.lab.records.frames import ORDERS, Given, absent, columns_of, levels
 from pslab.lab.records.summary import (
     LARGEST,
     MEASURES,
     METRIC,
     METRICS,
+    asked,
     cell,
-    columns_of,
     facts_of,
     largest,
     metric_among,
@@ -33,6 +33,7 @@ from pslab.lab.records.units import DASH, SPACE, digits, plain
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
+BOOKED = ("seeds", "reached", "held", "diverged", "emulation_ok", "dilation", "recovered")  # columns of a summary
 Titled = Names | Mapping[str, str]  # columns, perhaps with a title each
 
 
@@ -66,7 +67,7 @@ class Table:
     orders: Mapping[str, Sequence[Any]]  #: column -> all values that it may have, which give each its look
     metric: Metric = ACCURACY
     largest: Mapping[str, float] = field(default_factory=dict)  #: of a measure, in all panels
-    crowd: Results | None = None  #: whose table it is
+    crowd: pd.DataFrame | None = None  #: whose table it is
 
     def levels(self, column: str | None) -> list[Any]:
         """A column's values in their order."""
@@ -122,7 +123,7 @@ class Table:
         return {column: title_of(column, self.goal, self.metric) for column in listed(columns)}
 
 
-def tabled(data: Data, by: Names, places: Iterable[str | None], values: Sequence[str], goal: float | None) -> Table:
+def tabled(data: Given, by: Names, places: Iterable[str | None], values: Sequence[str], goal: float | None) -> Table:
     """Results reduced over seeds by these columns, or a table that has them.
 
     A table may have m_low and m_high beside a value m, or a column `seed`, over which it is reduced in the same way;
@@ -133,23 +134,24 @@ def tabled(data: Data, by: Names, places: Iterable[str | None], values: Sequence
         ConfigError: an unknown column; rows that differ in more than the seed.
     """
     sides = [*filter(None, places)]
-    if isinstance(data, pd.DataFrame):
+    if is_table(data):
         return _given(data, by, sides, values, goal)
-    metric = metric_among(as_results(data), values)
-    crowd, _ = separated(as_results(data))
+    crowd, _ = separated(data)
+    metric = metric_among(data, values)
     names = [name for name in columns_of(crowd, by) if name not in sides or name in listed(by)]
     columns = list(dict.fromkeys([*names, *sides]))
     for twice in {*columns} & {*values}:
         raise ConfigError("column", twice, "is both what is drawn and what it is drawn by: give the axis of the grid "
                                            f"another name, as in grid(base, my_{twice}={{name: fields}})")  # fmt: skip
-    levels = [crowd.levels(column) for column in columns]
-    found_at = {tuple(map(list.index, levels, key)): row for key, row in reduced(crowd, columns, goal, list(values))}
-    rows = [{**dict(zip(columns, map(list.__getitem__, levels, at), strict=True)), **found_at[at]}
-            for at in sorted(found_at)]  # fmt: skip
+    known = {column: levels(crowd, column) for column in columns}
+    at = {tuple(map(list.index, known.values(), key)): row for key, row in reduced(crowd, columns, goal, list(values))}
+    rows = [{**dict(zip(columns, map(list.__getitem__, known.values(), key), strict=True)), **at[key]}
+            for key in sorted(at)]  # fmt: skip
     frame = _keyed(pd.DataFrame(rows, columns=None if rows else [*columns, *values]), columns, rows)
-    words = {column: dict(zip(map(repr, found), heads_of(column, found, crowd), strict=True))
-             for column, found in ((column, crowd.levels(column)) for column in columns)}  # fmt: skip
-    return Table(frame, names, words, goal, under(crowd, columns), crowd.orders, metric, largest(frame, values), crowd)
+    words = {column: dict(zip(map(repr, known[column]), heads_of(column, known[column], crowd), strict=True))
+             for column in columns}  # fmt: skip
+    return Table(frame, names, words, goal, under(crowd, columns), crowd.attrs.get(ORDERS, {}), metric,
+                 largest(frame, values), crowd)  # fmt: skip
 
 
 def numeric(values: Iterable[Any]) -> bool:
@@ -202,22 +204,31 @@ def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[st
 def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
     """A summary with names, units and ranges over seeds, "not reached" where a goal was not; any other table with its
     numbers in three digits."""
-    measures = [column for column in table.columns if f"{column}_low" in table and column in MEASURES]
-    if not measures:
+    if not asked(table):
         return _styled(table, caption)
+    words, seeds = shown(table)
+    return _styled(words, caption or seeds)
+
+
+def shown(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The cells of a summary in words, and how many seeds they are of."""
     goal, metric, rows = table.attrs.get("goal"), table.attrs.get("metric", ACCURACY), facts_of(table)
-    shown = pd.DataFrame({bare(title_of(column, goal, metric)): [cell(row, column) for row in rows]
+    measures = asked(table)
+    words = pd.DataFrame({bare(title_of(column, goal, metric)): [cell(row, column) for row in rows]
                           for column in measures}, index=_named(table))  # fmt: skip
-    for column, words in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
+    for column in table.columns:  # the reader's own
+        if str(column).removesuffix("_low").removesuffix("_high") not in {*measures, *BOOKED}:
+            words[column] = [_text(value) for value in table[column].tolist()]
+    for column, title in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
         if column in table and table[column].nunique() > 1:
-            shown[words] = [plain(value) for value in table[column].tolist()]
+            words[title] = [plain(value) for value in table[column].tolist()]
     if "dilation" in table and table.dilation.max() > 1:
-        shown["time dilated"] = [f"×{plain(value)}" for value in table.dilation.tolist()]
+        words["time dilated"] = [f"×{plain(value)}" for value in table.dilation.tolist()]
     if "recovered" in table:
-        shown["went on after an end"] = [str(count) for count in table.recovered.tolist()]
+        words["went on after an end"] = [str(count) for count in table.recovered.tolist()]
     seeds = sorted({*table.get("seeds", [])})
     ranges = f"median and range of {' or '.join(map(str, seeds))} seeds" if seeds and seeds[-1] > 1 else "one seed"
-    return _styled(shown, caption or ranges)
+    return words, ranges
 
 
 def _named(table: pd.DataFrame) -> pd.Index[Any]:
@@ -229,8 +240,12 @@ def _named(table: pd.DataFrame) -> pd.Index[Any]:
         pd.Index([word for word, *_ in words], name=titles[0]))
 
 
+def _text(value: Any) -> str:
+    return digits(value) if isinstance(value, float) else plain(value)
+
+
 def _styled(table: pd.DataFrame, caption: str | None) -> Styler:
-    styler = table.style.format(lambda v: digits(v) if isinstance(v, float) else plain(v), na_rep=DASH)
+    styler = table.style.format(_text, na_rep=DASH)
     styler = styler.set_table_styles([{"selector": where, "props": f"text-align: {side}"}
                                       for where, side in (("th, caption", "left"), ("td", "right"))])
     return styler.set_caption(caption) if caption else styler

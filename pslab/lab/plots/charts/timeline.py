@@ -18,6 +18,7 @@ from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.labels import heading, marks, under
 from pslab.lab.plots.theme import INK, PHASES, SMALL, Look, ink
 from pslab.lab.records import intervals
+from pslab.lab.records.frames import Given
 from pslab.lab.records.record import Result
 from pslab.lab.records.units import SPACE
 
@@ -101,7 +102,7 @@ class _Panel:
 
 
 def timeline(
-    results: Result | Iterable[Result], begin_s: float | None = None, end_s: float | None = None, *,
+    results: Given, begin_s: float | None = None, end_s: float | None = None, *,
     by: Names = "label", title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """Draw what every worker and the server did between two instants, in seconds of the run; of several runs one under

@@ -13,7 +13,6 @@ from pslab.config.run import Run
 from pslab.config.table import find
 from pslab.lab import plots
 from pslab.lab.plots.charts.curves import accuracy_range
-from pslab.lab.records.results import Results
 from pslab.lab.runs.grid import grid
 
 BASE = Run(pushes=8, engine="virtual", cluster="lab")
@@ -32,8 +31,7 @@ def test_a_curve_alone_has_the_colour_of_its_policy(sync: str):
 @pytest.mark.parametrize(("asynchronous", "kept"), [(2, True), (4, False)])
 def test_names_have_the_colours_of_their_policies_unless_most_would_have_one(asynchronous: int, kept: bool):
     named = {f"rate {rate}": {"sync": "asp", "learning_rate": rate / 10} for rate in range(1, asynchronous + 1)}
-    runs = grid(BASE, way={**named, "in rounds": {"sync": "bsp"}})
-    results = Results([one(run) for run in runs], runs.columns, runs.orders)
+    results = handmade.with_results(grid(BASE, way={**named, "in rounds": {"sync": "bsp"}}), one)
     colours = [line.line.color for line in drawn.lines(plots.curves(results, by="way", x="iteration")).values()]
     assert (colours.count(find("sync", "asp").colour) == asynchronous) is kept
     assert len({*colours}) == (2 if kept else asynchronous + 1)

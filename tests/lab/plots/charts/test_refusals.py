@@ -59,12 +59,12 @@ def test_no_runs_are_refused_and_runs_that_are_no_results(draw: Callable[..., An
     with pytest.raises(ConfigError, match="no run to draw"):
         draw([])
     for given in (Run(), [Run()]):
-        with pytest.raises(ConfigError, match=r"must be a Result, and this is executed by run\(it\)"):
+        with pytest.raises(ConfigError, match=r"must be a Result, in 1 of 1 rows: sweep\(runs\)"):
             draw(given)
 
 
 def test_the_shares_of_a_time_budget_sum_to_the_whole():
-    texts = " ".join(str(each.text) for each in plots.time_budget(gaps()[0]).layout.annotations)
+    texts = " ".join(str(each.text) for each in plots.time_budget(gaps().result[0]).layout.annotations)
     assert "sending 0\u00a0%, waiting 25\u00a0%, other 75\u00a0%" in texts
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.lab import plots
+from pslab.lab.records.frames import where
 from pslab.lab.runs.grid import grid
 
 BASE = Run(pushes=8, engine="virtual", cluster="lab")
@@ -46,8 +47,8 @@ def test_name_keeps_its_look_where_others_are_left_out():
     found = handmade.finished(grid(BASE, rule=rules, workers=[2, 4]), [0.1, 0.5, 0.8, 0.95])
     frame = pd.DataFrame({"rule": pd.Categorical(["fast", "usual"], categories=[*rules]), "x": 1.0, "y": [1.0, 2.0]})
     every, few = (drawn.lines(plots.points(each, "workers", "seconds", by="rule"))["fast"].line
-                  for each in (found, found.where(rule=["usual", "fast"])))  # fmt: skip
-    facets = plots.curves(found.where(rule=["slow", "fast"]), by="rule", facet="rule", row="workers", behind="slow")
+                  for each in (found, where(found, rule=["usual", "fast"])))  # fmt: skip
+    facets = plots.curves(where(found, rule=["slow", "fast"]), by="rule", facet="rule", row="workers", behind="slow")
     assert few == every == drawn.lines(plots.points(frame, "x", "y", by="rule"))["fast"].line
     assert drawn.lines(facets)["fast"].line.color == every.color
     assert "grey: slow" in drawn.caption(facets)

@@ -12,7 +12,6 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.plots.charts.tables import show, tabled, title_of
-from pslab.lab.records.results import Results
 from pslab.lab.records.summary import cell, summary
 from pslab.lab.runs.grid import grid
 
@@ -20,7 +19,7 @@ BASE = Run(pushes=8, engine="virtual", cluster="lab")
 WAYS = {"none": [0.1, 0.5, 0.8, 0.95], "static:1%": [0.1, 0.7, 0.9, 0.94], "std:3": [0.1, 0.2, 0.3, 0.4]}
 
 
-def results(**axes: Any) -> Results:
+def results(**axes: Any) -> pd.DataFrame:
     return handmade.finished(grid(BASE, **axes), lambda run: WAYS[str(run.prune)])
 
 
