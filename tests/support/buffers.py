@@ -38,12 +38,9 @@ class Buffers:
 
     def offsets(self, message: Any) -> list[tuple[int, int]]:
         """(offset, bytes) of each place."""
-        found = []
-        for place in self.messages.places(message):
-            offset = self.arena.offset_of(torch.frombuffer(place, dtype=torch.uint8))
-            assert offset is not None
-            found.append((offset, len(place)))
-        return found
+        places = [torch.frombuffer(place, dtype=torch.uint8) for place in self.messages.places(message)]
+        begin = self.arena.tensor(0, 1, torch.uint8).data_ptr()
+        return [(place.data_ptr() - begin, len(place)) for place in places]
 
     def flat(self, offset: int) -> torch.Tensor:
         """The numbers of the whole model that lie there."""

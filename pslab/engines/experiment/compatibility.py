@@ -41,6 +41,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_virtual(run, policies, cluster)
     _check_dilation(run, cluster)
     _check_fleet(run)
+    _check_checkpoints(run)
     _check_key_ranges(run, policies)
     _check_keys(run, policies)
     _check_placement(run)
@@ -56,6 +57,18 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
 def _check_fleet(run: Run) -> None:
     if run.fleet != "local" and run.engine != "local":
         raise ConfigError("fleet", run.fleet, "in virtual time no process waits for another: use engine='local'")
+
+
+def _check_checkpoints(run: Run) -> None:
+    """Refuse a period of checkpoints where none are made."""
+    if run.checkpoint_every is None:
+        return
+    if run.engine in ("virtual", "timing"):
+        problem = "in virtual time a run begins again, to the same bits: leave checkpoint_every out"
+        raise ConfigError("checkpoint_every", run.checkpoint_every, problem)
+    if run.engine == "local" and run.on_death != "restart":
+        problem = f"with on_death={run.on_death!r} no checkpoint is made: set on_death='restart', or leave it out"
+        raise ConfigError("checkpoint_every", run.checkpoint_every, problem)
 
 
 def lengths(run: Run, passed: int) -> Lengths:
