@@ -142,7 +142,8 @@ class Run:
     ] = 60.0
     checkpoint_every: Annotated[
         int | None, Bounds(at_least=1, at_most=10**12),
-        "pushes between checkpoints, from which the same run goes on; None: as often as they take 2% of its time",
+        "with on_death='restart' pushes between checkpoints, from which the same run goes on; None: as often as they "
+        "take 2% of its time",
     ] = None
     dilation: Annotated[
         float | str, Bounds(at_least=1, at_most=64), OneOf("auto"),

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 
 from pslab.config.table import ROWS
-from pslab.engines.experiment.checkpoint.file import pack
-from pslab.engines.experiment.checkpoint.graph import Graph
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, OnProgress, Outcome, Trained
 from pslab.engines.processes import pool as pools
@@ -56,12 +54,13 @@ def keep_trained(outcome: Outcome, place: CheckpointStore | None) -> bool:
     """Write down a run whose training is over beside its checkpoints; whether that was necessary and possible."""
     if place is None or (trained := outcome.trained) is None:
         return False
-    facts = {**place.facts, "made": time.strftime("%Y-%m-%d %H:%M:%S"), "facts": outcome.facts,
+    facts = {"made": time.strftime("%Y-%m-%d %H:%M:%S"), "facts": outcome.facts,
              "snapshots": list(trained.snapshots.items()), "evaluated": list(trained.evaluated.items()),
              "left": list(trained.left)}  # fmt: skip
-    tables = [np.ascontiguousarray(getattr(outcome, name)) for name in TABLES]
+    arrays = {name: getattr(outcome, name) for name in TABLES}
+    arrays |= {f"snapshot {index}": weights for index, weights in trained.left.items()}
     try:
-        _beside(place).write(pack(facts, Graph([], [*tables, *trained.left.values()])))
+        _beside(place).write(facts, {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
     except (OSError, TypeError, ValueError, MemoryError):  # then it begins anew
         return False
     return True
@@ -82,14 +81,14 @@ def _go_on(experiment: Experiment, on_progress: OnProgress) -> Outcome | None:
     def say(words: str) -> None:
         on_progress({"pushes": 0, "seconds": 0.0, "checkpoint": words})
 
-    for facts, graph in () if experiment.checkpoints is None else _beside(experiment.checkpoints).newest(say):
+    for facts, tensors in () if experiment.checkpoints is None else _beside(experiment.checkpoints).newest(say):
         pushes = int(facts["facts"]["pushes"])
         say(f"goes on with the evaluation, after {len(facts['evaluated'])} of {len(facts['snapshots'])} snapshots")
         resumed = [*facts["facts"].get("resumed", ()), {"pushes": pushes, "made": facts["made"]}]
-        accuracy, phases, rows, arrivals, weights, *others = graph.arrays
+        accuracy, phases, rows, arrivals, weights = (tensors[name].numpy() for name in TABLES)
         known = {**facts["facts"], "resumed": resumed}
         outcome = Outcome(accuracy, phases, rows, arrivals, weights, known, metrics=experiment.metrics)
-        left = dict(zip(facts["left"], others, strict=True))
+        left = {index: tensors[f"snapshot {index}"].numpy() for index in facts["left"]}
         snapshots, evaluated = ({index: tuple(row) for index, row in facts[of]} for of in ("snapshots", "evaluated"))
         count = max(1, min(os.cpu_count() or 1, len(left)))
         pool = pools.acquire(count, lambda: on_progress({}))

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import (
@@ -377,15 +377,6 @@ class Server:
         if missing or not names:
             raise ProtocolError(f"{self.sync} applies {missing or 'nothing'}, which is not held")
         return tuple([held.pop(name) for name in names])
-
-    def saved(self) -> dict[str, Any]:
-        """Its state for a checkpoint; the traits follow from the policy."""
-        return {name: value for name, value in vars(self).items() if name != "traits"}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Return to a state that was saved."""
-        vars(self).update(state)
-        self.traits = traits_of(self.sync)
 
 
 def first_step(sync: Sync, workers: int) -> Step | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny import finished, net, tiny
-from whole import conduct
+from whole import in_process
 
 from pslab.config.products import CHOICE, ONEDNN
 from pslab.engines.experiment.experiment import Outcome
@@ -43,7 +43,7 @@ def drawn(seed: int) -> dict[str, Any]:
 def problem(seed: int, fields: dict[str, Any]) -> str:
     """How a run on these processes differs from virtual time, or is not valid."""
     wanted = tiny(**fields)  # as fast as they are: no bit depends on when something comes
-    expected = conduct(tiny(**fields, engine="virtual", cluster={**LINKS, "slow": {0: 1.0 + seed % 3}}))[0]
+    expected = in_process(tiny(**fields, engine="virtual", cluster={**LINKS, "slow": {0: 1.0 + seed % 3}}))
     found = finished(wanted)
     facts = tables_of(wanted, found)[2]
     same = found.weights.tobytes() == expected.weights.tobytes() and counts(found) == counts(expected)
@@ -87,10 +87,10 @@ def test_steps_that_follow_a_push_leave_the_same_bits_on_every_engine(fields: di
 def test_with_onednn_all_processes_leave_the_same_bits(fields: dict[str, Any], monkeypatch):
     """Children follow their parent, whatever is in their own environment; with MKL only the last bits are others."""
     wanted = tiny(**{"workers": 2, "sync": "bsp", "model": partial(net, 96), **fields})
-    usual = conduct(wanted.but(engine="virtual", cluster=LINKS))[0]
+    usual = in_process(wanted.but(engine="virtual", cluster=LINKS))
     finished(wanted.but(pushes=2))  # the pool begins
     monkeypatch.setenv(CHOICE, ONEDNN)
-    expected, again = (conduct(wanted.but(engine="virtual", cluster=LINKS))[0] for _ in range(2))
+    expected, again = (in_process(wanted.but(engine="virtual", cluster=LINKS)) for _ in range(2))
     found = finished(wanted)
     assert expected.weights.tobytes() == again.weights.tobytes() == found.weights.tobytes() != usual.weights.tobytes()
     assert expected.accuracy[-1].tolist()[2:] == again.accuracy[-1].tolist()[2:] == found.accuracy[-1].tolist()[2:]
@@ -104,7 +104,7 @@ def test_with_onednn_all_processes_leave_the_same_bits(fields: dict[str, Any], m
 def test_several_ranges_end_with_the_last_round_that_the_budget_holds(fields: dict[str, Any], pushes: int):
     whole = {name: value for name, value in fields.items() if name == "sync"}
     run = {"engine": "virtual", "workers": 3, "pushes": pushes, "cluster": {**LINKS, "slow": {1: 2.0}}}
-    expected, found = conduct(tiny(**run, **whole))[0], conduct(tiny(**run, **fields))[0]
+    expected, found = in_process(tiny(**run, **whole)), in_process(tiny(**run, **fields))
     assert found.weights.tobytes() == expected.weights.tobytes()
     assert found.facts["pushes"] == found.facts["accepted"] == expected.facts["pushes"]
     verdict = tables_of(tiny(**run, **fields), found)[2]["verdict"]
@@ -115,5 +115,5 @@ def test_where_a_worker_leaves_and_joins_the_end_is_a_whole_round():
     cluster = {**LINKS, "leave": {1: 0.02}, "join": {1: 0.06}}
     for pushes in range(60, 64):
         wanted = tiny(engine="virtual", workers=3, ranges="layers", pushes=pushes, cluster=cluster, on_death="continue")
-        facts = tables_of(wanted, conduct(wanted)[0])[2]
+        facts = tables_of(wanted, in_process(wanted))[2]
         assert (facts["verdict"], facts["outcome"], facts["accepted"]) == ("valid", "budget", facts["pushes"])

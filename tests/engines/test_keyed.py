@@ -11,7 +11,7 @@ import torch
 from conducted import judged
 from memory import peak_bytes
 from tiny import finished
-from whole import conduct, in_process, killed, same
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
@@ -124,7 +124,7 @@ PLACES = [("even", 1), ("even", 2), ("even", 4), ("parsa", 2), ("parsa", 4)]
 @pytest.mark.parametrize(("placement", "servers"), PLACES)
 def test_what_crosses_the_network_is_what_was_predicted(placement, servers, beside):
     wanted = placed(placement, servers, beside)
-    outcome, _ = conduct(wanted)
+    outcome = in_process(wanted)
     assert outcome.facts["network_bytes"] == predicted(wanted, outcome)
 
 
@@ -166,7 +166,7 @@ def predicted(wanted: Run, outcome: Outcome) -> int:
 def test_it_does_not_matter_for_the_weights_where_keys_lie(tmp_path):
     """Nor for what is said of them: they are evaluated and kept in the order of the data's keys."""
     fields = {"servers": 3, "partition": "two-step"}
-    even, other = (conduct(keyed(**VIRTUAL, **fields, placement=rule))[0] for rule in ("even", "parsa"))
+    even, other = (in_process(keyed(**VIRTUAL, **fields, placement=rule)) for rule in ("even", "parsa"))
     assert np.array_equal(other.weights, even.weights)
     assert np.array_equal(other.accuracy[:, [0, 2, 3]], even.accuracy[:, [0, 2, 3]])
     local = run(keyed(**fields, placement="parsa"), results=tmp_path, progress=False)
@@ -184,7 +184,7 @@ class Drawn(Linear):
 
 def test_initial_weights_are_those_of_their_keys():
     fields = {**VIRTUAL, "model": Drawn, "servers": 2, "partition": "two-step", "learning_rate": 1e-9, "pushes": 3}
-    even, other = (conduct(keyed(**fields, placement=rule))[0].weights for rule in ("even", "parsa"))
+    even, other = (in_process(keyed(**fields, placement=rule)).weights for rule in ("even", "parsa"))
     assert np.array_equal(even, other)
     assert len(np.unique(even)) == KEYS
 
@@ -207,7 +207,7 @@ class Normed(Linear):
                                     {"model": Normed}], ids=str)  # fmt: skip
 def test_an_evaluation_of_few_keys_is_one_of_the_whole_model(fields):
     wanted = keyed(**VIRTUAL, **fields)
-    outcome, experiment = conduct(wanted)[0], resolve(wanted)
+    outcome, experiment = in_process(wanted), resolve(wanted)
     whole = dataclasses.replace(experiment, run=wanted.but(pull="whole"), places=None)
     data, snapshots = Arena(), Arena()
     job = Job.of(whole, Layout.of(whole), SharedDataset.store(data, whole.dataset))
@@ -263,14 +263,6 @@ def test_a_hundred_million_keys_take_little_more_memory_than_themselves(tmp_path
     assert peak(100_000_000, 1) - few <= 1.3 * 4 * 100_000_000
 
 
-def test_a_run_whose_keys_are_placed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    wanted = placed("parsa", 4, beside=True).but(sync="asp", checkpoint_every=10)
-    killed(monkeypatch, wanted, tmp_path, 2)
-    outcome, said = conduct(wanted, tmp_path)
-    assert any("goes on after" in words for words in said)
-    same(outcome, conduct(wanted)[0])
-
-
 def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches(monkeypatch):
     """Of the six keys of each row server 0, which decides, has five: it does its part of a push in most of the second
     that it takes; then it hears of the rest, which server 1 does in what is left."""
@@ -280,7 +272,7 @@ def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches(monkeypat
     monkeypatch.setattr(resolving, "_dataset", lambda run: dataclasses.replace(data, train_x=rows))
     wanted = keyed(engine="virtual", cluster={"compute_s": 1e-6, "apply_s": 1.0}, workers=1, servers=2, sync="asp",
                    pushes=8, eval_every=8)  # fmt: skip
-    pushes = conduct(wanted)[0].pushes
+    pushes = in_process(wanted).pushes
     seconds, ranges = (pushes[:, PUSH_COLUMNS.index(name)] for name in ("seconds", "range"))
     assert seconds[ranges == 1] - seconds[ranges == 0] == pytest.approx([1 / 6] * 8, rel=0.05)
 

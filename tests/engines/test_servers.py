@@ -10,7 +10,7 @@ from conducted import judged
 from tiny import tiny
 from tools.chaos.campaign import performed
 from tools.chaos.draw import drawn
-from whole import conduct, killed, same
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.server.ledger import PUSH_COLUMNS
@@ -42,7 +42,7 @@ def ends(run: Run, worker: int = 0) -> list[float]:
 @pytest.mark.parametrize("fields", [{}, {"prune": "threshold:0.01", "pull": "changed"}, {"ranges": "layers:200"}],
                          ids=str)  # fmt: skip
 def test_bsp_ends_with_the_same_weights_however_many_servers_hold_them(fields: dict[str, Any]):
-    outcomes = [conduct(virtual(servers=servers, **fields))[0] for servers in (1, 2, 4)]
+    outcomes = [in_process(virtual(servers=servers, **fields)) for servers in (1, 2, 4)]
     for outcome in outcomes[1:]:
         assert outcome.weights.tobytes() == outcomes[0].weights.tobytes()
         assert outcome.accuracy[:, [0, 2, 3]].tobytes() == outcomes[0].accuracy[:, [0, 2, 3]].tobytes()
@@ -52,7 +52,7 @@ def test_bsp_ends_with_the_same_weights_however_many_servers_hold_them(fields: d
 def test_servers_answer_with_the_keys_that_they_hold():
     keyed = {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "linear", "pull": "keys",
              "batch_size": 8}  # fmt: skip
-    expected, found = (conduct(virtual(servers=servers, **keyed))[0] for servers in (1, 4))
+    expected, found = (in_process(virtual(servers=servers, **keyed)) for servers in (1, 4))
     assert found.weights.tobytes() == expected.weights.tobytes()
     assert judged(virtual(servers=4, **keyed), found) == {"verdict": "valid"}
     entries = [outcome.pushes[:, PUSH_COLUMNS.index("density")].sum() / outcome.facts["pushes"] * size
@@ -80,7 +80,7 @@ def test_a_run_with_several_servers_has_a_name_of_its_own():
 @pytest.mark.one_of(3)
 def test_every_history_with_several_servers_is_valid(fields: dict[str, Any]):
     run = virtual(servers=2, **fields)
-    outcome, _ = conduct(run)
+    outcome = in_process(run)
     assert judged(run, outcome) == {"verdict": "valid"}
 
 
@@ -101,17 +101,9 @@ def test_a_campaign_of_clusters_and_faults_finds_nothing_with_several_servers(
         assert performed(run)[1] == [], number
 
 
-def test_a_checkpoint_has_what_servers_are_still_to_do(tmp_path, monkeypatch):
-    run = virtual(servers=3, sync="asp", checkpoint_every=7, eval_every=25)
-    killed(monkeypatch, run, tmp_path, 2)
-    outcome, said = conduct(run, tmp_path)
-    assert any("goes on after" in words for words in said)
-    same(outcome, conduct(run)[0])
-
-
 def test_bytes_are_those_of_each_servers_part():
     for servers in (1, 2, 4):
-        outcome, _ = conduct(virtual(servers=servers))
+        outcome = in_process(virtual(servers=servers))
         up, down = (outcome.pushes[:, PUSH_COLUMNS.index(name)] for name in ("bytes_up", "bytes_down"))
         sizes = np.diff([1930 * number // servers for number in range(servers + 1)])
         each = sum(24 + 4 * int(size) for size in sizes)
@@ -156,7 +148,7 @@ def test_the_last_evaluation_is_when_the_last_server_has_copied_its_weights():
     """The servers have ranges of three lengths, and so end at three instants."""
     cluster = {"compute_s": 1.0, "latency_s": 0.01, "apply_s": 1.0}
     fields = {"workers": 2, "pushes": 8, "sync": "bsp", "eval_every": 8, "ranges": "layers:1000", "servers": 3}
-    outcome, _ = conduct(virtual(cluster=cluster, **fields))
+    outcome = in_process(virtual(cluster=cluster, **fields))
     assert outcome.accuracy[-1, 1] == outcome.facts["seconds"] == outcome.pushes[:, PUSH_COLUMNS.index("seconds")].max()
 
 

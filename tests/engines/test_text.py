@@ -40,9 +40,9 @@ def test_real_processes_and_virtual_time_train_a_language_model_to_the_same_bits
     assert local.accuracy[-1][3] < local.accuracy[0][3]
 
 
-@pytest.mark.parametrize("engine", ["virtual", pytest.param("local", marks=pytest.mark.slow)])
-def test_a_language_model_goes_on_from_a_checkpoint_with_the_same_bits(engine: str, tmp_path: Path):
-    run = wanted(engine=engine, checkpoint_every=4, optimizer="adamw", learning_rate=3e-3, on_death="restart")
+@pytest.mark.slow
+def test_a_language_model_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path: Path):
+    run = wanted(engine="local", checkpoint_every=4, optimizer="adamw", learning_rate=3e-3, on_death="restart")
     interrupted(run, tmp_path / "ended")
     found = quiet(run, tmp_path / "ended")
     assert pushes_resumed(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Apply, Asked, Drop, Pushed, Start
 
@@ -117,3 +118,33 @@ class AlwaysHold(SSP):
 
     def step(self, state, event, clocks):
         return state, tuple(d for d in super().step(state, event, clocks)[1] if not isinstance(d, Start))
+
+
+def _talk(like: Any, workers: tuple[int, ...]) -> Any:
+    state, decisions = like.initial(workers), ()
+    while True:
+        event, clocks = yield decisions
+        state, decisions = like.step(state, event, clocks)
+
+
+class Talking(BSP):
+    """BSP, whose state is a generator: no file can hold it."""
+
+    def initial(self, workers: tuple[int, ...]) -> Any:
+        state = _talk(BSP(), workers)
+        next(state)
+        return state
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        return state, state.send((event, clocks))
+
+
+class Alternating:
+    """A rate that counts the steps: it is not what it was."""
+
+    weighted = True
+    calls = 0
+
+    def scale(self, applied: Any) -> float:
+        self.calls += 1
+        return 0.25 + 0.1 * (self.calls % 2)

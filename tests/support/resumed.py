@@ -1,4 +1,4 @@
-"""Runs that are ended before their time and asked for again, on any engine: they leave the bits of undisturbed ones."""
+"""Runs that are ended before their time and asked for again: they leave the bits of undisturbed ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whole import TIMES, ended_after
 
 from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.experiment.experiment import Interrupted
 from pslab.lab.records.record import Result
+from pslab.lab.runs.machine import with_checkpoints
+from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 
-OF_THE_MACHINE = (*TIMES, "sha256", "environment")
+OF_THE_MACHINE = ("preparation_s", "turning_s", "wall_s", "resumed", "sha256", "environment")
 #: What of a local run's pushes does not depend on the machine's time, where a barrier sets their order.
 UNDER_A_BARRIER = ["worker", "iteration", "range", "version_pulled", "version_applied", "loss", "density", "bytes_up"]
 
@@ -23,11 +26,20 @@ def quiet(wanted: Run, results: Path, **more: Any) -> Result:
     return run(wanted, results=results, progress=False, **more)
 
 
+def folder_of(wanted: Run, results: Path) -> Path:
+    """The folder of a run's checkpoints."""
+    return results / "checkpoints" / wanted.digest
+
+
 def interrupted(wanted: Run, results: Path, after: int = 2) -> None:
-    """The run is ended once so many checkpoints have been made."""
-    end = pytest.raises(KeyboardInterrupt)
-    with pytest.MonkeyPatch.context() as patch, ended_after(patch, after, KeyboardInterrupt), end:
-        quiet(wanted, results)
+    """The run is ended once so many checkpoints are on disk."""
+
+    def look(news: dict[str, Any]) -> None:
+        if len(list(folder_of(wanted, results).glob("*.checkpoint"))) >= after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        execute(with_checkpoints(resolve(wanted), results), look)
 
 
 def same(one: Result, other: Result) -> None:

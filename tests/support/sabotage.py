@@ -78,7 +78,11 @@ class SabotagedServer:
 
     def __init__(self, like: Any, marker: Path | None, act: Callable[[], None] | None, process: str = DECIDER) -> None:
         self.like, self.marker, self.act, self.process = like, marker, act, process
-        self.window, self.barrier, self.initial = like.window, bool(getattr(like, "barrier", False)), like.initial
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "like":  # of an object that is being made
+            raise AttributeError(name)
+        return getattr(self.like, name)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

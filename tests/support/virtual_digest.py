@@ -11,7 +11,7 @@ import numpy as np
 def digests(sync: str, prune: str, seed: int, hosts: int | None = None) -> list[str]:
     """What a run leaves, as sha256 of its bytes: accuracy, phases, pushes, weights. With no hosts: in this process."""
     from tiny import tiny
-    from whole import conduct
+    from whole import in_process
 
     from pslab.engines.execute import execute
     from pslab.engines.virtual import engine as virtual
@@ -22,7 +22,7 @@ def digests(sync: str, prune: str, seed: int, hosts: int | None = None) -> list[
     pull = "whole" if prune == "none" else "changed"
     cluster = {"preset": "lab", "slow": {1: 2.0}, "apply_s": 0.001, "decode_s": 0.0005, "select_s": 0.002}
     run = tiny(engine="virtual", sync=sync, prune=prune, pull=pull, seed=seed, cluster=cluster, pushes=24)
-    outcome = conduct(run)[0] if hosts == 0 else execute(resolve(run), lambda news: None)
+    outcome = in_process(run) if hosts == 0 else execute(resolve(run), lambda news: None)
     tables = (outcome.accuracy, outcome.phases, outcome.pushes, outcome.weights)
     return [hashlib.sha256(np.ascontiguousarray(table).tobytes()).hexdigest() for table in tables]
 

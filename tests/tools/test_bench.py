@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import tiny
 
 from pslab.__main__ import main
 from pslab.config.table import ROWS
@@ -264,17 +263,6 @@ def test_each_policy_and_the_window_are_measured_from_few_workers_to_many():
     assert [row.name for row in rows] == [f"{name}, W={workers}" for name in names for workers in virtual.CROWDS]
     assert [row.ratio for row in rows[:: len(virtual.CROWDS)]] == [1.0] * 4
     assert all(row.ours > 0 and ("scan of all clocks" in row.note) == ("window" in row.name) for row in rows)
-
-
-def test_checkpoints_are_measured_at_the_period_that_is_the_default(monkeypatch):
-    for spent_s, percent in ((0.05, 0.5), (0.1, 1.0), (30.0, 2.0)):
-        monkeypatch.setattr(virtual, "checkpoint_s", lambda run, spent_s=spent_s: spent_s)
-        for row in virtual.checkpoints(80, 1):
-            assert (row.value, row.ratio) == (pytest.approx(percent), pytest.approx(percent / 2))
-
-
-def test_a_checkpoint_takes_time():
-    assert virtual.checkpoint_s(tiny(engine="virtual", cluster="lab", pushes=40, checkpoint_every=10)) > 0
 
 
 # --- ZipLine ----------------------------------------------------------------------------------------------------------

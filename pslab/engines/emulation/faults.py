@@ -7,6 +7,7 @@ nor on the engine.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pslab.config.cluster import OF_FRAMES, Cluster, Fault
@@ -51,6 +52,14 @@ class Faults:
     def refused(self) -> int:
         """Frames that their sum refused."""
         return sum(row[0] == CORRUPT for row in self.rows)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint has of them, as plain values."""
+        return {"rows": self.rows, "done": sorted(self._done)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to a state."""
+        self.rows, self._done = list(map(tuple, state["rows"])), set(map(tuple, state["done"]))
 
     # --- frames ---------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_virtual(run, policies, cluster)
     _check_dilation(run, cluster)
     _check_ray(run, policies, cluster)
+    _check_checkpoints(run)
     _check_key_ranges(run, policies)
     _check_keys(run, policies)
     _check_placement(run)
@@ -74,6 +75,18 @@ def _check_ray(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
     for field, problem in problems.items():
         if problem:
             raise ConfigError(field, getattr(run, field), problem)
+
+
+def _check_checkpoints(run: Run) -> None:
+    """Refuse a period of checkpoints where none are made."""
+    if run.checkpoint_every is None:
+        return
+    if run.engine in ("virtual", "timing"):
+        problem = "in virtual time a run begins again, to the same bits: leave checkpoint_every out"
+        raise ConfigError("checkpoint_every", run.checkpoint_every, problem)
+    if run.engine == "local" and run.on_death != "restart":
+        problem = f"with on_death={run.on_death!r} no checkpoint is made: set on_death='restart', or leave it out"
+        raise ConfigError("checkpoint_every", run.checkpoint_every, problem)
 
 
 def lengths(run: Run, passed: int) -> Lengths:

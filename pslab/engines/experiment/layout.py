@@ -50,21 +50,6 @@ class Layout:
     in_place: bool = False  #: the workers' weights are the server's
     snapshot: int = 0  #: the number of weights in one: all, or those that an evaluation reads
 
-    def live(self, sparse: bool) -> tuple[tuple[int, int], ...]:
-        """The places (offset, bytes) whose content may be read after an event that wrote it.
-
-        Where frames travel a dense gradient is read by no other; where they do not, there are none.
-        """
-        flat, room = self.size * self.dtype.itemsize, sum(self.frames[-1])
-        pushes, length = (self.up, room) if sparse else (self.gradients, flat)
-        places = {self.server: flat, **dict.fromkeys((*self.weights, *self.used), flat)}
-        for each, size in ((pushes, length), (self.down, room), (self.arrivals, flat), (self.asked, room)):
-            places |= {at: size for own in each for at in own}
-        places |= {at: self.memories[name].entries * self.memories[name].dtype.itemsize
-                   for own in self.kept for name, at in own.items()}  # fmt: skip
-        places |= {} if self.told is None else {self.told: aligned(NUMBER.itemsize)}
-        return tuple(sorted(places.items()))
-
     def number(self, arena: Arena) -> torch.Tensor | None:
         """What the server says beside its weights: [1], or None."""
         return None if self.told is None else arena.tensor(self.told, 1, NUMBER)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from pslab.engines.emulation.faults import facts as fault_facts
-from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
+from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing, State
+from pslab.engines.experiment.checkpoint.file import unpack
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.local import rehearsal
 from pslab.engines.local.layered_worker import LocalLayeredWorker
@@ -31,17 +33,13 @@ from pslab.engines.processes.pool import ENDS, SERVER, Pool
 from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import ENDING, EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
-from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, REPLAYED_COLUMNS, reached
 from pslab.engines.server.rows import Rows, rows_in
-from pslab.errors import RunError
+from pslab.errors import CheckpointError, RunError
+from pslab.tensors.update.states import fitting
 
 AGAIN = "the machine did not keep the cluster's pace: once again, slower"
-TABLES = len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)  # columns of the tables that servers write
-#: What a checkpoint on the disk has of a run: its servers' parts, and what the parent knows.
-RESUMED: dict[str, type] = {
-    "servers": list, "tables": list, "snapshots": dict, "evaluated": dict, "weights": dict, "dilation": float,
-    "yields": bool, "lives": list, "rewinds": list, "deaths": list,
-}  # fmt: skip
+TABLES = len(PUSH_COLUMNS), len(REPLAYED_COLUMNS)  # columns of the tables that servers write
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
 
 
@@ -193,7 +191,7 @@ class _LocalRun(Coordinator):
         rows = rows_in(self.pool.ledger[0], TABLES[0])
         pushes = reached(rows, len(self.experiment.parts), self.experiment.traits)["pushes"]
         if (found := self.parts.newest) is None:
-            self.running = bool(self.recovery.problem or self.recovery.rewinds)
+            self.running = bool(self.recovery.rewinds)
             raise fallen
         self.parts.forget_torn()
         facts = found.facts  # others may have kept steps of which the decider had not yet heard that they are done
@@ -201,7 +199,7 @@ class _LocalRun(Coordinator):
         self.phases.rewind(facts["seconds"])
         self.worked.clear()
         self.stored.clear()
-        self.forget_snapshots(facts["snapshots"])
+        self.forget_snapshots(_taken(facts))
         self._start_servers()
         self.await_prepared(self.recovery.servers)  # workers copy weights that are those of the checkpoint
         for worker in sorted(self.workers):
@@ -242,9 +240,9 @@ class _LocalRun(Coordinator):
         place = self.experiment.checkpoints if self.run.on_death == "restart" else None  # else servers keep nothing
         if place is not None and self.before is not None:  # checkpoints of an attempt that was too fast are of no use
             place.clear()
-        self.keeper = Checkpointing(place, job, self.pool.arena, self._say, beside=False)
-        if (state := self.keeper.newest(**RESUMED)) is not None:
-            self._resume(state)
+        self.keeper = Checkpointing(place, self.run.checkpoint_every, self._say)
+        if (resume := self.keeper.newest(self._read)) is not None:
+            resume()
         self._start_servers()
         for worker in sorted(self.workers):
             self._give_role(worker, self.resumed)
@@ -316,44 +314,65 @@ class _LocalRun(Coordinator):
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def _take_part(self, number: int, found: Report) -> None:
-        """A server's part of a checkpoint has come, or why there is none. A whole one goes to the disk, if that is due;
-        the server that decides may then begin another."""
-        if problem := found.body["problem"]:
-            self.recovery.problem = problem if number == SERVER else f"{self.pool.who([number])}: {problem}"
-        elif (whole := self.parts.take(number, found.body["number"], found.content)) is not None:
-            heard_of_all = self.snapshots.keys() >= set(range(whole.facts["snapshots"]))  # a busy machine is behind
+        """Take a server's part of a checkpoint. A whole checkpoint goes to the disk, if that is due; the server that
+        decides may then begin another."""
+        if (whole := self.parts.take(number, found.body, found.content)) is not None:
+            heard_of_all = self.snapshots.keys() >= set(range(_taken(whole.facts)))  # a busy machine is behind
             if heard_of_all and self.keeper.due(pushes := whole.facts["pushes"]):
-                self.keeper.keep(pushes, lambda: self._state(whole.parts))
+                self.keeper.write(pushes, lambda: self._state(whole))
             self.pool.order_plain(SERVER, "checkpointed")
 
-    def _state(self, parts: list[bytes]) -> dict[str, Any]:
-        """The state from which another parent goes on; see RESUMED."""
-        weights = {index: self.layout.snapshot_in(self.pool.snapshots, index).numpy()
+    def _state(self, whole: Checkpoint) -> State:
+        """Return the facts and tensors from which another parent goes on: the servers' parts, tables, and snapshots."""
+        facts = {"server": whole.facts, "dilation": float(self.dilation), "yields": self.precedence.yields,
+                 "snapshots": [[index, *row] for index, row in self.snapshots.items()],
+                 "evaluated": [[index, *row] for index, row in self.evaluated.items()], "deaths": self.liveness.deaths,
+                 "lives": self.recovery.lives, "rewinds": self.recovery.rewinds}  # fmt: skip
+        tables = {f"table {number}": torch.from_numpy(rows_in(arena, columns))
+                  for number, (arena, columns) in enumerate(zip(self.pool.ledger, TABLES, strict=True))}  # fmt: skip
+        weights = {f"snapshot {index}": self.layout.snapshot_in(self.pool.snapshots, index)
                    for index in self.snapshots if index not in self.evaluated}  # fmt: skip
-        tables = [rows_in(arena, columns) for arena, columns in zip(self.pool.ledger, TABLES, strict=True)]
-        return {"servers": parts, "tables": tables, "snapshots": self.snapshots, "evaluated": self.evaluated,
-                "weights": weights, "dilation": float(self.dilation), "yields": self.precedence.yields,
-                "lives": self.recovery.lives, "rewinds": self.recovery.rewinds,
-                "deaths": self.liveness.deaths}  # fmt: skip
+        parts = {f"server {server}": torch.frombuffer(part, dtype=torch.uint8)
+                 for server, part in enumerate(whole.parts)}  # fmt: skip
+        return facts, {**tables, **weights, **parts}
 
-    def _resume(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
-        self.parts.newest = found = Checkpoint.of(state["servers"], paused=True)
-        for columns, arena, table in zip(TABLES, self.pool.ledger, state["tables"], strict=True):
-            rows = Rows(columns, arena)
-            for row in table.tolist():
-                rows.append(row)
-        self.snapshots, self.evaluated = state["snapshots"], state["evaluated"]
-        self.forget_snapshots(found.facts["snapshots"])
-        self.pool.snapshots.reserve((max(self.snapshots, default=-1) + 1) * self.layout.snapshot_bytes)
-        for index, weights in state["weights"].items():
-            if index in self.snapshots:
-                self.layout.snapshot_in(self.pool.snapshots, index).numpy()[:] = weights
-        self.dilation, self.precedence.yields = state["dilation"], state["yields"]
-        self.recovery.lives, self.recovery.rewinds = state["lives"], state["rewinds"]
-        self.liveness.deaths[:] = state["deaths"]
-        self.recovery.begin_again(found.facts, "the run was ended, and goes on from a checkpoint")
-        self.resumed = True
+    def _read(self, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Callable[[], None]:
+        """Return a function by which the run goes on from such a state.
+
+        Raises:
+            CheckpointError, KeyError, TypeError, ValueError, RuntimeError: it is the state of something else; nothing
+                was changed.
+        """
+        parts = [bytearray(tensors[f"server {server}"].numpy()) for server in range(self.run.servers)]
+        first, *_ = [unpack(part)[0] for part in parts]
+        if first != facts["server"]:
+            raise CheckpointError("its parts are of another checkpoint")
+        tables = [tensors[f"table {number}"].numpy() for number in range(len(TABLES))]
+        if [(table.ndim, table.shape[-1]) for table in tables] != [(2, columns) for columns in TABLES]:
+            raise CheckpointError("its tables have other columns")
+        taken = _taken(facts["server"])
+        snapshots, evaluated = ({int(index): tuple(row) for index, *row in facts[name] if index < taken}
+                                for name in ("snapshots", "evaluated"))  # fmt: skip
+        weights = {index: fitting(tensors[f"snapshot {index}"], torch.empty(self.layout.snapshot))
+                   for index in snapshots.keys() - evaluated}  # fmt: skip
+        named = dict, list, list, list, float, bool
+        known = [facts[name] for name in ("server", "lives", "rewinds", "deaths", "dilation", "yields")]
+        if list(map(type, known)) != list(named) or not snapshots.keys() <= set(range(taken)):
+            raise CheckpointError("its facts are of other kinds")
+
+        def resume() -> None:
+            server, lives, rewinds, deaths, self.dilation, self.precedence.yields = known
+            self.parts.newest, self.resumed = Checkpoint(server, parts, paused=True), True
+            for arena, table in zip(self.pool.ledger, tables, strict=True):
+                Rows.of(table, arena)
+            self.snapshots, self.evaluated = snapshots, evaluated
+            self.pool.snapshots.reserve(taken * self.layout.snapshot_bytes)
+            for index, held in weights.items():
+                self.layout.snapshot_in(self.pool.snapshots, index).copy_(held)
+            self.recovery.lives, self.recovery.rewinds, self.liveness.deaths[:] = lives, rewinds, deaths
+            self.recovery.begin_again(server, "the run was ended, and goes on from a checkpoint")
+
+        return resume
 
     def _say(self, words: str) -> None:
         self.on_progress({"pushes": 0, "seconds": 0.0, "checkpoint": words})
@@ -403,6 +422,7 @@ class _LocalRun(Coordinator):
 
     def _outcome(self) -> Outcome:
         pushes, arrivals = map(rows_in, self.pool.ledger, TABLES)
+        arrivals = arrivals[:, : len(ARRIVAL_COLUMNS)]
         if "outcome" in self.facts:
             facts = {name: value for name, value in self.facts.items() if name not in (*EMULATED, "faulted")}
             facts["refused"] += sum(w["refused"] for w in self.worked.values())
@@ -427,3 +447,8 @@ class _LocalRun(Coordinator):
             facts["sweeps"] = sorted(sweeps)
         tables = self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights()
         return Outcome(*tables, facts, self.left(), self.experiment.metrics)
+
+
+def _taken(facts: Mapping[str, Any]) -> int:
+    """Return the number of snapshots before a checkpoint, by the facts of the server that decides."""
+    return int(facts["numbers"]["snapshots"][0])

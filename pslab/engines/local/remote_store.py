@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Frame, Go, Stop
@@ -52,13 +52,6 @@ class RemoteStore:
         self.machine.order(order, work._replace(computing=()))  # which goes on to change
         self._held.append((now + self._latency_s, frame_of(order, work)))
         self.send_due(now)
-
-    def settle(self, machine: StoreMachine, now: float) -> Iterator[Finished]:
-        """It goes on from a checkpoint: all orders before that are done, and workers that waited for it begin again."""
-        self.machine = machine
-        while machine.orders:
-            done = machine.done()
-            yield Finished(done.order, done.about, (), False, 0, now, now)
 
     def finish(self) -> Iterator[Finished]:
         self.send_due(math.inf)
@@ -129,11 +122,6 @@ class RemoteStores:
     def answers(self, worker: int) -> bool:
         """Whether one of them is still to lay weights ready for a worker."""
         return any(store.answers(worker) for store in self.each)
-
-    def settle(self, machines: Iterable[StoreMachine], now: float) -> Iterator[Finished]:
-        """They go on from a checkpoint, in which these are their machines."""
-        for store, machine in zip(self.each, machines, strict=True):
-            yield from store.settle(machine, now)
 
     def send(self, message: Go | Stop) -> None:
         """Send all of them something that is no order."""

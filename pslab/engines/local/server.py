@@ -13,7 +13,7 @@ from pslab.engines.experiment.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.ends import server_stream
 from pslab.engines.local.lines.stream import NoFrame, Spin, Stream, ready
-from pslab.engines.local.recovery.server_state import ServerCheckpoints, first_state
+from pslab.engines.local.recovery.server_state import ServerCheckpoints
 from pslab.engines.local.rehearsal import waking_late_s
 from pslab.engines.local.remote_store import RemoteStores
 from pslab.engines.processes.channel import await_order, report
@@ -34,7 +34,7 @@ class LocalServer:
 
     called = "server"
 
-    def __init__(self, context: ProcessContext, job: Job, part: bytes | None = None) -> None:
+    def __init__(self, context: ProcessContext, job: Job, part: bytearray | None = None) -> None:
         self.job = job = job.on(context.data)
         self.run_, self.context, self.parent = job.run, context, context.parent
         self.spin = None if job.cluster.emulated else Spin()
@@ -44,14 +44,14 @@ class LocalServer:
         self.coming: dict[int, Stream] = {}  # of workers whose former process has sent what is still on its way
         self.whose: dict[int, int | None] = {self.parent.fileno(): None}  # the descriptors that are listened to
         self.whose |= {stream.descriptor: worker for worker, stream in enumerate(self.streams) if stream}
-        self.checkpoints = ServerCheckpoints(job, context, self, self.clock, self.stores.each)
+        machines = [store.machine for store in self.stores.each]
+        self.checkpoints = ServerCheckpoints(job, context, self, self.clock, self.stores.each, machines)
         self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint that it goes on from
         if part is None:
-            machines = [store.machine for store in self.stores.each]
-            self.state = first_state(job, context, self, self.clock, self.stores.each, machines)
+            self.state = self.checkpoints.first()
         else:
-            self.resumed, self.state = self.checkpoints.restore(part)
-        self.driver, self.waiting, self.faults, self.left, _ = self.state
+            self.resumed, self.state = self.checkpoints.restored(part)
+        self.driver, _, self.waiting, self.faults, self.left = self.state
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
@@ -83,7 +83,6 @@ class LocalServer:
             zero_s = time.monotonic() - before_s * dilation if paused else self.resumed["zero_s"]
             self.clock.start(dilation, zero_s)
             self.stores.send(Go(zero_s))
-            self._finished(self.stores.settle(self.state.machines, before_s))
             streams, self.streams, self.whose = self.streams, [None] * len(self.streams), {self.parent.fileno(): None}
             self.coming = {w: stream for w, stream in enumerate(streams) if stream is not None and w not in self.left}
         self._loop()
@@ -159,7 +158,8 @@ class LocalServer:
 
     def _checkpoint(self, due: bool) -> None:
         """Begin a checkpoint if one is due."""
-        if due and self.checkpoints.begin(self.state):
+        if due:
+            self.checkpoints.begin(self.state)
             for store in self.stores.each:
                 store.hand(Keep(self.checkpoints.number), NO_WORK)
 

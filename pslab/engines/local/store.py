@@ -12,7 +12,7 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Carried, ComputedOn, Frame, Go, Ordered, Stop
 from pslab.engines.local.lines.ends import order_stream
 from pslab.engines.local.lines.stream import Spin, ready
-from pslab.engines.local.recovery.server_state import CheckpointPart
+from pslab.engines.local.recovery.server_state import restored_shard, send_part
 from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
@@ -63,7 +63,7 @@ class StoreRole:
     def called(self) -> str:
         return f"server {self.server} of {self.servers}"
 
-    def __call__(self, context: ProcessContext, job: Job, part: bytes | None = None) -> LocalStore:
+    def __call__(self, context: ProcessContext, job: Job, part: bytearray | None = None) -> LocalStore:
         return LocalStore(context, job, self, part)
 
 
@@ -72,13 +72,12 @@ class LocalStore:
 
     iteration = 0  # it has none
 
-    def __init__(self, context: ProcessContext, job: Job, role: StoreRole, part: bytes | None = None) -> None:
+    def __init__(self, context: ProcessContext, job: Job, role: StoreRole, part: bytearray | None = None) -> None:
         job = job.on(context.data)
         self._context, self._job, self._role, self._clock = context, job, role, WallClock()
         self._orders = order_stream(job, context.pipes[0], decides=False)
-        self._part = CheckpointPart(job, role.server, context)
-        self._shard: TensorShard = (TensorShard(job, context.arena) if part is None
-                                    else self._part.restore(part)[1]["shard"])  # fmt: skip
+        self._shard = (TensorShard(job, context.arena) if part is None
+                       else restored_shard(job, context, role.server, part))  # fmt: skip
         self._spin = None if job.cluster.emulated else Spin()
         self._over = False  # whether the decider has said so
         self._life = LifeSigns(context.parent, job.run.lease_s)
@@ -127,7 +126,7 @@ class LocalStore:
         order, work = order_of(frame)
         if isinstance(order, Keep):
             begin_s = self._clock.now()
-            self._part.send(order.number, {}, {"shard": self._shard})
+            send_part(self._context, order.number, {}, self._shard.state(self._role.server))
             took = 0, begin_s, self._clock.now()
         else:
             took = carry_out(order, work, self._role.server, self._job, self._shard, self._clock, self.copy)

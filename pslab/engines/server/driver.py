@@ -6,7 +6,9 @@ their stores, which do what they are handed in a time of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pslab.engines.emulation.link_queue import Waiting
@@ -145,6 +147,39 @@ class ServerDriver:
         return iteration, [Pull(worker, index, iteration, 0, wanted) for index, part in enumerate(ranges)
                            if worker not in part.asked]  # fmt: skip
 
+    @contextmanager
+    def replaying(self, recorded: Any) -> Iterator[None]:
+        """Let one object be clock, transport and store of all ranges, and take no snapshot, meanwhile."""
+        given, snapshots = (self._clock, self._transport, self._stores), self._ledger.snapshots
+        self._clock = self._transport = recorded
+        self._stores = [recorded] * len(self._stores)
+        self._ledger.set_snapshots(*snapshots[:2], math.inf)
+        yield
+        self._clock, self._transport, self._stores = given
+        self._ledger.set_snapshots(*snapshots)
+
+    def repeat(self, message: Push | Pull) -> None:
+        """Deal again with a message that was dealt with, also with a request that another process asked before."""
+        if isinstance(message, Push):
+            self._push(message)
+        else:
+            self._take_pull(message)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers for a checkpoint that no replay of arrivals makes: they depend on sizes and instants."""
+        copies = [[index, *copy] for index, copy in self._copies.items()]
+        return {"counts": [self.refused, self.requested_bytes, self._network_bytes], "applied_s": self._applied_s,
+                "copies": copies, "snapshots": self._ledger.snapshots}  # fmt: skip
+
+    def set_numbers(self, numbers: Mapping[str, Any]) -> None:
+        """Go on with the numbers of a checkpoint. The snapshots that were being copied are whole: their orders came
+        before those that made the checkpoint."""
+        self.refused, self.requested_bytes, self._network_bytes = map(int, numbers["counts"])
+        self._applied_s = float(numbers["applied_s"])
+        self._ledger.set_snapshots(*numbers["snapshots"])
+        for index, _, pushes, latest_s in numbers["copies"]:
+            self._ledger.kept(index, pushes, latest_s, len(self._stores) - 1)
+
     def facts(self) -> dict[str, Any]:
         """Return facts for the manifest: those of the policy's method, the batches in a worker's pass over the data,
         the number of ranges; the bytes that have crossed the network, where the table of pushes adds up to another
@@ -182,10 +217,14 @@ class ServerDriver:
 
     def _pull(self, pull: Pull) -> None:
         """A request is answered once: the place where its weights lie is one that the worker computes on by now."""
-        now, key = self._clock.now(), (pull.worker, pull.range)
+        key = pull.worker, pull.range
         if pull.iteration <= self._answered.get(key, NOTHING):
             self.refused += 1
             return
+        self._take_pull(pull)
+
+    def _take_pull(self, pull: Pull) -> None:
+        now, key = self._clock.now(), (pull.worker, pull.range)
         self._ledger.arrived(pull, now)
         effects = self.machine.handle(pull, now)
         if not (effects and type(effects[0]) is Refuse):

@@ -10,6 +10,7 @@ import torch
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.wire import Gradient, Wanted
 from pslab.engines.server.rows import Changes, Rows
 from pslab.protocol.messages import Pull, Push, Weights
 from pslab.protocol.traits import Traits
@@ -19,6 +20,8 @@ PUSH_COLUMNS = ("push", "worker", "iteration", "range", "version_pulled", "versi
                 "loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw")  # fmt: skip
 ARRIVALS = ("push", "pull", "leave", "join")
 ARRIVAL_COLUMNS = ("kind", "worker", "range", "iteration", "version", "seconds")
+#: What a replay needs beside them: of a push its payload and `seen`, of a pull what it asks for.
+REPLAYED_COLUMNS = (*ARRIVAL_COLUMNS, "size_bytes", "entries", "loss", "seen", "start", "stop")
 PUSHED, PULLED, LEFT, JOINED = map(float, range(len(ARRIVALS)))
 NOTHING = -1  # the range, iteration or version of an arrival that has none
 OnSnapshot = Callable[[dict[str, Any]], None]  # {"index", "pushes", "seconds", "others"}
@@ -28,16 +31,20 @@ BYTES_DOWN = PUSH_COLUMNS.index("bytes_down")
 class Ledger:
     """One run's measurements at the server. Who maps its arenas has them at any time.
 
-    `tables` are those of its rows and of its arrivals; without them both are this process's own.
+    Args:
+        tables: the memory of its rows and of its arrivals; None: this process's own.
+        replayed: whether its arrivals have REPLAYED_COLUMNS.
     """
 
     def __init__(
         self, job: Job, weights: torch.Tensor | None, snapshots: Arena | None, on_snapshot: OnSnapshot,
-        tables: Sequence[Arena | None] = (None, None),
+        tables: Sequence[Arena | None] = (None, None), *, replayed: bool = False,
     ) -> None:  # fmt: skip
         self._job, self._weights, self._snapshots, self._on_snapshot = job, weights, snapshots, on_snapshot
         self._itemsize = job.layout.dtype.itemsize
-        self._rows, self._arrivals = map(Rows, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)), tables)
+        self._replayed = replayed
+        columns = len(PUSH_COLUMNS), len(REPLAYED_COLUMNS if replayed else ARRIVAL_COLUMNS)
+        self._rows, self._arrivals = map(Rows, columns, tables)
         self._unanswered: dict[tuple[int, int, int], int] = {}  # rows whose pull has not been answered
         self._early: dict[tuple[int, int, int], tuple[int, int]] = {}  # answers to eager workers: their rows come later
         self._taken = 0
@@ -45,25 +52,40 @@ class Ledger:
 
     def arrived(self, message: Push | Pull, now: float) -> None:
         """The server deals with a message from now on; with these alone, it decides the same again."""
-        self._arrivals.append((PUSHED if type(message) is Push else PULLED, *message[:4], now))
+        told = told_of(message) if self._replayed else ()
+        self._arrivals.append((PUSHED if type(message) is Push else PULLED, *message[:4], now, *told))
 
     def left(self, worker: int, now: float) -> None:
         """The server hears that a worker has left."""
-        self._arrivals.append((LEFT, worker, NOTHING, NOTHING, NOTHING, now))
+        self._arrivals.append((LEFT, worker, NOTHING, NOTHING, NOTHING, now, *self._no_message))
 
     def joined(self, worker: int, iteration: int, now: float) -> None:
         """A worker joins with this iteration."""
-        self._arrivals.append((JOINED, worker, NOTHING, iteration, NOTHING, now))
-
-    @property
-    def taken(self) -> int:
-        """The number of snapshots."""
-        return self._taken
+        self._arrivals.append((JOINED, worker, NOTHING, iteration, NOTHING, now, *self._no_message))
 
     @property
     def arrivals(self) -> np.ndarray:
         """[arrivals, ARRIVAL_COLUMNS]: what the server was handed, in the order in which it dealt with it."""
-        return self._arrivals.table()
+        return self._arrivals.table()[:, : len(ARRIVAL_COLUMNS)]
+
+    @property
+    def arrival_count(self) -> int:
+        """The number of arrivals."""
+        return self._arrivals.count
+
+    @property
+    def snapshots(self) -> tuple[int, int, float]:
+        """The number of snapshots, the pushes in the last one, and the pushes or seconds when the next one is due."""
+        return self._taken, self._last, self._next
+
+    def set_snapshots(self, taken: int, last: int, next_due: float) -> None:
+        """Go on with the snapshots of a checkpoint."""
+        self._taken, self._last, self._next = taken, last, next_due
+
+    def move(self, tables: Sequence[Arena]) -> None:
+        """Move the rows and the arrivals to memory that others map, and go on there."""
+        both = zip((self._rows, self._arrivals), tables, strict=True)
+        self._rows, self._arrivals = (Rows.of(each.table(), arena) for each, arena in both)
 
     def take_changes(self) -> tuple[Changes, Changes]:
         """The rows of pushes and of arrivals that are new or changed since this was last asked."""
@@ -141,8 +163,29 @@ class Ledger:
         self.kept(index, pushes, now)
 
     @property
+    def _no_message(self) -> tuple[float, ...]:
+        return (0.0,) * (len(REPLAYED_COLUMNS) - len(ARRIVAL_COLUMNS)) if self._replayed else ()
+
+    @property
     def _trains(self) -> bool:
         return self._weights is not None and self._snapshots is not None and self._job.trains
+
+
+def told_of(message: Push | Pull) -> tuple[float, ...]:
+    """Return what a message tells beside its name and version: the last of REPLAYED_COLUMNS."""
+    if isinstance(message, Push):
+        return message.payload.size_bytes, message.payload.entries, message.payload.loss, message.seen, 0, 0
+    return message.payload.size_bytes, 0, 0.0, 0, message.payload.start, message.payload.stop
+
+
+def message_of(row: Sequence[float]) -> Push | Pull:
+    """Return the message of an arrival with REPLAYED_COLUMNS; when it was sent is not known any more."""
+    kind, *name, _, size_bytes, entries, loss, seen, start, stop = row
+    worker, index, iteration, version = map(int, name)
+    if kind == PUSHED:
+        gradient = Gradient(int(size_bytes), int(entries), loss)
+        return Push(worker, index, iteration, version, gradient, int(seen))
+    return Pull(worker, index, iteration, version, Wanted(int(start), int(stop), size_bytes=int(size_bytes)))
 
 
 def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:

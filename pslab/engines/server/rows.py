@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -22,13 +21,16 @@ class Rows:
     that takes half as long."""
 
     def __init__(self, columns: int, arena: Arena | None = None) -> None:
+        self._prepare(columns, arena)
+        COUNT.pack_into(self._memory, 0, 0)
+
+    def _prepare(self, columns: int, arena: Arena | None) -> None:
         self._columns, self._arena = columns, arena
         self._row, self._room = struct.Struct(f"<{columns}d"), 0
         self._memory: memoryview = memoryview(bytearray(ALIGNMENT))
         self._late: list[float] = []  # the last rows, one behind the other, which are not yet written
         self.count, self._changed = 0, 0  # rows; the first one that has changed since `take_changes`
         self._grow()
-        COUNT.pack_into(self._memory, 0, 0)
 
     def append(self, row: Sequence[float]) -> None:
         """Add a row, and only then count it."""
@@ -73,21 +75,18 @@ class Rows:
         first, self._changed = min(self._changed, self.count), self.count
         return first, _table(self._memory, self._columns, self.count, first)
 
-    def saved(self) -> list[Any]:
-        """For a checkpoint: the rows; of those that lie in an arena, which is there anew, how many."""
-        return [self._columns, self._arena, self.table() if self._arena is None else self.count]
-
-    def restore(self, state: list[Any]) -> None:
-        """To what was saved: rows that an arena has behind them are forgotten."""
-        columns, arena, rows = state
-        self.__init__(columns, arena)  # type: ignore[misc]
-        count = rows if arena is not None else len(rows)
-        while count > self._room:
-            self._grow()
-        if arena is None:
-            self._memory[ALIGNMENT : ALIGNMENT + rows.nbytes] = rows.tobytes()
-        self.count = count
-        COUNT.pack_into(self._memory, 0, count)
+    @classmethod
+    def of(cls, table: np.ndarray, arena: Arena) -> Rows:
+        """Return rows in an arena that are those of a table [rows, columns]; any others there are forgotten. Where the
+        arena has these rows already, it has them at any time meanwhile."""
+        made = cls.__new__(cls)
+        made._prepare(table.shape[1], arena)
+        made.count = len(table)
+        while made.count > made._room:
+            made._grow()
+        made._memory[ALIGNMENT : ALIGNMENT + table.nbytes] = table.astype("<f8").tobytes()
+        COUNT.pack_into(made._memory, 0, made.count)
+        return made
 
     def _write(self) -> None:
         """Write what is late."""

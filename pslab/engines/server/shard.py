@@ -21,6 +21,7 @@ from pslab.tensors.compression.bits import indices_of
 from pslab.tensors.compression.downlink import HeldWeights
 from pslab.tensors.entries import Entries
 from pslab.tensors.update import changes, methods, rate_state
+from pslab.tensors.update.states import State, fitting, named, under
 from pslab.tensors.update.store import Gradient, Part, WeightStore
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -75,6 +76,44 @@ class TensorShard:
     def facts(self) -> dict[str, Any]:
         """For the manifest, of the method."""
         return {} if self._consensus is None else self._consensus.facts()
+
+    def state(self, server: int) -> State:
+        """Return the weights that a server holds, and all that is kept for its ranges."""
+        held = [self.weights[piece] for piece in self._job.held[server]]
+        found = {"weights": torch.cat(held)}
+        for name, owner in self._owners(server).items():
+            found |= named(name, owner.state())
+        for index in self._ranges(server):
+            found |= named(f"range {index}", self._store.state(index))
+        return found | {f"served {index}": self._served[index] for index in self._ranges(server) if self._served}
+
+    def restore(self, server: int, state: State) -> None:
+        """Return to a state, from that of a new shard.
+
+        Raises:
+            KeyError, ValueError, RuntimeError: it is of another run.
+        """
+        pieces = self._job.held[server]
+        whole = fitting(state["weights"], torch.cat([self.weights[piece] for piece in pieces]))
+        for piece, weights in zip(pieces, torch.split(whole, [s.stop - s.start for s in pieces]), strict=True):  # type: ignore[no-untyped-call]
+            self.weights[piece] = weights
+        for name, owner in self._owners(server).items():
+            owner.restore(under(name, state))
+        for index in self._ranges(server):
+            self._store.restore(index, under(f"range {index}", state))
+            if self._served:
+                self._served[index].copy_(fitting(state[f"served {index}"], self._served[index]))
+
+    def _owners(self, server: int) -> dict[str, Any]:
+        """Return the objects whose state is kept for a server's ranges, by the names that they have in a state."""
+        each: dict[str, Sequence[Any]] = {"rate": self._rate_states, "changes": self._changes}
+        found = {f"{name} {index}": kept[index] for name, kept in each.items() if kept
+                 for index in self._ranges(server)}  # fmt: skip
+        whole = {"consensus": self._consensus, "downlink": self._held}
+        return {**found, **{name: owner for name, owner in whole.items() if owner is not None}}
+
+    def _ranges(self, server: int) -> list[int]:
+        return [index for index, its in enumerate(self._job.server_of) if its == server]
 
     def leave(self, worker: int) -> None:
         """A worker has left: what its rate keeps of it goes."""

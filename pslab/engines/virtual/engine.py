@@ -7,11 +7,9 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
@@ -25,8 +23,6 @@ from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.worker.batches import by_load, requests_of
 from pslab.errors import RunError, WorkerDied
 from pslab.tensors.device import one_thread
-
-RESUMED: dict[str, type] = {"simulator": Simulator, "snapshots": dict, "evaluated": dict}  # in a checkpoint
 
 
 def execute(
@@ -90,19 +86,12 @@ class VirtualRun(Coordinator):
             self.preparation_s, arena, snapshots = time.monotonic() - self.start_s, self.pool.arena, self.pool.snapshots
             requests = requests_of(job, arena, self.pool.data)
             job = by_load(job, requests)
-            given: dict[str, Any] = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot,
-                                     "requests": requests}  # fmt: skip
-            self.keeper = Checkpointing(self.experiment.checkpoints, job, arena, self._say, **given)
-            if (state := self.keeper.newest(**RESUMED, hosts=dict)) is not None:
-                simulator, self.snapshots, self.evaluated = (state[name] for name in RESUMED)
-                self.hosts.restore(state["hosts"])
-            else:
-                shard = TensorShard(job, arena)
-                ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
-                simulator = self._made(job, PushAccounts(job, ledger), shard, self.hosts, requests)
-            self.simulator = simulator
-            simulator.run(self.on_progress, self._after_event)
-            self.turning_s = self.keeper.turned_s
+            shard = TensorShard(job, arena)
+            ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
+            self.simulator = simulator = self._made(job, PushAccounts(job, ledger), shard, self.hosts, requests)
+            begun_s = time.monotonic()
+            simulator.run(self.on_progress, self._stop_at_target)
+            self.turning_s = time.monotonic() - begun_s
             pushes = self._close(simulator)
             self.hosts.settle(math.inf)
             self.evaluate_rest(self.hosts.numbers)
@@ -116,22 +105,6 @@ class VirtualRun(Coordinator):
     def take(self, number: int, report: Report) -> None:
         super().take(number, report)
         self.hosts.take(number, report)
-
-    def _say(self, words: str) -> None:
-        self.on_progress({"pushes": 0, "seconds": 0.0, "checkpoint": words})
-
-    def _after_event(self) -> None:
-        self._stop_at_target()
-        simulator = self.simulator
-        if simulator is None or simulator.driver.outcome or simulator.driver.copying:
-            return
-        if self.keeper.due(pushes := simulator.pushes):
-            self.evaluate(self.hosts.numbers)  # then no checkpoint needs the weights of a snapshot
-            self.keeper.keep(pushes, self._state)
-
-    def _state(self) -> dict[str, Any]:
-        self.hosts.settle(math.inf)
-        return {**{name: getattr(self, name) for name in RESUMED}, "hosts": self.hosts.saved()}
 
     def _stop_at_target(self) -> None:
         """A snapshot is evaluated at its instant, so where a run stops does not depend on the machine."""
@@ -162,8 +135,7 @@ class VirtualRun(Coordinator):
         return accounts.ledger.close(accounts.applied, simulator.driver.ended_s)
 
     def _outcome(self, simulator: Simulator, pushes: np.ndarray) -> Outcome:
-        wall_s = self.keeper.before_s + time.monotonic() - self.start_s
-        facts = {**simulator.facts(self.preparation_s, self.turning_s, wall_s), **self.keeper.facts()}
+        facts = simulator.facts(self.preparation_s, self.turning_s, time.monotonic() - self.start_s)
         arrivals = simulator.driver.accounts.ledger.arrivals
         tables = self.accuracy(), simulator.phases(), pushes, arrivals, self.final_weights()
         return Outcome(*tables, facts, self.left(), self.experiment.metrics)

@@ -13,9 +13,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from pslab.engines.experiment.checkpoint.file import pack, unpack
-from pslab.engines.experiment.checkpoint.flatten import flatten
-from pslab.engines.experiment.checkpoint.rebuild import rebuild
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import Report, report
@@ -26,7 +23,6 @@ from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write, lay_initial
-from pslab.errors import CheckpointError
 from pslab.tensors.finite import NonFinite
 
 WAIT_S = 0.1
@@ -60,20 +56,6 @@ class Host(Evaluating):
         body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled], given)
         report(self.context.parent, "produced", {"worker": worker, **body})
 
-    def remember(self) -> None:
-        """Report what lasts in each virtual worker that lives here: the state, as the bytes of a checkpoint."""
-        for worker, producer in self._producers.items():
-            try:
-                content, problem = pack({}, flatten(producer.remembered(), {})), ""
-            except CheckpointError as error:
-                content, problem = [], str(error)
-            report(self.context.parent, "remembered", {"worker": worker, "problem": problem}, content=content)
-
-    def recall(self, worker: int, content: bytes) -> None:
-        """Go on from what was reported."""
-        self._producer(worker).recall(rebuild(unpack(content)[1], {}))
-        report(self.context.parent, "recalled", {"worker": worker})
-
     def _producer(self, worker: int) -> Producer:
         found = self._producers.get(worker)
         if found is None:
@@ -105,7 +87,6 @@ class Hosts:
         self._waiting: dict[int, list[Order]] = {number: [] for number in self.numbers}
         self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
-        self._remembered: dict[int, tuple[str, bytes]] = {}  # by worker: why that cannot be saved
         if job.portable:
             self._lay_out(pool.arena, pool.data, job)
         for number in self.numbers:
@@ -133,34 +114,8 @@ class Hosts:
             self._hear()
         return not any(self._busy.values())
 
-    def saved(self) -> dict[str, Any]:
-        """For a checkpoint, once they are settled: what was computed and not yet taken, and what they remember.
-
-        Raises:
-            CheckpointError: a model remembers what cannot be saved.
-        """
-        self._remembered = {}
-        for number in () if self._portable else sorted(self.numbers):
-            self._pool.order_plain(number, "remember")
-        while not self._portable and len(self._remembered) < len(self._host):
-            self._hear()
-        for worker, (problem, _) in self._remembered.items():
-            if problem:
-                raise CheckpointError(f"{problem} (worker {worker}'s model)")
-        return {"done": self._done, "remembered": {w: content for w, (_, content) in self._remembered.items()}}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """To what was saved, in hosts that are prepared for the same run."""
-        self._done, remembered, self._remembered = state["done"], state["remembered"], {}
-        for worker, content in remembered.items():
-            self._pool.order(self._host[worker], "recall", worker, content)
-        while len(self._remembered) < len(remembered):
-            self._hear()
-
     def take(self, number: int, found: Report) -> None:
         """A host has reported."""
-        if found.kind in ("remembered", "recalled"):
-            self._remembered[found.body["worker"]] = found.body.get("problem", ""), bytes(found.content)
         if found.kind == "produced":
             self._done[found.body["worker"]] = found.body
             self._busy[number] -= 1

@@ -60,7 +60,6 @@ class Simulator:
         self._server = ServerNode(job, machine, accounts, shard, waiting, scheduler, self._traffic, self.workers)
         self.driver = self._server.driver
         self.meanwhile: Callable[[], None] = lambda: None  #: called while a gradient is waited for
-        self._started = False
 
     def run(self, on_progress: OnProgress, after: Callable[[], None] = lambda: None) -> None:
         """Let every event happen, report progress now and then, and call `after` after each event."""
@@ -77,8 +76,7 @@ class Simulator:
         self.meanwhile = report
         seconds = math.inf if self._job.run.seconds is None else self._job.run.seconds
         with _uncollected():
-            if not self._started:  # if it does not go on from a checkpoint
-                self._start()
+            self._start()
             driver, scheduler = self.driver, self.scheduler
             while not driver.outcome:
                 if not scheduler.turn(seconds):
@@ -88,19 +86,6 @@ class Simulator:
                 events += 1
                 if events % EVENTS == 0:
                     report()
-
-    @property
-    def pushes(self) -> int:
-        """Gradients that have been applied."""
-        return self.driver.accounts.applied
-
-    def saved(self) -> dict[str, Any]:
-        """For a checkpoint: all but what `run` sets anew."""
-        return {name: value for name, value in vars(self).items() if name != "meanwhile"}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """To what was saved; `run` then goes on."""
-        vars(self).update(state, meanwhile=lambda: None)
 
     def phases(self) -> np.ndarray:
         """The phases of all workers; see Outcome."""
@@ -142,7 +127,7 @@ class Simulator:
 
     def _start(self) -> None:
         """Every worker that is present starts iteration 0."""
-        scheduler, cluster, self._started = self.scheduler, self._job.cluster, True
+        scheduler, cluster = self.scheduler, self._job.cluster
         self.driver.start()
         scheduler.life = {node.worker: 0.0 if cluster.present(node.worker) else math.inf for node in self.workers}
         for phase, act, instants in ((LEAVES, self._leaves, cluster.leave), (JOINS, self._joins, cluster.join)):

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from pslab.config.products import ONEDNN
-from pslab.engines.experiment.checkpoint.flatten import Fixed
 from pslab.engines.experiment.job import Job
 from pslab.engines.worker.batches import KeyedRows, Reader
 from pslab.engines.worker.layer_hooks import Layerwise
@@ -70,10 +69,9 @@ class Computing:
                                         run.workers, job.parts)  # fmt: skip
         self._reached, self._reaches = (kept or {}).get(methods.REACHED), 0
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
-        self._weights, self._module, self._shell = weights, module, job.shell
+        self._weights, self._module = weights, module
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
-        self._constant = Fixed({"prune": job.prune, "loss": job.loss})
         self._trains = [(name, each, each.requires_grad) for name, each in module.named_parameters()]
         self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
@@ -180,31 +178,6 @@ class Computing:
             if self._reached is not None:
                 self._reached.fill_(self._reaches)
 
-    def remembered(self) -> dict[str, dict[str, Any]]:
-        """The state of the modules after the gradients so far, by name: buffers, and attributes of the user's layers.
-
-        Raises:
-            CheckpointError: the user's rule or loss remembers something, too.
-        """
-        self._constant.check()
-        shells, found = dict(self._shell.named_modules()), dict[str, dict[str, Any]]()
-        for name, module in self._module.named_modules():
-            own = _own(module) if _of_user(module) else {}
-            before = vars(shells[name])
-            changed = {each: value for each, value in own.items() if before.get(each, self) is not value}
-            buffers = {each: None if b is None else b.detach().cpu().clone() for each, b in module._buffers.items()}
-            found[name] = {**changed, "_buffers": buffers}
-        return found
-
-    def recall(self, remembered: dict[str, dict[str, Any]]) -> None:
-        """Go on from what was remembered."""
-        for name, module in self._module.named_modules():
-            attributes = dict(remembered[name])
-            for each, value in attributes.pop("_buffers").items():
-                module._buffers[each] = None if value is None else self._device.to(value)
-            vars(module).update(attributes)
-        self._generators = None
-
     def warm_up(self, *, aside: bool = False) -> None:
         """Run the first backward pass, which allocates and compiles, before a run is timed. It leaves no trace in the
         module and the loss, nor, if that is to be `aside`, in the buffers."""
@@ -238,11 +211,6 @@ def _own(module: nn.Module) -> dict[str, Any]:
     """A module's attributes beside those of every module."""
     base = vars(nn.Module()).keys()
     return {name: value for name, value in vars(module).items() if name not in base}
-
-
-def _of_user(module: nn.Module) -> bool:
-    """Whether it may remember in attributes: torch's layers have buffers for that."""
-    return type(module).__module__.split(".")[:2] not in (["torch", "nn"], ["pslab", "tensors"])
 
 
 @contextmanager

@@ -168,20 +168,6 @@ class Producer:
             return NOTHING
         return RESTORED if self._kept is not None and self._kept.resume(iteration) else ZERO
 
-    def remembered(self) -> dict[str, Any]:
-        """The state that lasts from one gradient to the next and does not lie in shared memory."""
-        there = self._memories.items() if self._device.separate else ()
-        kept = {name: memory.cpu() for name, memory in there if memory.device.type != "cpu"}
-        return {"kept": kept, "modules": self._computing.remembered() if self._computing else {}}
-
-    def recall(self, remembered: dict[str, Any]) -> None:
-        """Go on from what was remembered, and from what now lies in shared memory."""
-        for name, memory in remembered["kept"].items():
-            self._memories[name].copy_(memory)
-        if self._computing is not None:
-            self._computing.recall(remembered["modules"])
-        self._to_device()
-
     def attend(
         self, needs: Callable[[int], None], forward_done: Callable[[], None], ready: Callable[[int, float], None]
     ) -> None:

@@ -85,8 +85,8 @@ def sweep(  # type: ignore[misc]
     With `again`, what is recorded is run again if its emulation was not kept; the old record is moved to
     results/replaced/. None: once in this process, if `pslab figures --again` executes it.
 
-    A run that was ended before its time, however that was, goes on from its newest checkpoint, unless it is to begin
-    `fresh`.
+    A run on real processes with `on_death="restart"` that was ended before its time, however that was, goes on from its
+    newest checkpoint, unless it is to begin `fresh`. Any other run begins again.
 
     A record that is damaged is moved to results/damaged/, with a warning, and its run is executed again.
 

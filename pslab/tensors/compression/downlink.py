@@ -28,6 +28,7 @@ from pslab.tensors.compression.codes import Plain
 from pslab.tensors.compression.rule import Compression
 from pslab.tensors.compression.sparse import Everything
 from pslab.tensors.finite import NonFinite
+from pslab.tensors.update.states import State, fitting, table
 from pslab.tensors.update.store import Part
 
 EVERYONE = -1  # whose stream of roundings it is where all workers get the same
@@ -103,6 +104,21 @@ class HeldWeights:
     def leave(self, worker: int) -> None:
         """Forget the copy of a worker that has left."""
         self._laid |= dict.fromkeys(((worker, index) for index in range(len(self._parts))), (UNKNOWN, UNKNOWN))
+
+    def state(self) -> State:
+        """Return what workers hold, and which answers they have had. The last frames are no part of it: a worker that
+        lacks one gets all that it holds."""
+        laid = table((*key, *answer) for key, answer in self._laid.items())
+        last = table((since, version) for since, version, _ in self._last)
+        return {"laid": laid, "last": last, **{f"held {number}": each for number, each in enumerate(self.held)}}
+
+    def restore(self, state: State) -> None:
+        """Return to a state, from that of a new object; KeyError or ValueError if it is of another run."""
+        for number, held in enumerate(self.held):
+            held.copy_(fitting(state[f"held {number}"], held))
+        self._laid = {(worker, index): (turn, version) for worker, index, turn, version in state["laid"].tolist()}
+        last = fitting(state["last"], table((since, version) for since, version, _ in self._last))
+        self._last = [(since, version, None) for since, version in last.tolist()]
 
     def lay(self, reply: Reply, weights: torch.Tensor, place: memoryview) -> int:
         """Lay the frame of an answer ready: its length; 0 if the worker is to get all that `held` has."""

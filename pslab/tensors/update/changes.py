@@ -11,6 +11,7 @@ from pslab.protocol.messages import Pull
 from pslab.protocol.server import Step
 from pslab.protocol.traits import traits_of
 from pslab.tensors.update.methods import by_steps
+from pslab.tensors.update.states import State, table
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import cuts, dense, inside, mean, outside, radial_directional
 from pslab.tensors.workload.keyspace import Keyspace
@@ -29,16 +30,24 @@ class Changes:
     """
 
     def __init__(self, sync: Any, part: Part, tensors: Sequence[slice]) -> None:
-        self._sync, self._part, self._tensors = sync, part, tuple(tensors)
+        self._traits, self._part, self._tensors = traits_of(sync), part, tuple(tensors)
         self._sent: dict[int, int] = {}  # by worker: the iteration for which it was sent the range last
 
     def answered(self, pull: Pull) -> None:
         self._sent[pull.worker] = pull.iteration
 
+    def state(self) -> State:
+        """Return for which iteration each worker was sent the range last."""
+        return {"sent": table(self._sent.items())}
+
+    def restore(self, state: State) -> None:
+        """Return to a state."""
+        self._sent = dict(state["sent"].tolist())
+
     def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
         if len(gradients) == 1:
             return gradients
-        traits = traits_of(self._sync)  # of methods, which a checkpoint does not take: it is read anew
+        traits = self._traits
         steps = [traits.gradients_before(push.iteration + 1) - traits.gradients_before(self._sent.get(push.worker, 0))
                  - traits.overlap for push in step.pushes]  # fmt: skip
         counted = by_steps(self._part, gradients, steps)

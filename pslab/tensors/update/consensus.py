@@ -14,6 +14,7 @@ import torch
 
 from pslab.protocol.server import Step
 from pslab.tensors.entries import Entries
+from pslab.tensors.update.states import State
 from pslab.tensors.update.steps import Course, Local
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, inside, mean_over_users, outside, positions
@@ -109,6 +110,21 @@ class Consensus:
         if isinstance(change, torch.Tensor):
             return [outside(moved)]
         return [Entries(change.n, change.indices, moved.numpy())]
+
+    def state(self) -> State:
+        """Return rho, whether it has converged, the last round and the residuals."""
+        return {"rho": torch.tensor([self.rho, self.converged], dtype=torch.float64),
+                "last": torch.tensor(self._last or (), dtype=torch.float64),
+                "residuals": torch.tensor(self.residuals, dtype=torch.float64).reshape(-1, 6)}  # fmt: skip
+
+    def restore(self, state: State) -> None:
+        """Return to a state, from that of a new object."""
+        self.rho, converged = state["rho"].tolist()
+        self.converged = bool(converged)
+        if last := state["last"].tolist():
+            square, z_square, rho = last
+            self._last = square, z_square, rho
+        self.residuals = [[int(version), *row] for version, *row in state["residuals"].tolist()]
 
     def state_rho(self) -> None:
         """State rho beside the weights that are about to be sent. (Not when it changes: a server that goes on from a

@@ -17,6 +17,7 @@ import torch
 from pslab.protocol.server import Step
 from pslab.tensors.device import zeros
 from pslab.tensors.entries import Entries
+from pslab.tensors.update.states import State, fitting, named, state_of, table, under, vector_of
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, copied, cuts, inside, outside, positions
 
@@ -60,6 +61,26 @@ class Directions:
     def leave(self, worker: int) -> None:
         if self._latest.pop(worker, None) is not None:
             self._refresh()
+
+    def state(self) -> State:
+        """Return the sums, and of each worker its latest gradient, share, weights and number of pushes."""
+        found = {"pushes": table(self._pushes.items()), "latest": table([worker] for worker in self._latest),
+                 "sum": self._sum, "directed": self._directed, "replaced": torch.tensor(self._replaced)}  # fmt: skip
+        for worker, latest in self._latest.items():
+            numbers = {"alpha": torch.tensor(latest.alpha, dtype=torch.float64),
+                       "weights": torch.from_numpy(latest.weights)}  # fmt: skip
+            found |= named(f"worker {worker}", {**state_of(latest.gradient), **numbers})
+        return found
+
+    def restore(self, state: State) -> None:
+        """Return to a state, from that of a new object."""
+        self._sum.copy_(fitting(state["sum"], self._sum))
+        self._directed.copy_(fitting(state["directed"], self._directed))
+        self._pushes, self._replaced = dict(state["pushes"].tolist()), int(state["replaced"])
+        for worker in state["latest"].flatten().tolist():
+            own, ones = under(f"worker {worker}", state), torch.from_numpy(self._ones)
+            weights = fitting(own["weights"], ones).numpy().copy()
+            self._latest[worker] = _Latest(vector_of(own, self._sum), float(own["alpha"]), weights)
 
     def _replace(self, worker: int, gradient: Vector, alpha: float) -> None:
         """Take a worker's new gradient in place of its latest one."""

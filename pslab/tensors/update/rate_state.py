@@ -15,6 +15,7 @@ from pslab.protocol.server import Step
 from pslab.tensors.device import zeros
 from pslab.tensors.entries import Entries
 from pslab.tensors.update.directions import Directions
+from pslab.tensors.update.states import State, fitting
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean, outside, positions
 from pslab.tensors.update.versions import Versions
@@ -36,6 +37,12 @@ class RateState(Protocol):
 
     def leave(self, worker: int) -> None:
         """Forget a worker that has left the run."""
+
+    def state(self) -> State:
+        """Return the vectors, and what tells them apart, as tensors by name."""
+
+    def restore(self, state: State) -> None:
+        """Return to a state, from that of a new object; KeyError or ValueError if it is of another run."""
 
 
 class Squares:
@@ -84,6 +91,12 @@ class ServerSquares(Squares):
 
     def leave(self, worker: int) -> None:
         """Keep the squares of the worker's gradients in the sum."""
+
+    def state(self) -> State:
+        return {"total": self.total}
+
+    def restore(self, state: State) -> None:
+        self.total.copy_(fitting(state["total"], self.total))
 
 
 AT_SERVER: dict[str, Callable[[Any, Part, Sequence[slice], torch.dtype], RateState]] = {

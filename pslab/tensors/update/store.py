@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pslab.tensors.entries import Entries
 from pslab.tensors.update.optimizers import OptimizerSpec
+from pslab.tensors.update.states import State, fitting, named, under
 
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 NEARLY_ALL = 0.875
@@ -110,25 +111,37 @@ class _Range:
         self.parameters = [view.requires_grad_(False) for view in part.views(weights)]
         # plain SGD is one addition, and the first step of torch.optim imports its compiler, which takes a second
         self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
-        self._spec = optimizer
         self.changed_at = np.zeros(part.size, np.int32) if track else None
         self._steps: deque[tuple[int, NDArray[Any]]] = deque()  # the last sparse steps: version, indices
         self._logged, self._since = 0, 0  # indices in them; they are all steps after this version
         self.version = self.dense_version = 0  # of the last step, and of the last dense step
         self.found: tuple[int, int, Entries | None] | None = None  # the last call of `changed`: since, version, answer
 
-    def saved(self) -> dict[str, Any]:
-        """The state for a checkpoint; of the optimizer its state of each parameter."""
-        kept = None if self.optimizer is None else [dict(self.optimizer.state[p]) for p in self.parameters]
-        return {**vars(self), "optimizer": kept}
+    def state(self) -> State:
+        """Return the versions, when each element last changed, and the optimizer's state of each slice. The log of the
+        last steps is no part of it: `changed` finds the same without."""
+        found = {"versions": torch.tensor([self.version, self.dense_version])}
+        if self.changed_at is not None:
+            found["changed at"] = torch.from_numpy(self.changed_at)
+        for number, parameter in enumerate(self.parameters if self.optimizer is not None else ()):
+            assert self.optimizer is not None
+            kept = {name: each for name, each in self.optimizer.state[parameter].items() if each is not None}
+            found |= named(f"optimizer {number}", kept)
+        return found
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state that was saved."""
-        vars(self).update(state)
-        if state["optimizer"] is not None:
-            self.optimizer = self._spec.make(self.parameters, 1.0)
-            for parameter, kept in zip(self.parameters, state["optimizer"], strict=True):
-                self.optimizer.state[parameter].update(kept)
+    def restore(self, state: State) -> None:
+        """Return to a state, from that of a new range."""
+        self.version, self.dense_version = state["versions"].tolist()
+        self._since = self.version
+        if self.changed_at is not None:
+            self.changed_at[:] = fitting(state["changed at"], torch.from_numpy(self.changed_at)).numpy()
+        for number, parameter in enumerate(self.parameters if self.optimizer is not None else ()):
+            assert self.optimizer is not None
+            kept = under(f"optimizer {number}", state)
+            for each in kept.values():
+                if each.dim():  # a number has none
+                    fitting(each, parameter)
+            self.optimizer.state[parameter].update({name: each.clone() for name, each in kept.items()})
 
     def mark(self, before: list[torch.Tensor] | None) -> None:
         """Record which elements the last step changed: those that differ from `before`, all if `before` is None."""
@@ -183,6 +196,14 @@ class WeightStore:
         # plain SGD adds chunk by chunk; torch.optim needs the gradient of a complete range
         room = CHUNK if self._plain else max(part.size for part in parts)
         self._sum = torch.empty(min(room, len(weights)), dtype=weights.dtype)
+
+    def state(self, index: int) -> State:
+        """Return what is kept of a range beside its weights."""
+        return self._ranges[index].state()
+
+    def restore(self, index: int, state: State) -> None:
+        """Return to a state of a range, from that of a new store."""
+        self._ranges[index].restore(state)
 
     def step(
         self, index: int, gradients: Sequence[Gradient], learning_rate: float, *, plain: bool = False

@@ -14,6 +14,7 @@ from functools import reduce
 import torch
 
 from pslab.protocol.server import Step
+from pslab.tensors.update.states import State, named, state_of, table, under, vector_of
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, copied, inside, mean, outside, plus, scaled
 
@@ -44,6 +45,20 @@ class Versions:
 
     def leave(self, worker: int) -> None:
         """Keep the pushes of a worker that leaves in the means."""
+
+    def state(self) -> State:
+        """Return the means, which versions are open, and how many pushes each mean has."""
+        means = [named(f"mean {version}", state_of(mean)) for version, mean in self.means.items()]
+        whole = {name: each for state in means for name, each in state.items()}
+        return {"newest": torch.tensor(self._newest), "opened": table(self._opened.items()),
+                "members": table(self.members.items()), **whole}  # fmt: skip
+
+    def restore(self, state: State) -> None:
+        """Return to a state, from that of a new object."""
+        like = torch.empty(self._part.size, dtype=self._dtype)
+        self._newest, self._opened = int(state["newest"]), dict(state["opened"].tolist())
+        self.members = dict(state["members"].tolist())
+        self.means = {version: vector_of(under(f"mean {version}", state), like) for version in self.members}
 
     def _joined(self, version: int) -> int:
         """The version that a push joins which was computed on this version of the weights.

@@ -102,16 +102,6 @@ def test_sizes_are_whole_cache_lines(size, whole):
     assert arena.ALIGNMENT == 64
 
 
-def test_places_of_tensors_are_known_after_another_process_has_made_room():
-    mine = Arena()
-    mine.reserve(64)
-    theirs = Arena(os.dup(mine._descriptor))
-    theirs.tensor(0, 4, torch.float32)  # of a run before
-    mine.reserve(4 * mmap.PAGESIZE)
-    first, last = (theirs.tensor(offset, 4, torch.float32) for offset in (0, 3 * mmap.PAGESIZE))
-    assert [theirs.offset_of(tensor) for tensor in (first, last)] == [0, 3 * mmap.PAGESIZE]
-
-
 def test_weights_that_are_zero_touch_no_page_and_replace_what_was_there():
     import torch
 

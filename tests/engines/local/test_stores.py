@@ -31,7 +31,7 @@ from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Discard, Reply, Step
-from pslab.protocol.store import Forget, Keep, Snapshot, StoreMachine
+from pslab.protocol.store import Forget, Keep, Snapshot
 
 PUSHES = tuple(Push(worker, 1, 3, 2, Gradient(WHOLE, 965, 0.5, 0.1), 1) for worker in range(2))
 LINKS = {"bandwidth_bit_s": 1e8, "latency_s": 1e-3, "server_bandwidth_bit_s": 1e8, "compute_s": 2e-3}
@@ -72,10 +72,10 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     done = stepped(LocalStore(context, job, role), line, first, Keep(7), second)
     assert [type(message) for message in done] == [Carried, Carried, Carried]
     part = next(said for said in context.parent.reports() if said.kind == "part")  # type: ignore[attr-defined]
-    assert part.body == {"number": 7, "problem": ""}
+    assert part.body == {"number": 7, "facts": {}}
     after = weights.clone()
     weights.zero_()
-    again = LocalStore(context, job, role, bytes(part.content))
+    again = LocalStore(context, job, role, bytearray(part.content))
     assert not torch.equal(weights[piece], after[piece])
     assert not weights[: piece.start].any()  # another server's
     stepped(again, line, second)
@@ -98,39 +98,6 @@ def test_a_server_is_not_dead_where_its_messages_come_closer_together_than_its_s
     assert conduct(**fields, lease_s=0.3, eval_every=14).facts["pushes"] == 14
 
 
-class Counting:
-    """A rate of the user's."""
-
-    weighted, steps = True, 0
-
-    def scale(self, applied: Any) -> float:
-        return 1.0
-
-
-def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is_whole():
-    job, context, line = context_of_a_server(rate=Counting())
-    store = LocalStore(context, job, StoreRole(1, 2))
-    job.rate.steps += 1  # type: ignore[attr-defined]
-    (carried,) = stepped(store, line, Keep(1))
-    assert isinstance(carried, Carried)
-    said, end = context.parent.reports()  # type: ignore[attr-defined]
-    assert (said.kind, end.kind) == ("part", "stored")
-    assert "this run cannot be checkpointed: its rate, a Counting, keeps state" in said.body["problem"]
-    assert len(said.content) == 0
-
-
-def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
-    job, context, _ = context_of_a_server()
-    pipe = Pipe()
-    store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
-    step, reply = Step(1, PUSHES, True, 1), Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 1, NO_WORKER)
-    machine, work = StoreMachine(), Work(0.25, dealt=[[0.1, 0.1]] * 2)
-    for order in (step, reply, Snapshot(3), Keep(2), Discard(1, PUSHES[0]), Forget(0)):
-        machine.order(order, work)
-    finished = list(store.settle(machine, 3.5))
-    assert [each.order for each in finished[:3]] == [step, reply, Snapshot(3)]
-    assert {(each.free, each.sends, each.done_s) for each in finished} == {((), False, 3.5)}
-    assert not store.owes
 
 
 def test_a_successor_waits_for_weights_that_are_laid_for_its_predecessor():

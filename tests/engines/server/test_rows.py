@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pslab.engines.experiment.checkpoint.flatten import flatten
-from pslab.engines.experiment.checkpoint.rebuild import rebuild
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.server.rows import FIRST, Rows, rows_in
 
@@ -61,19 +59,15 @@ def test_a_table_that_was_taken_does_not_change():
 
 
 @pytest.mark.parametrize("count", [0, 1, 2 * FIRST + 1])
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_restored_table_has_the_rows_that_were_saved(count: int, shared: bool):
-    arena = Arena() if shared else None
-    rows = Rows(2, arena)
+def test_rows_that_begin_with_a_table_have_its_rows_and_forget_others(count: int):
+    arena, before = Arena(), Rows(2)
     for number in range(count):
-        rows.append((number, 0.5))
-    wanted, graph = rows.table(), flatten(rows, {"arena": arena})
-    for _ in range(FIRST):  # which are to be forgotten
-        rows.append((-1, -1))
-    again = rebuild(graph, {"arena": arena})
-    assert np.array_equal(again.table(), wanted)
-    again.append((7, 8))
-    assert again.table()[-1].tolist() == [7, 8]
-    if arena is not None:
-        assert np.array_equal(rows_in(arena, 2), again.table())
-        arena.close()
+        before.append((number, 0.5))
+    others = Rows(2, arena)
+    for _ in range(3 * FIRST):
+        others.append((-1, -1))
+    rows = Rows.of(before.table(), arena)
+    assert np.array_equal(rows.table(), before.table())
+    rows.append((7, 8))
+    assert np.array_equal(rows_in(arena, 2), [*before.table().tolist(), [7, 8]])
+    arena.close()

@@ -11,7 +11,7 @@ from tiny import tiny
 from tools.audit.verdict import audit
 from torch import nn
 from torch.nn import functional
-from whole import conduct
+from whole import in_process
 
 from pslab.config.table import ROWS
 from pslab.lab.judge import tables_of
@@ -27,7 +27,7 @@ WITH_RESIDUAL = [f"{row.example or name}{',' if row.example else ':'}residual=on
 def test_signs_with_error_feedback_train_as_a_loop_of_their_own():
     """Of one worker (Karimireddy et al., ICML 2019), step by step and tensor by tensor."""
     wanted = tiny(**VIRTUAL, pushes=12, quantize="efsign", learning_rate=0.05)
-    experiment, outcome = resolve(wanted), conduct(wanted)[0]
+    experiment, outcome = resolve(wanted), in_process(wanted)
     data, weights = experiment.dataset, experiment.weights.clone()
     residual, gradient = torch.zeros_like(weights), torch.zeros_like(weights)
     batches = Batches(len(data.train_y), 1, 0, wanted.batch_size, wanted.seed)
@@ -64,7 +64,7 @@ def bag() -> nn.Module:
 def test_signs_by_majority_are_torchs_and_rows_that_nobody_has_stay(quantize: str, beta: float, workers: int):
     wanted = tiny(**{**VIRTUAL, "workers": workers}, pushes=12, quantize=quantize, learning_rate=0.01, batch_size=1,
                   model=bag, data=words, loss="mse", metric="loss")  # fmt: skip
-    experiment, (outcome, *_) = resolve(wanted), conduct(wanted)
+    experiment, outcome = resolve(wanted), in_process(wanted)
     (x, y, *_), weights = words(), experiment.weights.clone()
     kept = torch.zeros(workers, len(weights), dtype=torch.float64)
     batches = [Batches(64, workers, worker, 1, wanted.seed) for worker in range(workers)]
@@ -106,7 +106,7 @@ def test_signs_by_majority_are_torchs_and_rows_that_nobody_has_stay(quantize: st
 )  # fmt: skip
 def test_the_record_of_a_quantized_run_is_valid_and_one_with_other_bytes_is_not(fields: dict[str, Any]):
     wanted = tiny(engine="virtual", cluster="lab", pushes=24, **fields)
-    tables = tables_of(wanted, conduct(wanted)[0])
+    tables = tables_of(wanted, in_process(wanted))
     assert tables[2]["verdict"] == "valid", tables[2]["violations"]
     pushes, facts = tables[0]["pushes"], tables[2]
     for bytes_up in (7.0, pushes.bytes_up_raw.max() * 3 + 50_000):

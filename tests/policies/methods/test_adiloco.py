@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import tiny
 from torch.nn import functional
-from whole import conduct
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
@@ -26,7 +26,7 @@ UNEVEN = {"preset": "steady", "slow": {0: 4.0, 2: 1.7}}
 
 def trained(**fields: Any) -> tuple[Outcome, pd.DataFrame]:
     """A run that is valid, and its pushes, in the order in which they were applied."""
-    outcome, _ = conduct(run := adiloco(**fields))
+    outcome = in_process(run := adiloco(**fields))
     assert (found := tables_of(run, outcome)[2])["verdict"] == "valid", found
     return outcome, pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
 
@@ -130,7 +130,7 @@ def test_equal_workers_take_whole_periods_for_ever():
 
 def test_steps_that_the_policy_did_not_assign_are_found_out():
     run = adiloco(sync="adiloco:6,dylu=on")
-    outcome, _ = conduct(run)
+    outcome = in_process(run)
     outcome.facts["steps"][-1][2] += 1
     violations = str(tables_of(run, outcome)[2]["violations"])
     assert "other numbers of gradients of iterations than the policy assigns" in violations

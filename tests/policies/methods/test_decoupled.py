@@ -13,7 +13,7 @@ import torch
 from simulate import simulate
 from tiny import finished, tiny
 from torch.nn import functional
-from whole import conduct, in_process, killed, same
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.config.spec import build
@@ -215,15 +215,6 @@ def test_a_worker_that_joined_counts_by_the_steps_since_then():
     assert found.facts["pushes"] == wanted.facts["pushes"]
     assert found.weights.tobytes() != wanted.weights.tobytes()
     np.testing.assert_allclose(found.weights, wanted.weights, rtol=0, atol=0.05)
-
-
-@pytest.mark.parametrize(("sync", "after"), [("decoupled:8,2,quorum=2", 1), ("decoupled:8,2,quorum=3,overlap=0", 3)])
-def test_a_run_that_was_killed_goes_on_to_the_same_bits(sync, after, monkeypatch, tmp_path):
-    run = decoupled(sync=sync, schedule="linear", checkpoint_every=20)
-    whole = in_process(run)
-    killed(monkeypatch, run, tmp_path, after)
-    again, _ = conduct(run, tmp_path)
-    same(again, whole)
 
 
 def test_real_processes_merge_by_quorum():

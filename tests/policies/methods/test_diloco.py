@@ -11,7 +11,7 @@ import torch
 from scalar import scalar, traced
 from tiny import tiny
 from torch.nn import functional
-from whole import conduct
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.config.spec import build
@@ -78,7 +78,7 @@ def test_a_budget_that_holds_whole_rounds_of_unequal_periods_is_used_up(servers)
 
 def trained(**fields: Any) -> Outcome:
     run = tiny(**{"engine": "virtual", "cluster": "steady", "pushes": 48, "dtype": "float64", **fields})
-    outcome, _ = conduct(run)
+    outcome = in_process(run)
     assert tables_of(run, outcome)[2]["verdict"] == "valid"
     return outcome
 
@@ -137,7 +137,7 @@ def test_a_run_is_that_of_torchs_own_optimizers():
     reference = Reference(run)
     for begin in range(0, 12, 4):
         reference.round(range(begin, begin + 4))
-    np.testing.assert_allclose(conduct(run)[0].weights, reference.weights.numpy(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(in_process(run).weights, reference.weights.numpy(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("fields", "problem"), [

@@ -11,7 +11,7 @@ import torch
 from scalar import scalar, traced
 from tiny import tiny
 from torch.nn import functional
-from whole import conduct
+from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.server.ledger import PUSH_COLUMNS
@@ -31,7 +31,7 @@ def test_the_center_after_each_round(monkeypatch):
 def trained(**fields: Any) -> tuple[Run, Any, pd.DataFrame]:
     run = tiny(**{"engine": "virtual", "cluster": {"preset": "steady", "slow": {0: 3.0}}, "pushes": 48,
                   "dtype": "float64", "learning_rate": 0.1, **fields})  # fmt: skip
-    outcome, _ = conduct(run)
+    outcome = in_process(run)
     assert (found := tables_of(run, outcome)[2])["verdict"] == "valid", found
     return run, outcome, pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
 

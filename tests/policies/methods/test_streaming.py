@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scalar import Scalar, scalar
 from tiny import tiny
 from torch import nn
-from whole import conduct, in_process, killed, same
+from whole import in_process
 
 from pslab.config.spec import build
 from pslab.engines.emulation.compute_times import ComputeTimes
@@ -118,7 +118,7 @@ def test_a_run_has_these_weights(sync, targets, slots, monkeypatch):
     monkeypatch.setattr(virtual, "TensorShard", Recording)
     policy, model = build("sync", sync), {"model": Two} if len(targets[0]) > 1 else {}
     run = scalar(sync, 0.0, 4.0, **PLAIN, **model, pushes=2 * policy.steps * len(slots))
-    outcome, _ = conduct(run)
+    outcome = in_process(run)
     assert found == [(fragment, weight) for fragment, weight, _ in slots]
     assert outcome.facts["pushes"] == outcome.facts["accepted"] == run.pushes
 
@@ -196,7 +196,7 @@ def test_what_is_sent_of_each_fragment_and_what_is_left_add_up_to_the_changes(mo
 
     monkeypatch.setattr(Producer, "payloads", payloads)
     monkeypatch.setattr(virtual.TensorShard, "apply", apply)
-    last = int(conduct(run)[0].pushes[:, 2].max())
+    last = int(in_process(run).pushes[:, 2].max())
     for worker in (0, 1):
         total, left = until[worker, last]
         assert float(total.norm()) > 0.01
@@ -228,15 +228,6 @@ def test_every_step_takes_a_draw_of_the_cluster_and_its_own_optimizer_step():
 
 
 # --- processes that end, and workers that come ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("after", [1, 3])
-def test_a_run_that_was_killed_goes_on_to_the_same_bits(after, monkeypatch, tmp_path):
-    run = tiny(**{**SENT, "sync": "streaming:8,2,overlap=2,alpha=0.5", "checkpoint_every": 20})
-    whole = in_process(run)
-    killed(monkeypatch, run, tmp_path, after)
-    again, _ = conduct(run, tmp_path)
-    same(again, whole)
 
 
 def test_a_worker_that_joins_begins_with_all_fragments_and_a_new_optimizer(monkeypatch):

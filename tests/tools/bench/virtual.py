@@ -3,18 +3,12 @@ the protocol costs by the number of workers."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from pslab.config.run import Run
-from pslab.engines.execute import execute
-from pslab.engines.experiment.checkpoint.checkpointing import PERIOD_S, SHARE
-from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual import engine as virtual
@@ -36,7 +30,6 @@ def rows(quick: bool) -> Iterator[Row]:
     pushes, repeats = (160, 1) if quick else (480, 3)
     events = 5_000 if quick else 40_000
     yield from gradients(pushes, repeats)
-    yield from checkpoints(pushes, repeats)
     yield from events_of(events, repeats)
     yield from messages(events, repeats)
 
@@ -78,24 +71,6 @@ def _bare_s(run: Run, cores: int) -> float:
             hosts.start(worker, count // run.workers + 1, [], float(count), NO_BASIS)
             under_way.append(worker)
     return time.perf_counter() - start_s
-
-
-def checkpoints(pushes: int, repeats: int) -> Iterator[Row]:
-    """What one takes of a run's time where they are made as often as by default: at most SHARE, and a period apart."""
-    for sync, prune in (("bsp", "none"), ("asp", "static:1%")):
-        run = Run(engine="virtual", sync=sync, prune=prune, pushes=pushes, checkpoint_every=pushes // 4,
-                  cluster=CLUSTER)  # fmt: skip
-        (spent_s,) = alternated({"checkpoint": partial(checkpoint_s, run)}, repeats).values()
-        yield Row(f"checkpoints, {sync}, prune {prune}, W=4, at the default period",
-                  spent_s / max(PERIOD_S, spent_s / SHARE), SHARE, "what they may take", 1.0, "%",
-                  f"{1e3 * spent_s:.3g} ms each")  # fmt: skip
-
-
-def checkpoint_s(run: Run) -> float:
-    """Seconds for one, with the wait for the gradients that are under way, and until it is on the disk."""
-    with TemporaryDirectory() as folder:
-        facts = execute(dataclasses.replace(resolve(run), checkpoints=CheckpointStore(Path(folder))), ignore).facts
-    return float(facts["checkpoints_s"]) / int(facts["checkpoints"])
 
 
 def events_of(pushes: int, repeats: int) -> Iterator[Row]:

@@ -46,6 +46,8 @@ def drawn(seed: int, number: int, engine: str) -> Run:
         more = _Draw(numpy_generator(seed, "chaos", engine, number, "kept"))
         fields |= {"eval_every": more.pick(1000, 1000, 3, 10), "evaluate": more.pick("after", "after", "beside"),
                    "checkpoint_every": more.pick(None, None, 4, 12)}  # fmt: skip
+        if on_death != "restart":
+            del fields["checkpoint_every"]
         if fields.get("pull", "whole") == "whole" and not sync.startswith("admm"):
             fields["downlink"] = more.pick("none", "none", "int8", "static:20%+fp16")
         if fields.get("prune", "none") == "none" and not sync.startswith(("admm", "eager")):

@@ -1,78 +1,90 @@
-"""A graph as bytes, with a sum over all of them.
+"""A checkpoint as bytes: its facts, as JSON, and its tensors by name, with a sum over all of them.
 
-    checkpoint = magic (8 bytes) version (u32) zero (u32) length (u64) SHA-256 (32 bytes) header arrays, little endian
+    checkpoint = magic (8 bytes) SHA-256 of what follows (32 bytes) torch.save of a dict: "facts", and the tensors
 
-The sum is that of the other fields, and of all that follows. The header, JSON of this length, has the facts, the nodes,
-and the type and shape of each array; the arrays follow it one by one, without gaps.
+The sum finds bytes that were torn or changed by chance. A forged checkpoint has a forged sum: so the rest is read by
+`torch.load(weights_only=True)`, and only if its archive is as long as it says and its pickle names nothing but tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import struct
+import pickletools
+import zipfile
 from collections.abc import Mapping
-from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pslab.engines.experiment.checkpoint.graph import DTYPES, Graph
 from pslab.errors import CheckpointError, shortened
 
-MAGIC, VERSION = b"pslabrun", 3  # raise the version when bytes mean something else than before
-START = struct.Struct("<8sIIQ")
+if TYPE_CHECKING:  # whoever asks where checkpoints lie needs no torch
+    import torch
+
+MAGIC = b"pslabrn4"  # raise its number when a checkpoint means something else than before
 SUM_BYTES = 32
+FACTS = "facts"  # no tensor has this name
+STORAGES = ("Float", "Double", "Half", "Long", "Int", "Short", "Char", "Byte", "Bool")
+NAMED = {"torch._utils _rebuild_tensor_v2", "collections OrderedDict", *(f"torch {kind}Storage" for kind in STORAGES)}
 
-Facts = Mapping[str, Any]  # plain values: what is asked before the state is restored
-
-
-def pack(facts: Facts, graph: Graph) -> list[memoryview]:
-    """A checkpoint, in pieces that follow each other. They are views of the graph's arrays, which must not change."""
-    shapes = [[array.dtype.str, list(array.shape)] for array in graph.arrays]
-    header = json.dumps({"facts": facts, "nodes": graph.nodes, "arrays": shapes}, separators=(",", ":")).encode()
-    start = START.pack(MAGIC, VERSION, 0, len(header))
-    pieces = [memoryview(header), *(array.reshape(-1).view(np.uint8).data for array in graph.arrays)]
-    return [memoryview(start + _sum(start, pieces)), *pieces]
+Facts = Mapping[str, Any]  # plain values: numbers, words, lists and dicts of them
+Tensors = Mapping[str, "torch.Tensor"]
 
 
-def unpack(checkpoint: bytes | memoryview) -> tuple[dict[str, Any], Graph]:
-    """The facts, and the graph; its arrays are views of these bytes.
+def pack(facts: Facts, tensors: Tensors) -> list[memoryview]:
+    """Return a checkpoint, in pieces that follow each other."""
+    import torch
+
+    whole = {name: each if each.untyped_storage().nbytes() == each.nbytes else each.clone()  # a view would bring all
+             for name, each in tensors.items()}  # fmt: skip
+    content = io.BytesIO()
+    torch.save({FACTS: json.dumps(facts), **whole}, content)
+    written = content.getbuffer()
+    return [memoryview(MAGIC + hashlib.sha256(written).digest()), written]
+
+
+def unpack(checkpoint: bytes | bytearray) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the facts and the tensors of a checkpoint.
 
     Raises:
-        CheckpointError: these are not the bytes that `pack` has made; nothing was allocated for them.
+        CheckpointError: these are not bytes that `pack` has made; no code of theirs was executed, and reading them took
+            hardly more memory than they are long.
     """
-    view, begin = memoryview(checkpoint), START.size + SUM_BYTES
-    if len(view) < begin:
-        raise CheckpointError(f"a checkpoint has at least {begin} bytes, not {len(view)}")
-    magic, version, _, length = START.unpack_from(view)
-    if magic != MAGIC:
-        raise CheckpointError(f"this is no checkpoint: it begins with {magic!r}")
-    if version != VERSION:
-        raise CheckpointError(f"it is a checkpoint of version {version}; this pslab reads version {VERSION}")
-    if _sum(bytes(view[: START.size]), [view[begin:]]) != bytes(view[START.size : begin]):
+    view, begin = memoryview(checkpoint), len(MAGIC) + SUM_BYTES
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        start = shortened(bytes(view[: len(MAGIC)]))
+        raise CheckpointError(f"this is no checkpoint of this version of pslab: it begins with {start}, not {MAGIC!r}")
+    content = view[begin:]
+    if hashlib.sha256(content).digest() != bytes(view[len(MAGIC) : begin]):
         raise CheckpointError("it is incomplete or was changed: its sum is another one")
     try:
-        header = json.loads(bytes(view[begin : begin + length]))
-        facts, nodes, shapes = header["facts"], header["nodes"], header["arrays"]
-        if not (isinstance(facts, dict) and isinstance(nodes, list) and isinstance(shapes, list)):
-            raise TypeError("its header has other parts")
-        arrays, at = [], begin + length
-        for dtype, shape in shapes:
-            if dtype not in DTYPES or min(shape, default=0) < 0:
-                raise TypeError(f"there are no arrays of {shortened(dtype)} with the shape {shortened(shape)}")
-            count = prod(shape)
-            arrays.append(np.frombuffer(view, dtype, count, at if count else 0).reshape(shape))
-            at += count * np.dtype(dtype).itemsize
-        if at != len(view):
-            raise TypeError(f"its arrays end at byte {at}, and the file at {len(view)}")
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"its header cannot be read: {shortened(error, str)}") from error
-    return facts, Graph(nodes, arrays)
+        return _read(io.BytesIO(content), len(content))
+    except CheckpointError:
+        raise
+    except Exception as error:  # torch, zipfile and pickletools raise what they like for bytes that are not theirs
+        raise CheckpointError(f"it cannot be read: {type(error).__name__}: {shortened(error, str)}") from error
 
 
-def _sum(start: bytes, pieces: list[memoryview]) -> bytes:
-    found = hashlib.sha256(start)
-    for piece in pieces:
-        found.update(piece)
-    return found.digest()
+def _read(file: io.BytesIO, size_bytes: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    import torch
+
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        stored = all(each.compress_type == zipfile.ZIP_STORED for each in entries)
+        if not stored or sum(each.file_size for each in entries) > size_bytes:
+            raise CheckpointError("its entries would be larger than it is")
+        for name in [each.filename for each in entries if each.filename.endswith(".pkl")]:
+            named = {str(argument) for code, argument, _ in pickletools.genops(archive.read(name))
+                     if code.name in ("GLOBAL", "STACK_GLOBAL", "INST")}  # fmt: skip
+            if named - NAMED:
+                raise CheckpointError(f"it names {shortened(sorted(named - NAMED))}; a checkpoint has tensors alone")
+    file.seek(0)
+    found = torch.load(file, map_location="cpu", weights_only=True)
+    facts = json.loads(found.pop(FACTS))
+    if not isinstance(facts, dict):
+        raise CheckpointError("its facts are no dict")
+    for name, tensor in found.items():
+        whole = isinstance(tensor, torch.Tensor) and tensor.is_contiguous() and tensor.nbytes <= size_bytes
+        if not isinstance(name, str) or not whole:
+            raise CheckpointError(f"{shortened(name)} is no tensor that lies whole in it")
+    return facts, found

@@ -17,16 +17,18 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslab.config.untrusted import read_bytes
-from pslab.engines.experiment.checkpoint.file import unpack
-from pslab.engines.experiment.checkpoint.graph import Graph
+from pslab.engines.experiment.checkpoint.file import Facts, Tensors, pack, unpack
 from pslab.errors import CheckpointError, shortened
+
+if TYPE_CHECKING:
+    import torch
 
 GENERATIONS = 2
 SUFFIX = ".checkpoint"
-READ_TIMES = 3  # the memory that reading one takes, in sizes of it: its bytes, what is made of them, the run's own
+READ_TIMES = 4  # the memory that reading one takes, in sizes of it: its bytes, twice, its tensors, the run's own
 OLD_S = 30 * 86400.0  # after which nobody asks for a run again
 LEFT_S = 86400.0  # a file that is not complete after so long is one of a process that was killed
 
@@ -42,9 +44,9 @@ class CheckpointStore:
         """Remove them all."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def write(self, pieces: list[memoryview]) -> Path:
+    def write(self, facts: Facts, tensors: Tensors) -> Path:
         """Write a new one, after which only the last two are kept. OSError: it cannot be, and nothing has changed."""
-        known = self._numbered()
+        known, pieces = self._numbered(), pack({**facts, **self.facts}, tensors)
         place = self.folder / f"{max(known, default=0) + 1:06d}{SUFFIX}"
         draft = self.folder / f".{place.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
         try:
@@ -71,11 +73,12 @@ class CheckpointStore:
                     left.unlink(missing_ok=True)
         return place
 
-    def newest(self, say: Callable[[str], None]) -> Iterator[tuple[dict[str, Any], Graph]]:
-        """The whole ones that this run may go on from, the newest first; `say` hears why others are passed over."""
+    def newest(self, say: Callable[[str], None]) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+        """Yield the facts and tensors of the whole ones that this run may go on from, the newest first; `say` is called
+        with the reason why another is passed over."""
         for number, path in sorted(self._numbered().items(), reverse=True):
             try:
-                facts, graph = unpack(read_bytes(path, READ_TIMES))
+                facts, tensors = unpack(read_bytes(path, READ_TIMES))
                 if others := [name for name, value in self.facts.items() if facts.get(name) != value]:
                     theirs = ", ".join(f"{name} {shortened(facts.get(name))}" for name in others)
                     ours = ", ".join(f"{name} {shortened(self.facts[name])}" for name in others)
@@ -83,7 +86,7 @@ class CheckpointStore:
             except (CheckpointError, OSError, MemoryError) as error:
                 say(f"the checkpoint {path} was passed over: {error}")
                 continue
-            yield {**facts, "number": number}, graph
+            yield {**facts, "number": number}, tensors
 
     def _numbered(self) -> dict[int, Path]:
         with contextlib.suppress(OSError):

@@ -9,22 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pslab.engines.experiment.checkpoint.file import unpack
-
 
 class Checkpoint(NamedTuple):
-    """One of which every server's part is here."""
+    """A checkpoint of which every server's part is here."""
 
-    number: int
-    facts: Mapping[str, Any]  #: those of the server that decides
-    parts: list[bytes]  #: of each server, that one's first
-    paused: bool  #: whether the run's clock is to go on from there, or has gone on since
-
-    @classmethod
-    def of(cls, parts: list[bytes], *, paused: bool = False) -> Checkpoint:
-        """That of these parts, in the order of the servers."""
-        facts, _ = unpack(parts[0])
-        return cls(facts["number"], facts, parts, paused)
+    facts: Mapping[str, Any]  #: of the server that decides
+    parts: list[bytearray]  #: of each server, that one's first
+    paused: bool = False  #: whether the run's clock is to go on from there, or has gone on since
 
 
 class CheckpointParts:
@@ -32,16 +23,18 @@ class CheckpointParts:
 
     def __init__(self, servers: Sequence[int]) -> None:
         self._servers = servers
-        self._parts: dict[int, dict[int, bytes]] = {}  # of checkpoints that are not whole, by the process's number
+        # of checkpoints that are not whole: by the process's number
+        self._parts: dict[int, dict[int, tuple[Mapping[str, Any], bytearray]]] = {}
         self.newest: Checkpoint | None = None  #: the newest whole one
 
-    def take(self, process: int, number: int, content: memoryview) -> Checkpoint | None:
-        """A part of the checkpoint of this number has come; that checkpoint, if it is whole now."""
+    def take(self, process: int, body: Mapping[str, Any], content: memoryview) -> Checkpoint | None:
+        """Take a server's part; return its checkpoint, if that is whole now."""
+        number = body["number"]
         parts = self._parts.setdefault(number, {})
-        parts[process] = bytes(content)
+        parts[process] = body["facts"], bytearray(content)
         if len(parts) < len(self._servers):
             return None
-        self.newest = Checkpoint.of([parts[each] for each in self._servers])
+        self.newest = Checkpoint(parts[self._servers[0]][0], [parts[each][1] for each in self._servers])
         self._parts = {other: parts for other, parts in self._parts.items() if other > number}
         return self.newest
 

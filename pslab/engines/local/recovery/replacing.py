@@ -41,7 +41,6 @@ class Recovery:
         self.servers = servers  #: the one that decides first
         #: that ended: worker, iteration, how and when; with which iteration the next one goes on, and what was kept
         self.lives: list[dict[str, Any]] = []
-        self.problem = ""  #: why there are no checkpoints
         self.rewinds: list[dict[str, Any]] = []  #: when and how a server ended; from which pushes back to which
         self.begun = 0  #: how often all began again
         self.preparing: set[int] = set()  #: new processes that do not have their role yet
@@ -53,8 +52,7 @@ class Recovery:
 
     def facts(self, lost: set[int]) -> dict[str, Any]:
         """What a manifest says; of the `lost` workers the last iteration's phases are not whole."""
-        found = {"phases_lost": sorted(lost | self.replaced), "lives": self.lives, "rewinds": self.rewinds,
-                 "no_checkpoints": self.problem}  # fmt: skip
+        found = {"phases_lost": sorted(lost | self.replaced), "lives": self.lives, "rewinds": self.rewinds}
         return {name: value for name, value in found.items() if value}
 
     def lost(self, death: dict[str, Any]) -> None:
