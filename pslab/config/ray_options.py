@@ -33,6 +33,7 @@ class RayOptions:
         if given is None:
             return cls()
         if not isinstance(given, Mapping):
-            raise ConfigError("ray", given, f"must be a mapping of {', '.join(parameters(RayOptions))}, as {{'gpus': 0.5}}")
+            names = ", ".join(parameters(RayOptions))
+            raise ConfigError("ray", given, f"must be a mapping of {names}, as {{'gpus': 0.5}}")
         check_names(given, parameters(RayOptions), "ray.", "there is no such option")
         return cls(**given)

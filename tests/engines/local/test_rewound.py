@@ -230,7 +230,7 @@ def test_an_interrupt_is_heeded_while_new_processes_are_waited_for(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(24, "too many open files")])
 def test_what_a_run_had_is_kept_if_it_ends_while_it_goes_back(monkeypatch, error):
-    def begin(self, numbers, heed):
+    def begin(self, numbers):
         raise error
 
     monkeypatch.setattr(pool.Pool, "renew", lambda self, workers, heed, renew=pool.Pool.renew: (
