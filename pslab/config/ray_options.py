@@ -34,6 +34,6 @@ class RayOptions:
             return cls()
         if not isinstance(given, Mapping):
             names = ", ".join(parameters(RayOptions))
-            raise ConfigError("ray", given, f"must be a mapping of {names}, such as {{'gpus': 0.5}}")
+            raise ConfigError("ray", given, f"must be a mapping of {names}, as {{'gpus': 0.5}}")
         check_names(given, parameters(RayOptions), "ray.", "there is no such option")
         return cls(**given)

@@ -13,6 +13,7 @@ import pytest
 from ray_nodes import Nodes, number_of
 from tiny import Diverges, Raises, finished, tiny
 
+from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.engines.ray import actors
@@ -20,7 +21,6 @@ from pslab.errors import ConfigError, StartFailed, WorkerDied, WorkerFailed
 from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 
-pytestmark = pytest.mark.xdist_group("ray")
 LINKS = {"compute_s": 0.01, "slow": {1: 2.0}}
 
 
@@ -32,61 +32,62 @@ def nodes() -> Iterator[Nodes]:
     found.close()
 
 
-def on(nodes: Nodes, **fields: Any) -> Any:
-    given = {"workers": 2, "pushes": 20, "eval_every": 10**6, **fields}
-    return tiny(engine="ray", ray={"address": nodes.address, "cpus": 0.5}, **given)
+def on(nodes: Nodes, **fields: Any) -> Run:
+    """A run of two workers on these nodes."""
+    given = {"workers": 2, "pushes": 20, "eval_every": 10**6, "ray": {"address": nodes.address, "cpus": 0.5}, **fields}
+    return tiny(engine="ray", **given)
 
 
-def checked(run: Any) -> Outcome:
+def checked(run: Run) -> Outcome:
     """The outcome of a run whose record is valid."""
     found = finished(run)
     assert tables_of(run, found)[2]["verdict"] == "valid"
     return found
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"prune": "static:5%", "pull": "changed"}, {"quantize": "int8", "downlink": "int8"},
-     {"sync": "local:2", "optimizer": "adam"}, {"sync": "admm:2,rho=0.5"}, {"sync": "diloco:3"},
-     {"sync": "streaming:4,2,overlap=1", "model": "mlp", "data": "mnist:train=1024,test=256"},
-     {"model": "linear", "data": "functions", "pull": "keys"},
-     {"servers": 2, "prune": "static:5%", "pull": "changed"}, {"servers": 2, "eval_every": 4}],
-    ids=str,
-)  # fmt: skip
-def test_rounds_leave_the_bits_of_virtual_time(nodes: Nodes, fields: dict[str, Any]):
+def differences(nodes: Nodes, fields: dict[str, Any]) -> list[str]:
+    """What a run of rounds leaves that virtual time does not."""
     found = checked(run := on(nodes, **fields))
     other = finished(run.but(engine="virtual", ray=None, cluster=LINKS))
-    assert np.array_equal(found.weights, other.weights)
-    assert np.array_equal(found.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])
+    columns = [0, 2, 3]  # pushes, accuracy, loss
+    pairs = {"weights": (found.weights, other.weights),
+             "accuracy": (found.accuracy[:, columns], other.accuracy[:, columns])}  # fmt: skip
+    return [f"{what} of {fields}" for what, pair in pairs.items() if not np.array_equal(*pair)]
 
 
-@pytest.mark.parametrize("sync", ["asp", "ssp:1", "eager", "dssp:1,3", "backup:1", "adiloco:2"])
-def test_without_rounds_the_recorded_order_explains_the_run(nodes: Nodes, sync: str):
-    assert checked(on(nodes, sync=sync)).facts["outcome"] == "budget"
+def test_rounds_leave_the_bits_of_virtual_time(nodes: Nodes):
+    drawn: list[dict[str, Any]] = [
+        {}, {"prune": "static:5%", "pull": "changed"}, {"quantize": "int8", "downlink": "int8"},
+        {"sync": "local:2", "optimizer": "adam"}, {"sync": "admm:2,rho=0.5"}, {"sync": "diloco:3"},
+        {"sync": "streaming:4,2,overlap=1"}, {"model": "linear", "data": "functions", "pull": "keys"},
+    ]  # fmt: skip
+    assert [each for fields in drawn for each in differences(nodes, fields)] == []
 
 
-def test_a_target_ends_the_run_and_a_gradient_that_is_not_finite_does(nodes: Nodes):
-    assert checked(on(nodes, pushes=10**6, eval_every=4, target_accuracy=0.3)).facts["outcome"] == "target"
+def test_without_rounds_the_recorded_order_explains_the_run(nodes: Nodes):
+    for sync in ("asp", "ssp:1", "eager", "dssp:1,3", "backup:1", "adiloco:2"):
+        assert checked(on(nodes, sync=sync)).facts["outcome"] == "budget"
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_and_so_do_seconds(nodes: Nodes):
     assert checked(on(nodes, model=Diverges)).facts["outcome"] == "diverged"
     assert checked(on(nodes, pushes=None, seconds=0.5, eval_every=None)).facts["outcome"] == "seconds"
-
-
-def test_an_interrupt_ends_the_run_with_what_it_completed(nodes: Nodes):
-    def interrupt(news: dict[str, Any]) -> None:
-        if news.get("pushes", 0) > 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted) as caught:
-        execute(resolve(on(nodes, pushes=10**6)), interrupt)
-    outcome = caught.value.outcome
-    assert outcome is not None
-    assert outcome.facts["outcome"] == "interrupted"
-    assert outcome.facts["pushes"] > 10
 
 
 def test_what_a_model_raises_is_said_with_its_traceback(nodes: Nodes):
     with pytest.raises(WorkerFailed, match="the model broke here"):
         finished(on(nodes, model=Raises))
+
+
+def test_several_servers_leave_the_bits_of_virtual_time(nodes: Nodes):
+    drawn: list[dict[str, Any]] = [{"prune": "static:5%", "pull": "changed"}, {"eval_every": 4}]
+    assert [each for fields in drawn for each in differences(nodes, {**fields, "servers": 2})] == []
+    assert checked(on(nodes, servers=2, sync="asp")).facts["outcome"] == "budget"
+
+
+def test_a_cluster_without_room_says_what_it_has(nodes: Nodes):
+    with pytest.raises(StartFailed, match="3 processes need 300 CPUs, and the Ray cluster has 16"):
+        finished(on(nodes, ray={"address": nodes.address, "cpus": 100.0}))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +103,23 @@ def test_what_ray_does_not_do_is_refused_by_name(fields: dict[str, Any], words: 
         resolve(tiny(**{"engine": "ray", **fields}))
 
 
-def test_a_cluster_without_room_says_what_it_has(nodes: Nodes):
-    with pytest.raises(StartFailed, match="3 processes need 300 CPUs, and the Ray cluster has 16"):
-        finished(on(nodes, ray={"address": nodes.address, "cpus": 100.0}))
+@pytest.mark.slow
+def test_a_target_ends_the_run(nodes: Nodes):
+    assert checked(on(nodes, pushes=10**6, eval_every=4, target_accuracy=0.3)).facts["outcome"] == "target"
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_run_with_what_it_completed(nodes: Nodes):
+    def interrupt(news: dict[str, Any]) -> None:
+        if news.get("pushes", 0) > 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        execute(resolve(on(nodes, pushes=10**6)), interrupt)
+    outcome = caught.value.outcome
+    assert outcome is not None
+    assert outcome.facts["outcome"] == "interrupted"
+    assert outcome.facts["pushes"] > 10
 
 
 # --- what dies -------------------------------------------------------------------------------------------------------
@@ -112,7 +127,7 @@ def test_a_cluster_without_room_says_what_it_has(nodes: Nodes):
 DEATHS_S = 15.0  # that a lost worker may cost, with Ray's defaults
 
 
-def losing(run: Any, kill: Callable[[actors.Actors], None], pushes: int = 20) -> Callable[[dict[str, Any]], None]:
+def losing(run: Run, kill: Callable[[actors.Actors], None], pushes: int = 20) -> Callable[[dict[str, Any]], None]:
     """A receiver of news that calls `kill` once, when so many pushes have come."""
     done = list[bool]()
 

@@ -100,7 +100,7 @@ class LocalServer:
 
     def attach(self, worker: int) -> None:
         """A new process takes a worker's place; its stream comes behind this order."""
-        pipe = self.context.attached(worker)
+        pipe = self.context.attached()
         if not self.driver.outcome:  # else its end tells it
             self.context.pipes[worker] = pipe  # also of the next run
             self.coming[worker] = self._stream(worker)

@@ -52,7 +52,7 @@ class Actors:
         self.decider = self._actor(DecidingServer, 0, max_concurrency=CALLS * count + CALLS)
         self.others = [self._actor(OtherServer, server) for server in range(1, run.servers)]
         self.workers = [self._actor(Worker, 1 + others + worker) for worker in range(count)]
-        self.evaluator = self._actor(Worker, 1 + others + count) if beside(run) else None
+        self.evaluator: Any = self._actor(Worker, 1 + others + count) if beside(run) else None
 
     @property
     def servers(self) -> list[Any]:

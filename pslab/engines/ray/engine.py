@@ -18,7 +18,8 @@ from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.spawn import own_folders
 from pslab.engines.ray.actors import Actors, acquire, release
-from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, Changes, reached
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
+from pslab.engines.server.rows import Changes
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import ConfigError, RunError, StartFailed, WorkerDied, WorkerFailed
 from pslab.tensors.partitioning.placement import by_key
@@ -99,7 +100,7 @@ class _RayRun:
             self._turn()
 
     def _start(self) -> None:
-        self.stream = self.actors.decider.run.options(num_returns="streaming").remote()
+        self.stream = self.actors.decider.run.remote()
         for worker in sorted(self.alive):
             self._call(worker, self._worked, self.actors.workers[worker].run, self.actors.decider)
 

@@ -31,7 +31,8 @@ class Worker(Member):
 
     def begin(self, worker: int, life: int, trains: bool) -> None:
         """Take a worker's part in the run that was prepared: the first process of this worker, or a later one."""
-        self._worker, self._life, self._evaluator = worker, life, None
+        self._worker, self._life = worker, life
+        self._evaluator: Evaluator | None = None
         self._rows, self._calls, self._number = list[Row](), list[Any](), 0
         if not trains:
             return

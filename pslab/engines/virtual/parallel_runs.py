@@ -214,8 +214,8 @@ class OwnPool:
     def iteration(self) -> int:
         return getattr(self._role, "iteration", 0)
 
-    def share(self, experiment: Experiment, *_: Any) -> tuple[SharedDataset, int | None, dict[str, TensorLocation]]:
-        return self._shelf, None, {}  # its arrays are sent nowhere
+    def share(self, experiment: Experiment) -> tuple[SharedDataset, dict[str, TensorLocation]]:
+        return self._shelf, {}  # its arrays are sent nowhere
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
         self._role = role(self._context, *arguments)

@@ -45,7 +45,7 @@ class Records:
     def end_of(self, number):
         return WorkerDied(f"worker {number}", None, "is gone")
 
-    def replace(self, number, heed):
+    def replace(self, number):
         self.calls.append(("replace", number))
         self.ended.pop(number, None)
         if self.failing:

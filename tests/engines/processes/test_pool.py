@@ -122,7 +122,7 @@ def test_processes_that_take_the_places_of_others_leave_no_descriptor():
     forks = forkserver._forkserver._forkserver_pid
 
     def opened():
-        own.replace(0, lambda: None)
+        own.replace(0)
         own.attach(0)
         own.renew(range(2), lambda: None)
         return [sorted(os.listdir(f"/proc/{process}/fd")) for process in ("self", forks)]
@@ -205,16 +205,16 @@ def roles():
     found.close(kill=True)
 
 
-class OfAnotherHost:
+class Unknown:
     """An object of a module that a child does not find."""
 
     def __reduce__(self):
-        return importlib.import_module, ("module_of_another_host",)
+        return importlib.import_module, ("module_that_is_not_there",)
 
 
-def test_a_process_that_lacks_a_module_of_the_notebook_says_which_and_what_to_do(roles):
-    roles.start(0, OfAnotherHost())
-    with pytest.raises(WorkerFailed, match=r"No module named 'module_of_another_host', .* each one needs it"):
+def test_a_process_that_lacks_a_module_of_the_notebook_says_which(roles):
+    roles.start(0, Unknown())
+    with pytest.raises(WorkerFailed, match=r"No module named 'module_that_is_not_there', .* its workers do not"):
         reports(roles, 0)
     roles.start(0, lambda context: None)  # and it is there for the next run
     assert reports(roles, 0)[0].kind == "prepared"

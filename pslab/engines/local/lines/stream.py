@@ -106,9 +106,12 @@ class Stream:
 
     def _write(self) -> None:
         """Hand the socket what it takes."""
-        with contextlib.suppress(BlockingIOError):
+        length = len(self._to_send)
+        try:
             while self._to_send:
-                self._to_send = self._to_send[os.write(self._stream, self._to_send) :]
+                self._to_send = self._to_send[os.writev(self._stream, [self._to_send]) :]
+        except BlockingIOError:
+            if len(self._to_send) < length:
                 self._took_s = time.monotonic()
 
     def _give_up(self) -> None:
