@@ -159,5 +159,4 @@ def finished(runs: pd.DataFrame, accuracy: Any, folder: Path | None = None, **fa
 
 def with_results(runs: pd.DataFrame, of: Callable[[Run], Result]) -> pd.DataFrame:
     """The rows of runs with what a function gives for each run."""
-    distinct = {frames.identity(run): run for run in runs.run}
-    return frames.finished(runs, {name: of(run) for name, run in distinct.items()})
+    return frames.finished(runs, {name: of(run) for name, run in frames.distinct(runs).items()})

@@ -21,7 +21,7 @@ from pslab.config.run import Run
 from pslab.config.spec import split
 from pslab.config.table import KINDS, find
 from pslab.lab.records.card import MARKS
-from pslab.lab.records.frames import Given, absent, single, unique, where
+from pslab.lab.records.frames import Given, single, unique, where
 from pslab.lab.records.frames import notes as choices
 from pslab.lab.records.units import DASH, plain
 from pslab.lab.records.units import SPACE as SPACE
@@ -46,6 +46,11 @@ def name(field: str, value: object) -> str:
     if field in KINDS:
         return policy(field, value)
     return FIELDS[field](value) if field in FIELDS else plain(value)
+
+
+def absent(value: object) -> bool:
+    """Whether this is None, or the NaN that a table of numbers makes of it."""
+    return value is None or value != value
 
 
 def policy(kind: str, value: object) -> str:

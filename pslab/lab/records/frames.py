@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,11 @@ def table(
         rows = [*{(identity(item), repr(dict(point))): (item, point) for item, point in pairs}.values()]
     runs = [item if isinstance(item, Run) else item.run for item, _ in rows]
     named = [name for name in dict.fromkeys(name for _, point in rows for name in point) if name != CHOICE]
-    columns: dict[str, list[Any]] = {name: [point.get(name) for _, point in rows] for name in named}
+    columns: dict[str, list[Any]] = {name: [point.get(name, math.nan) for _, point in rows] for name in named}
     fields = {name: [plain(getattr(run, name)) for run in runs] for name in FIELDS if name not in named}
     columns |= {name: cells for name, cells in fields.items() if len({*cells}) > 1}
-    known = {name: [*dict.fromkeys([*(orders or {}).get(name, ()), *cells])] for name, cells in columns.items()}
+    known = {name: [*dict.fromkeys([*(orders or {}).get(name, ()), *filterfalse(missing, cells)])]
+             for name, cells in columns.items()}  # fmt: skip
     columns |= {RUN: runs, RESULT: [item for item, _ in rows], CHOICE: [point.get(CHOICE) for _, point in rows]}
     shown = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()})
     shown.attrs |= {AXES: named, ORDERS: known}
@@ -116,6 +118,14 @@ def unique(given: Given) -> list[Result]:
     return list({identity(result): result for result in results_in(given)[RESULT]}.values())
 
 
+def distinct(runs: pd.DataFrame) -> dict[Hashable, Run]:
+    """The runs of a table, each once, by `identity`."""
+    first: dict[Hashable, Run] = {}
+    for run in runs[RUN]:
+        first.setdefault(identity(run), run)
+    return first
+
+
 def finished(runs: pd.DataFrame, results: Mapping[Hashable, Result]) -> pd.DataFrame:
     """Return the rows of runs that have a result, by `identity`, with it in the column `result`."""
     items = [results.get(identity(run)) for run in runs[RUN]]
@@ -135,8 +145,8 @@ def values(frame: pd.DataFrame, name: str) -> list[Any]:
     if name in ITEMS or (name not in frame and name not in FIELDS):
         known = nearest(str(name), [*FIELDS, *(str(other) for other in frame if other not in ITEMS)])
         raise ConfigError("column", name, f"no axis and no field of Run; {known}")
-    cells = frame[name].tolist() if name in frame else [None] * len(frame)
-    return [plain(cell) if not absent(cell) else plain(getattr(run, name)) if name in FIELDS else None
+    cells = frame[name].tolist() if name in frame else [math.nan] * len(frame)
+    return [plain(cell) if not missing(cell) else plain(getattr(run, name)) if name in FIELDS else None
             for cell, run in zip(cells, frame[RUN], strict=True)]  # fmt: skip
 
 
@@ -145,9 +155,9 @@ def fields_of(run: Run, names: Iterable[str]) -> tuple[Any, ...]:
     return tuple(plain(getattr(run, name)) for name in names)
 
 
-def absent(value: object) -> bool:
-    """Whether this is None, or the NaN by which a table marks a missing value."""
-    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+def missing(cell: object) -> bool:
+    """Whether this is the NaN by which a table marks a missing value; None is a value that a field may have."""
+    return cell is pd.NA or (isinstance(cell, float) and math.isnan(cell))
 
 
 def levels(frame: pd.DataFrame, name: str) -> list[Any]:
@@ -170,7 +180,7 @@ def axes(frame: pd.DataFrame) -> list[str]:
 
 
 def _measured(cell: object) -> bool:
-    return absent(cell) or (isinstance(cell, (int, float, np.number)) and not isinstance(cell, bool))
+    return cell is None or missing(cell) or (isinstance(cell, (int, float, np.number)) and not isinstance(cell, bool))
 
 
 def labels(frame: pd.DataFrame) -> list[str]:

@@ -82,7 +82,7 @@ def _bases(base: Run | pd.DataFrame) -> Iterable[tuple[Run, dict[str, Any]]]:
         return [(base, {})]
     rows = frames.runs_in(base)
     names = [name for name in rows if name in (*frames.axes(rows), frames.CHOICE)]
-    return [(run, {name: cell for name, cell in zip(names, cells, strict=True) if not frames.absent(cell)})
+    return [(run, {name: cell for name, cell in zip(names, cells, strict=True) if not frames.missing(cell)})
             for run, *cells in zip(rows.run, *(rows[name] for name in names), strict=True)]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from pslab.errors import RecordError, StartFailed, SweepFailed
 from pslab.lab.records import card, journal
 from pslab.lab.records.disk import find_whole
 from pslab.lab.records.drafts import clean
-from pslab.lab.records.frames import finished, identity, runs_in, words
+from pslab.lab.records.frames import distinct, finished, runs_in, words
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.record import find as find_run
 from pslab.lab.runs.interrupts import Ended, Unwanted, import_torch, noted
@@ -105,15 +105,15 @@ def sweep(  # type: ignore[misc]
         Unwritable: nothing can be recorded; what was under way is set aside elsewhere. And what `run` raises.
     """
     frame = runs_in(runs)
-    names = {identity(run): run for run in frame.run}
-    wanted = [run.as_now() for run in names.values()]
+    asked = distinct(frame)
+    wanted = [run.as_now() for run in asked.values()]
     place = default_results() if results is None else Path(results)
     begun_s, unwanted = time.monotonic(), Unwanted(ended)
     found: dict[int, Result | None] = {}
     failed: dict[int, Exception] = {}
-    for index, asked in enumerate(wanted):
+    for index, run in enumerate(wanted):
         try:
-            found[index] = find_whole(partial(find_run, asked, place))
+            found[index] = find_whole(partial(find_run, run, place))
         except RecordError as error:
             failed[index] = error
     missing = [index for index, result in found.items() if result is None or _again(result, again)]
@@ -140,11 +140,11 @@ def sweep(  # type: ignore[misc]
     _warn(list(done.values()))
     if len(wanted) == len(failed) == 1:
         raise failed[0]
-    complete = finished(frame, {name: done[index] for index, name in enumerate(names) if index in done})
+    complete = finished(frame, {name: done[index] for index, name in enumerate(asked) if index in done})
     rows = complete if isinstance(runs, pd.DataFrame) else complete.result.tolist()
     if failed:
-        which = [*names]
-        raise SweepFailed({words(frame, which[index]): error for index, error in failed.items()}, rows, len(done))
+        names = [*asked]
+        raise SweepFailed({words(frame, names[index]): error for index, error in failed.items()}, rows, len(done))
     return rows
 
 

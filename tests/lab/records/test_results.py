@@ -92,6 +92,12 @@ def test_a_value_that_a_row_lacks_is_that_of_its_run():
     assert where(finished(grid(BASE, seed=[0, 1])), workers=2, seed=[1]).seed.tolist() == [1]
 
 
+def test_what_an_axis_has_is_not_read_from_the_run_that_two_points_share():
+    results = finished(grid(BASE, checkpoint_every=[None, 8]))  # which is no other run
+    assert len(unique(results)) == 1
+    assert levels(results, "checkpoint_every") == levels(grid(results, seed=[0, 1]), "checkpoint_every") == [None, 8]
+
+
 def test_levels_have_the_grids_order():
     results = finished(grid(BASE, learning_rate=[0.4, 0.1, 0.2]))
     assert levels(where(results[::-1], learning_rate=[0.1, 0.4]), "learning_rate") == [0.4, 0.1]

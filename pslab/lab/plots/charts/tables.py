@@ -12,8 +12,8 @@ import pandas as pd
 from pslab.config.metric import ACCURACY, Metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.charts.prelude import Names, is_table, listed, separated
-from pslab.lab.plots.labels import column_title, heads_of, name, under
-from pslab.lab.records.frames import ORDERS, Given, absent, columns_of, levels
+from pslab.lab.plots.labels import absent, column_title, heads_of, name, under
+from pslab.lab.records.frames import ORDERS, Given, columns_of, levels
 from pslab.lab.records.summary import (
     LARGEST,
     MEASURES,
