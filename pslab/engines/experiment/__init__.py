@@ -1,1 +1,1 @@
-"""What every engine is given: the experiment, its memory layout, its messages."""
+"""The input of every engine: the experiment, its memory layout, its messages."""

@@ -1,4 +1,4 @@
-"""What the policies of a run need of each other, of its engine and of its cluster."""
+"""Checks of a run's policies against each other, its engine and its cluster."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
 
 
 def _check_ray(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
-    """Refuse what Ray does not do, and what is only for Ray."""
+    """Refuse fields that Ray does not support, and Ray's own options elsewhere."""
     if run.engine != "ray":
         if run.ray is not None:
             raise ConfigError("ray", dict(run.ray), f"is for engine='ray', and this is {run.engine!r}: leave it out")
@@ -107,7 +107,7 @@ def _check_rate(run: Run, rate: Any) -> None:
 
 
 def _check_quantize(run: Run, prune: Any, quantize: Any) -> None:
-    """One residual holds what is not sent and what codes lose."""
+    """Refuse two residuals: one holds unsent entries and the errors of codes."""
     if isinstance(prune, Everything):
         return
     if quantize.every:
@@ -119,7 +119,7 @@ def _check_quantize(run: Run, prune: Any, quantize: Any) -> None:
 
 
 def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
-    """What the server keeps of its workers' pushes needs a push of each of them in each step."""
+    """Refuse server state per worker unless each step has a push of every worker."""
     rule, quantize, traits = rule_of(policies["prune"]), policies["quantize"], traits_of(policies["sync"])
     if isinstance(rule, (Factors, DeMo)) and quantize.draws:
         problem = f"draws its roundings, whose errors prune={run.prune!r} would add up in its residual"
@@ -175,7 +175,7 @@ def _check_combined(run: Run, policies: Mapping[str, Any]) -> None:
 
 
 def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:
-    """A difference is to the weights that a worker holds, all of them and nothing else."""
+    """Refuse a downlink where an answer is not the difference of all weights."""
     if run.downlink == "none":
         return
     problems = {
@@ -226,7 +226,7 @@ def _length_known(code: Any) -> bool:
 
 
 def _check_dilation(run: Run, cluster: Cluster) -> None:
-    """Only what is emulated in real time can be slower than in its own seconds."""
+    """Refuse a dilation where nothing is emulated in real time."""
     if run.dilation in ("auto", 1):
         return
     if run.engine != "local":
@@ -237,7 +237,7 @@ def _check_dilation(run: Run, cluster: Cluster) -> None:
 
 
 def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
-    """The keys that are pushed are those that are pulled."""
+    """Refuse ranges of keys that are pushed and not pulled, or the other way round."""
     rule = policies["prune"]
     if isinstance(rule, Ranges) and run.pull != "range":
         raise ConfigError("pull", run.pull, "ranges are pushed: set pull='range', so that the same keys are pulled")
@@ -249,7 +249,7 @@ def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
 
 
 def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
-    """A worker that has the weights of its batch's keys alone can do what needs no others."""
+    """Refuse fields that need more weights than those of a batch's keys."""
     if run.pull != "keys":
         return
     traits = traits_of(policies["sync"])
@@ -275,7 +275,7 @@ def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
 
 
 def _check_placement(run: Run) -> None:
-    """Where a key is best held follows from who uses it."""
+    """Refuse a placement of keys unless workers ask for keys."""
     if run.placement == "even":
         return
     problems = {
@@ -302,7 +302,7 @@ def check_order(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], 
 
 
 def check_servers(run: Run, parts: tuple[Part, ...]) -> None:
-    """Each server has something of the model."""
+    """Refuse more servers than the model has ranges or weights."""
     if run.servers > len(parts):
         problem = f"the model has {len(parts)} ranges, and each server needs one: use fewer servers, or ranges='whole'"
         raise ConfigError("servers", run.servers, problem)
@@ -320,7 +320,7 @@ def check_factored(run: Run, rules: Compression | None) -> None:
 
 
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:
-    """A worker that reads its own writes must know what the server will make of them."""
+    """Refuse rules and rates with which a worker cannot know the effect of its own pushes."""
     if not resolve_optimizer(run.optimizer).plain_sgd:
         problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or {instead}"
         raise ConfigError(field, getattr(run, field), problem)
@@ -330,7 +330,7 @@ def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead
 
 
 def _check_momentum(run: Run, rule: Any) -> None:
-    """Momentum at the worker and at the server would be momentum of momentum."""
+    """Refuse momentum at the worker and at the server together."""
     if rule_of(rule).momentum and not resolve_optimizer(run.optimizer).without_momentum:
         problem = f"prune={run.prune!r} keeps momentum at the worker, and the server takes plain steps by the mean"
         advice = "use optimizer='sgd' or 'sgd:weight_decay=0.0001', or momentum=0 in the rule"
@@ -338,7 +338,7 @@ def _check_momentum(run: Run, rule: Any) -> None:
 
 
 def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
-    """What workers make of several gradients leaves no choice of some others."""
+    """Refuse fields that a method with several gradients per push leaves no choice of."""
     traits, sync = traits_of(policies["sync"]), policies["sync"]
     if traits.method not in ("", *methods.METHODS):
         problem = f"has the method {traits.method!r}, which nothing computes; {nearest(traits.method, methods.METHODS)}"
@@ -368,7 +368,7 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
 
 
 def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
-    """Changes of workers that train by themselves are steps for the outer optimizer, whatever is pruned of them."""
+    """Refuse fields that do not fit pushes which are steps of the workers' own optimizers."""
     rule, what = policies["prune"], "the policy pushes changes of the weights, not gradients"
     if isinstance(rule, Ranges) or rule_of(rule).momentum:
         raise ConfigError("prune", run.prune, f"{what}, whose momentum is the server's: use none, static, std, dynamic")
@@ -394,7 +394,7 @@ def _goes_on(sync: Any) -> bool:
 
 
 def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
-    """What cannot be done layer by layer, and what can be done only so."""
+    """Refuse fields that do not fit a layered run, and fields that need one."""
     order = policies["order"]
     if getattr(order, "credit", None) is not None and not hasattr(order, "admits"):
         problem = "has a credit and no admits(under_way_bytes, size_bytes), which says when another message may go"

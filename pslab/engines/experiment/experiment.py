@@ -41,7 +41,7 @@ SQUARES = "squares"  # the memory of a rate that needs its worker's own
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What every process of a run knows: its policies, its model, and the cluster; all of it checked."""
+    """The part of an experiment that every process of a run has: its policies, model and cluster, all checked."""
 
     run: Run
     sync: Sync
@@ -74,7 +74,7 @@ class Setup:
 
     @cached_property
     def traits(self) -> Traits:
-        """What the synchronization policy can do."""
+        """The traits of the synchronization policy."""
         return traits_of(self.sync)
 
     @property
@@ -257,7 +257,7 @@ class Trained(NamedTuple):
 
 @dataclass
 class Outcome:
-    """One run that has ended. Tables are float64 [rows, columns]; seconds count from its start."""
+    """The outcome of a run that has ended. Tables are float64 [rows, columns]; seconds count from its start."""
 
     accuracy: np.ndarray  #: pushes, seconds, accuracy, loss, other metrics
     phases: np.ndarray  #: see pslab.engines.worker.phases.PHASE_COLUMNS

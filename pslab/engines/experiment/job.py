@@ -1,4 +1,4 @@
-"""What a parent sends to its children for one run, and where the data lie in shared memory."""
+"""The message of a parent to its children for one run, with the offsets of the data in shared memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARRAYS = ("assignment", "evaluated", "places")  # of an experiment: int64, as lo
 
 
 class TensorLocation(NamedTuple):
-    """Where a tensor lies in the data arena."""
+    """The offset of a tensor in the data arena."""
 
     offset: int
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class TensorLocation(NamedTuple):
 
 
 class SparseLocation(NamedTuple):
-    """Where the tensors of sparse inputs lie."""
+    """The offsets of the tensors of sparse inputs."""
 
     key_count: int
     places: tuple[TensorLocation, ...]

@@ -1,4 +1,4 @@
-"""Where a run's tensors lie in shared memory."""
+"""The offsets of a run's tensors in shared memory."""
 
 from __future__ import annotations
 

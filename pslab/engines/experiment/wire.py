@@ -1,4 +1,4 @@
-"""What an engine adds to the protocol's messages, and every message as a fixed record of bytes, without pickle.
+"""Payloads that engines add to the protocol's messages, and each message as a fixed record of bytes, without pickle.
 
 A message is the protocol's own tuple; its payload says where the numbers lie, how large they are, and when things
 happened. Messages that travel as one are a frame. Instants are seconds since the run started.

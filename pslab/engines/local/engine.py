@@ -184,7 +184,7 @@ class _LocalRun(Coordinator):
         self.pool.order(SERVER, "run", self.dilation, paused)
 
     def _rewind(self, fallen: RunError) -> None:
-        """A server has ended: all go on from the newest checkpoint; a run that has none yet has not started."""
+        """Let all processes go on from the newest checkpoint after a server has ended, or begin anew."""
         while reports := self.pool.reports(dict.fromkeys(self.recovery.servers, ""), 0.0, lambda number: True):
             self._take_all(reports)  # one may be a checkpoint's part
         self.facts.clear()

@@ -35,7 +35,7 @@ class LocalLayeredWorker(LocalWorker):
         return self.next
 
     def _needs(self, layer: int) -> None:
-        """The forward pass comes to a layer: the one before ends, and this one's weights are waited for."""
+        """Wait for the weights of the layer that the forward pass comes to."""
         self._turns()
         self._keep_to_model()
         if (missing := self.driver.missing(layer)) is not None:
@@ -44,14 +44,14 @@ class LocalLayeredWorker(LocalWorker):
         self.layer, self.marked_s = layer, self.now()
 
     def _turns(self) -> None:
-        """A layer's forward pass has ended."""
+        """End a layer's forward pass."""
         now = self.now()
         if self.layer >= 0:
             self.layers_s[self.layer][0] += now - self.marked_s
         self.marked_s = now
 
     def _layer_ready(self, layer: int, loss: float) -> None:
-        """The backward pass of a layer ends: its gradient is pushed."""
+        """Push the gradient of a layer whose backward pass has ended."""
         self.layers_s[layer][1] += self.now() - self.marked_s
         self.until_s += self.total_s * self.job.layer_shares[layer][1]
         self._keep_to_model()

@@ -91,7 +91,7 @@ class Liveness:
         return spent_s > LAGS * max(others_s, default=0.0) > 0.0
 
     def rewind(self, present: set[int], seconds: float) -> None:
-        """The run goes on from an instant at which these workers were present."""
+        """Go back to an instant at which these workers were present."""
         self.late.clear()
         self.lost.clear()
         self.lost.update(self.workers - present)
@@ -101,7 +101,7 @@ class Liveness:
         self._parked.clear()
 
     def waits(self, number: int) -> None:
-        """A worker has waited for a lease, and nothing was under way.
+        """Report a worker that has waited for a lease while nothing was under way.
 
         Raises:
             Stalled: so have all the others.
@@ -117,7 +117,7 @@ class Liveness:
         return described(self._doings, [now - since_s for since_s in self._since_s], only)
 
     def lose(self, death: dict[str, Any]) -> None:
-        """The server has lost a worker, in an iteration, or after the run's end.
+        """Take a worker as lost, in an iteration, or after the run's end.
 
         Raises:
             WorkerFailed, WorkerDied: a run that is not `over` cannot go on without it.

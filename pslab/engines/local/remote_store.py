@@ -144,6 +144,6 @@ class RemoteStores:
         return not self.gone()
 
     def hurry(self) -> None:
-        """The run is to end: a server that does not answer soon is not waited for."""
+        """Limit the wait for this server, because the run is to end."""
         for store in self.each:
             store.patience_s = min(store.patience_s, HURRY_S)

@@ -99,19 +99,19 @@ class LocalServer:
         self._end("interrupted")
 
     def attach(self, worker: int) -> None:
-        """A new process takes a worker's place; its stream comes behind this order."""
+        """Attach the stream of a worker's new process, which comes behind this order."""
         pipe = self.context.attached()
         if not self.driver.outcome:  # else its end tells it
             self.context.pipes[worker] = pipe  # also of the next run
             self.coming[worker] = self._stream(worker)
 
     def abandon(self, worker: int) -> None:
-        """No process takes this worker's place any more."""
+        """Give up a worker that no process replaces any more."""
         if not self.driver.outcome:
             self._leave(worker)
 
     def checkpointed(self) -> None:
-        """The parent has all parts of the checkpoint that was begun last."""
+        """Take the checkpoint that was begun last as whole."""
         self.checkpoints.whole()
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class LocalServer:
         getattr(self, verb)(*arguments)
 
     def _attach_due(self) -> None:
-        """Processes that take the place of others go on, once all that those have sent is dealt with, and answered."""
+        """Let new processes go on, once all messages of their predecessors are dealt with and answered."""
         for worker in [w for w in self.coming if self.links.sent_all(w) and not self.stores.answers(w)]:
             stream = self.coming.pop(worker)
             self.streams[worker], self.whose[stream.descriptor] = stream, worker
@@ -178,7 +178,7 @@ class LocalServer:
             self.driver.receive(frame)
 
     def _end(self, outcome: str) -> None:
-        """The run is over, unless it was before."""
+        """End the run, unless it has ended."""
         if not self.driver.outcome:
             self.driver.end(outcome, self.clock.now())
 
@@ -195,7 +195,7 @@ class LocalServer:
             self._heard(worker, frames)
 
     def _finished(self, each: Iterable[Finished]) -> None:
-        """Other servers have done this."""
+        """Take orders that other servers have carried out."""
         for found in each:
             self.driver.finished(found)
 
@@ -246,16 +246,16 @@ class LocalServer:
     # --- the driver's transport -----------------------------------------------------------------------------------
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
-        """Weights are handed to the worker's link."""
+        """Hand weights to the worker's link."""
         for delivery in self.links.send_down(worker, frame):
             self._send(*delivery)
 
     def attend(self) -> None:
-        """Weights that have fallen due while the server was busy go out."""
+        """Send weights that have fallen due while the server was busy."""
         self._deliver(busy=True)
 
     def _deliver(self, *, busy: bool = False) -> None:
-        """Weights that are due go out to the workers."""
+        """Send weights that are due."""
         for worker, frame in self.links.collect(busy=busy):
             arrives = isinstance(frame[-1], Weights)
             if self.waiting is not None and arrives and self.waiting.blocked[worker] == frame[-1].range:
@@ -270,7 +270,7 @@ class LocalServer:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _lose(self, worker: int) -> None:
-        """A worker's process is gone: where another may take its place, the parent says whether one does."""
+        """Lose a worker whose process is gone; where it may be replaced, the parent decides."""
         iteration = self.machine.clock(worker)
         body = {"worker": worker, "iteration": iteration, "seconds": self.clock.now()}
         report(self.parent, "lost", body | ({"how": self.wrong.pop(worker)} if worker in self.wrong else {}))

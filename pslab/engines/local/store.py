@@ -68,7 +68,7 @@ class StoreRole:
 
 
 class LocalStore:
-    """A server's weights, and what is done to them."""
+    """A server's weights, and the operations on them."""
 
     iteration = 0  # it has none
 

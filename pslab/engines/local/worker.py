@@ -177,7 +177,7 @@ class LocalWorker:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _install_pulled(self, iteration: int) -> None:
-        """The weights that have come while another iteration was computed."""
+        """Install the weights that came while another iteration was computed."""
         begin_s = self.now()
         for pulled in self.pulled:
             self.producer.install(pulled)

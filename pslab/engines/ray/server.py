@@ -230,7 +230,7 @@ class DecidingServer(Member, Transport):
             self._driver.end(outcome, self._clock.now())
 
     def lose(self, worker: int, how: str, replaced: bool) -> None:
-        """A worker's process is gone; another one comes, or the run goes on without it."""
+        """Lose a worker's process; another one replaces it, or the run goes on without it."""
         self._box(worker, self._lives[worker]).put(STOP)  # for the threads of its calls
         self._lives[worker] += 1
         self._turns[worker] = 0
@@ -245,7 +245,7 @@ class DecidingServer(Member, Transport):
                 self._driver.leave(worker)
 
     def succeed(self, worker: int) -> None:
-        """Another process has taken a worker's part: it goes on once all that the one before sent is dealt with."""
+        """Let a worker's new process go on, once all messages of its predecessor are dealt with."""
         if any(store.owes(worker) for store in self._stores):
             self._inbox.put((self.succeed, worker))
             return

@@ -44,7 +44,7 @@ class Shard(Protocol):
         """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
 
     def leave(self, worker: int) -> None:
-        """A worker has left."""
+        """Forget a worker that has left."""
 
     @property
     def converged(self) -> bool:

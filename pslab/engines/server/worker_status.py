@@ -1,4 +1,4 @@
-"""What a worker does now, as the server knows it, for the progress of a run."""
+"""The present activity of workers, as the server knows it, for the progress of a run."""
 
 from __future__ import annotations
 

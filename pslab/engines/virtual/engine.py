@@ -107,14 +107,14 @@ class VirtualRun(Coordinator):
         self.hosts.take(number, report)
 
     def _stop_at_target(self) -> None:
-        """A snapshot is evaluated at its instant, so where a run stops does not depend on the machine."""
+        """Evaluate a snapshot at its instant, so that a run's end does not depend on the machine."""
         if self.run.target_accuracy is not None and self.simulator is not None and self.unevaluated:
             self.evaluate(self.hosts.numbers)
             if self.run.reaches_target(accuracy for _, (accuracy, *_) in sorted(self.evaluated.items())):
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
     def _wind_up(self) -> Outcome | None:
-        """After an interrupt or an error: what is completed, within the limit."""
+        """Return the completed part after an interrupt or an error, within the limit."""
         self.on_progress = lambda news: None
         until_s, simulator = time.monotonic() + INTERRUPT_LIMIT_S, self.simulator
         outcome, settled = None, False

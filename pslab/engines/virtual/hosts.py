@@ -96,33 +96,33 @@ class Hosts:
     def start(
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
     ) -> None:
-        """The weights of a virtual worker's iteration were settled at this virtual instant."""
+        """Start a virtual worker's iteration, whose weights were settled at this virtual instant."""
         whose = 0 if self._portable else self._host[worker]
         heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, basis))
         self._feed()
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
-        """What it has computed; waits for it."""
+        """Wait for the result of a computation and return it."""
         while worker not in self._done:
             self._hear()
             meanwhile()
         return self._done.pop(worker)
 
     def settle(self, until_s: float) -> bool:
-        """Wait for what is still being computed, so that the next run finds the hosts idle; whether they are."""
+        """Wait for computations under way, so that the next run meets idle hosts; return whether they are idle."""
         while any(self._busy.values()) and time.monotonic() < until_s:
             self._hear()
         return not any(self._busy.values())
 
     def take(self, number: int, found: Report) -> None:
-        """A host has reported."""
+        """Take the report of a host."""
         if found.kind == "produced":
             self._done[found.body["worker"]] = found.body
             self._busy[number] -= 1
             self._feed()
 
     def _feed(self) -> None:
-        """A host that has room gets what has waited longest."""
+        """Give a host that has room the task that has waited longest."""
         for whose, waiting in self._waiting.items():
             while waiting:
                 number = min(self.numbers, key=self._busy.__getitem__) if self._portable else whose

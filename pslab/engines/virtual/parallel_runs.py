@@ -101,7 +101,7 @@ class _SideBySide:
             yield from self._hear()
 
     def wind_up(self) -> Iterator[tuple[int, News]]:
-        """What the runs under way have completed, as far as they say it within the limit."""
+        """Return the completed parts of the runs under way, as far as they report within the limit."""
         self._heed, until_s = (lambda: None), time.monotonic() + INTERRUPT_LIMIT_S + EVALUATION_LIMIT_S
         self._stop(self._busy)
         while self._busy and time.monotonic() < until_s:
@@ -247,7 +247,7 @@ class OwnPool:
 
 
 def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
-    """What a whole run has reported."""
+    """Return the outcome that a whole run has reported."""
     found = {each.kind: each for each in reports}
     tables: dict[str, Any] = {name: found[name].table for name in TABLES}
     dtype = experiment.run.dtype

@@ -1,4 +1,4 @@
-"""A run once more in the order in which its server dealt with what arrived: the gradients of real processes, again.
+"""Recompute the gradients of a run of real processes in its recorded order of arrivals.
 
 A gradient follows from its batch and from the weights that its worker was given; which weights these are follows from
 the order at the server, and that is recorded. What was late, and why, plays no part.
@@ -71,7 +71,7 @@ def evaluate(experiment: Experiment, weights: np.ndarray, pushes: int) -> Outcom
 
 
 class _Kept(Simulator):
-    """Nothing happens but that the weights are there."""
+    """Stand for a server whose weights are there."""
 
     def __init__(
         self, weights: np.ndarray, pushes: int, job: Job, accounts: PushAccounts, shard: TensorShard, *given: Any

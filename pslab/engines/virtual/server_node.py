@@ -42,7 +42,7 @@ class ServerNode(Transport):
         self.busy_s = 0.0  #: for which it has dealt with frames
 
     def arrive(self, content: tuple[int, Frame], now: float) -> None:
-        """A worker's frame is here."""
+        """Take a worker's frame that has arrived."""
         self._inbox.append(content)
         if self.free_s <= now and len(self._inbox) == 1:
             self._take(None, now)
@@ -53,12 +53,12 @@ class ServerNode(Transport):
         self.driver.receive(frame)
 
     def leave(self, worker: int, now: float) -> None:
-        """A worker has left: what has not been taken is lost. The server hears of it at once."""
+        """Lose a worker that has left, and its frames that have not been taken; the server hears of it at once."""
         self._inbox = deque((sender, frame) for sender, frame in self._inbox if sender != worker)
         self.arrive((worker, [Gone(worker)]), now)
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
-        """Weights are ready to go when what led to them is dealt with."""
+        """Send weights when the message that led to them is dealt with."""
         at, departed = now, (worker, frame)
         if isinstance(frame[-1], Weights):
             self._workers[worker].settled(frame[-1], at)

@@ -92,7 +92,7 @@ class Simulator:
         return self.rows.table()
 
     def facts(self, preparation_s: float, turning_s: float, wall_s: float) -> dict[str, Any]:
-        """What the manifest says of a run in virtual time; of fitted ranges, the sweeps of each worker."""
+        """Return the facts of a run in virtual time for the manifest; of fitted ranges, the sweeps of each worker."""
         driver, accounts, faults = self.driver, self.driver.accounts, self.faults
         frames = faults if self._traffic is None else self._traffic.faults
         sweeps = [list(row) for node in self.workers if (own := node.driver.range_schedule) for row in own.sweeps]
@@ -126,7 +126,7 @@ class Simulator:
         return worker not in self.driver.machine.workers or self.scheduler.life[worker] < math.inf
 
     def _start(self) -> None:
-        """Every worker that is present starts iteration 0."""
+        """Start iteration 0 of every worker that is present."""
         scheduler, cluster = self.scheduler, self._job.cluster
         self.driver.start()
         scheduler.life = {node.worker: 0.0 if cluster.present(node.worker) else math.inf for node in self.workers}
@@ -141,24 +141,24 @@ class Simulator:
             self.workers[worker].start(0.0)
 
     def _doings(self) -> list[dict[str, Any]]:
-        """What each worker does now."""
+        """Return the present activity of each worker."""
         return doings(self.driver.machine, [not node.driver.machine.computing for node in self.workers])
 
     # --- for the workers ------------------------------------------------------------------------------------------
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
-        """A worker sends the server a frame."""
+        """Send a worker's frame to the server."""
         if self._traffic is None:
             self.scheduler.at(now, AT_SERVER, worker, self._server.arrive, (worker, frame))
         else:
             self._traffic.up(worker, frame, now, self.scheduler.sequence)
 
     def kill(self, worker: int, now: float) -> None:
-        """A worker is killed at this instant, once all else has happened in it."""
+        """Kill a worker at this instant, after all its other events."""
         self.scheduler.at(now, LEAVES, worker, self._dies, worker)
 
     def diverge(self, message: Diverged, now: float) -> None:
-        """A worker's gradient is not finite."""
+        """End the run as diverged."""
         self.driver.diverge(message, now)
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Simulator:
             self.scheduler.at(now, AT_WORKER, worker, self.workers[worker].arrive, frame)
 
     def _leaves(self, worker: int, now: float) -> None:
-        """A worker leaves, and all that is under way to it and from it is lost. A dead one says nothing."""
+        """Let a worker leave, and lose all that is under way to and from it. A dead one says nothing."""
         if worker in self._unnoticed:
             return
         self.scheduler.life[worker] = math.inf
@@ -178,7 +178,7 @@ class Simulator:
         self._server.leave(worker, now)
 
     def _dies(self, worker: int, now: float) -> None:
-        """A worker is killed: nobody is told, and the server notices when its lease has passed."""
+        """Kill a worker: the server notices when its lease has passed."""
         if self.scheduler.life[worker] == math.inf:
             return
         iteration = self.workers[worker].driver.iteration
@@ -189,7 +189,7 @@ class Simulator:
         self.scheduler.at(now + self._job.run.lease_s, LEAVES, worker, self._notice, worker)
 
     def _notice(self, worker: int, now: float) -> None:
-        """The server gives a killed worker up, unless it is back; where another may follow, it joins at once."""
+        """Give up a killed worker, unless it is back; where it may be replaced, the successor joins at once."""
         if (death := self._unnoticed.pop(worker, None)) is not None:
             replaced = self._job.run.on_death == "restart"
             (self.lives if replaced else self.deaths).append({**death, "seconds": now})
@@ -198,7 +198,7 @@ class Simulator:
                 self.scheduler.at(now, JOINS, worker, self._joins, worker)
 
     def _joins(self, worker: int, now: float) -> None:
-        """A worker is present, new or back."""
+        """Let a worker join, new or back."""
         if self.scheduler.life[worker] < math.inf:  # it is here again already
             return
         self._notice(worker, now)  # a new life says that the one before is over

@@ -73,7 +73,7 @@ def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgre
 
 
 def ranged(job: Job, index: int, keys: KeyRange) -> list[slice]:
-    """What a range has of some keys, by its slices of the flat vector."""
+    """Return the slices of the flat vector that a range has of some keys."""
     (own,) = job.parts[index].slices
     each = [(max(s.start, own.start), min(s.stop, own.stop)) for s in job.keyspace.slices(keys)]
     return [slice(start, stop) for start, stop in each if start < stop]
@@ -92,7 +92,7 @@ class Sizes:
         self._unchanged = [[0.0] for _ in job.parts]
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
-        """There is nothing to apply it to but the count of weights that change."""
+        """Count the weights that a step changes."""
         size, logs = self._job.parts[step.range].size, self._unchanged[step.range]
         shares = [push.payload.entries / size if self._job.optimizer.plain_sgd else 1.0 for push in step.pushes
                   if push.payload.entries]  # fmt: skip
@@ -157,7 +157,7 @@ class NoGradients:
     def start(
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
     ) -> None:
-        """Nothing is computed."""
+        """Note the iteration; no gradient is computed."""
         self._iterations[worker] = iteration
         if basis.range is not None:
             self._ranges[worker] = basis.range

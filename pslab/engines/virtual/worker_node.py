@@ -19,12 +19,12 @@ from pslab.protocol.messages import Ack, Weights
 
 
 class Gradients(Protocol):
-    """Where gradients come from."""
+    """The source of gradients."""
 
     def start(
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
     ) -> None:
-        """The weights of a worker's iteration are settled at this instant: its gradient may be computed."""
+        """Start the gradient of a worker's iteration, whose weights are settled at this instant."""
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """The gradient that was started: its loss, and of each range the payload's size and entries, or no payloads if
@@ -32,7 +32,7 @@ class Gradients(Protocol):
 
 
 class Surroundings(Protocol):
-    """What a worker needs of its simulator; see there."""
+    """The part of its simulator that a worker needs."""
 
     meanwhile: Callable[[], None]
     faults: Faults
@@ -45,7 +45,7 @@ class Surroundings(Protocol):
 
 
 class WorkerNode:
-    """One worker, and where it is in its iteration."""
+    """A worker, and its position in its iteration."""
 
     def __init__(
         self, job: Job, worker: int, simulator: Surroundings, scheduler: Scheduler, gradients: Gradients,
@@ -68,19 +68,19 @@ class WorkerNode:
     # --- present or not -------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """The run starts."""
+        """Start the run."""
         self._present = True
         self._compute(self.driver.start(now), now)
 
     def leave(self) -> None:
-        """It has left, and with it all that it was doing."""
+        """Leave, and drop all work under way."""
         if self._started:
             self._result()  # no worker wants it
         self._present, self._pulled, self._pass = False, [], None
         self._following, self._next, self._unsettled = False, None, len(self._job.parts)
 
     def join(self, iteration: int, now: float) -> None:
-        """It is present, new or back, and asks for the weights."""
+        """Join, new or back, and ask for the weights."""
         self._present = True
         self._compute(self.driver.join(iteration, now), now)
 
@@ -98,7 +98,7 @@ class WorkerNode:
             self._start_gradient(weights.iteration, now)
 
     def arrive(self, frame: Frame, now: float) -> None:
-        """The server's frame is here."""
+        """Take the server's frame that has arrived."""
         job, driver = self._job, self.driver
         if driver.repeated(frame):
             return
@@ -130,7 +130,7 @@ class WorkerNode:
         return self._gradients.result(self.worker, self._simulator.meanwhile)
 
     def _compute(self, iteration: int | None, now: float) -> None:
-        """An iteration's computation starts, if there is one."""
+        """Start an iteration's computation, if there is one."""
         if iteration is None:
             return
         if self._following:
@@ -151,7 +151,7 @@ class WorkerNode:
             self._until(now, spent_s, 1.0, self._computed, iteration)
 
     def _spent_s(self, iteration: int) -> float:
-        """What the gradients of an iteration take until its push, and the steps between them."""
+        """Return the seconds of an iteration's gradients until its push, and of the steps between them."""
         steps = self.driver.gradients(iteration) - self._job.traits.overlap
         return self.driver.modelled_s(iteration) + steps * self._job.inner_s
 
@@ -202,7 +202,7 @@ class WorkerNode:
     # --- layer by layer -------------------------------------------------------------------------------------------
 
     def _forward(self, at: Pass, now: float) -> None:
-        """The next layer's pass starts, or waits for its weights."""
+        """Start the next layer's pass, or wait for its weights."""
         missing = self.driver.missing(at.layer) if at.forward else None
         if missing is not None:
             if not at.waiting:
@@ -217,7 +217,7 @@ class WorkerNode:
             self._until(now, at.takes_s, 0.0 if at.forward else at.share, self._passed, at)
 
     def _passed(self, content: tuple[Pass, float, float], now: float) -> None:
-        """A layer's pass has ended; a backward one makes its ranges ready."""
+        """End a layer's pass; a backward pass makes its ranges ready."""
         at, ends_s, selected_s = content
         layer, backward = at.layer, not at.forward
         at.done += 1

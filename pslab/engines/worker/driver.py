@@ -62,7 +62,7 @@ class WorkerDriver:
         return self._perform(self.machine.join(iteration), now)
 
     def resume(self, iteration: int) -> None:
-        """This process takes the place of one that has pushed all iterations before this one. The server has asked for
+        """Take the part of a process that has pushed all iterations before this one. The server has asked for
         its weights."""
         self._resumed = self._job.traits.assigns  # then its weights say how many gradients have been computed
         for before in range(0 if self._resumed else iteration):
@@ -73,7 +73,7 @@ class WorkerDriver:
         self.machine.join(iteration)
 
     def begin(self, now: float) -> None:
-        """The worker computes from now on."""
+        """Start computing now."""
         self._burst_s = now
 
     def basis(self, iteration: int) -> Basis:
@@ -119,7 +119,7 @@ class WorkerDriver:
         return self._perform(effects, now)
 
     def followed(self, iteration: int, begin_s: float, now: float) -> None:
-        """The steps that follow an iteration's push were taken since `begin_s`."""
+        """Record the steps that follow an iteration's push, taken since `begin_s`."""
         self._log.computed(iteration, begin_s, now)
 
     def missing(self, layer: int) -> int | None:
@@ -133,7 +133,7 @@ class WorkerDriver:
         return ranges[here] if here < len(ranges) else None
 
     def stall(self, iteration: int, now: float) -> None:
-        """A forward pass waits for weights from now on."""
+        """Start a forward pass's wait for weights now."""
         if now > self._burst_s:
             self._log.computed(iteration, self._burst_s, now)
 
@@ -162,7 +162,7 @@ class WorkerDriver:
         return self._perform(self.machine.ack(ack), now)
 
     def arrived(self, weights: Weights, now: float) -> None:
-        """Weights are here, perhaps still encoded."""
+        """Take weights that have arrived, perhaps still encoded."""
         if self.range_schedule:
             self.range_schedule.arrived(weights, now)
 
@@ -179,7 +179,7 @@ class WorkerDriver:
         return self._perform(self.machine.weights(weights), arrived_s if now is None else now)
 
     def decoded(self, iteration: int, begin_s: float, now: float) -> None:
-        """Weights that came while an iteration was computed are in their place."""
+        """Record that weights that came while an iteration was computed are installed."""
         self._log.decoded(iteration, begin_s, now)
 
     def _pushed(self, index: int, iteration: int, taken_s: float, done_s: float) -> None:
@@ -188,7 +188,7 @@ class WorkerDriver:
     # --- sending --------------------------------------------------------------------------------------------------
 
     def _perform(self, effects: Iterable[Effect], now: float) -> int | None:
-        """Send what is to be sent, as one frame; the iteration to be computed, if there is one."""
+        """Send all messages as one frame; return the iteration to be computed, if there is one."""
         compute, frame = None, Frame()
         for effect in effects:
             if isinstance(effect, Compute):

@@ -133,7 +133,7 @@ class Computing:
     def iteration(
         self, iteration: int, buffer: int, *, fetched: bool = True, counted: int = 0, assigned: range | None = None
     ) -> float:
-        """All gradients of an iteration; their mean loss.
+        """Compute all gradients of an iteration; return their mean loss.
 
         In the buffer is what they make, which is to be pushed; the weights stay as they are. `fetched`: they are new.
         `counted`: the gradients that the server had of all workers, if the policy's workers are to know; `assigned`:
@@ -196,7 +196,7 @@ class Computing:
             self._use(buffers)
 
     def _use(self, buffers: list[torch.Tensor]) -> None:
-        """Gradients go into these buffers."""
+        """Write gradients into these buffers from now on."""
 
         def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
             return flat[slot.offset : slot.offset + slot.size].view(slot.shape)

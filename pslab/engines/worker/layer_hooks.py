@@ -37,7 +37,7 @@ class Layerwise:
                 parameter.register_post_accumulate_grad_hook(functools.partial(_call, accumulated, self._layer[name]))  # type: ignore[no-untyped-call]
 
     def learn(self, run: Callable[[], Any]) -> None:
-        """A pass through the module shows which module uses a parameter first: there its weights are waited for.
+        """Learn by a pass through the module where each parameter is used first: there its weights are waited for.
 
         A parameter that no module is seen to use is waited for before all of them. A module that this pass did not
         come to waits for its own parameters.
@@ -60,13 +60,13 @@ class Layerwise:
         self._left = [0] * len(self._slots)
 
     def forward_ended(self) -> None:
-        """Layers that this pass did not come to; no gradient is complete."""
+        """Report the layers that this pass did not come to; no gradient is complete."""
         self._enter(range(len(self._slots)))
         self._left = list(self._slots)
         self.forward_done()
 
     def backward_ended(self) -> None:
-        """Layers of which a parameter got no gradient."""
+        """Report the layers of which a parameter got no gradient."""
         for layer in reversed(range(len(self._left))):
             if self._left[layer] > 0:
                 self._left[layer] = 0

@@ -28,11 +28,11 @@ class PhaseLog:
         self._worker, self._rows = worker, rows
 
     def computed(self, iteration: int, begin_s: float, end_s: float) -> None:
-        """Computing without a wait."""
+        """Note computing without a wait."""
         self._rows.append((self._worker, iteration, COMPUTE, begin_s, end_s, NO_WORKER, ALL))
 
     def coded(self, iteration: int, computed_s: float, selected_s: float, encoded_s: float | None) -> None:
-        """The entries to be sent were chosen, and encoded if they are sparse."""
+        """Note that entries were chosen, and encoded if they are sparse."""
         self._rows.append((self._worker, iteration, SELECT, computed_s, selected_s, NO_WORKER, ALL))
         if encoded_s is not None:
             self._rows.append((self._worker, iteration, ENCODE, selected_s, encoded_s, NO_WORKER, ALL))
@@ -46,7 +46,7 @@ class PhaseLog:
         self._rows.append((self._worker, iteration, APPLY, taken_s, done_s, NO_WORKER, index))
 
     def answered(self, weights: Weights, since_s: float, arrived_s: float) -> None:
-        """Weights are here, for which the worker waited since `since_s`. They belong to the iteration before theirs."""
+        """Note weights for which the worker waited since `since_s`, under the iteration before theirs."""
         iteration, index, rows, worker = weights.iteration - 1, weights.range, self._rows, self._worker
         answer: Answer = weights.payload
         sent_s = min(answer.sent_s, arrived_s)
@@ -56,5 +56,5 @@ class PhaseLog:
         rows.append((worker, iteration, PULL, sent_s, arrived_s, NO_WORKER, index))
 
     def decoded(self, iteration: int, begin_s: float, end_s: float, index: int = ALL) -> None:
-        """Weights were put in their place."""
+        """Note that weights were installed."""
         self._rows.append((self._worker, iteration, DECODE, begin_s, end_s, NO_WORKER, index))

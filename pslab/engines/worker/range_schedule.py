@@ -57,7 +57,7 @@ class RangeSchedule:
         self._resume(0)
 
     def join(self, iteration: int) -> None:
-        """The worker is present from this iteration on, and first asks for all weights."""
+        """Start with this iteration; the first request is for all weights."""
         self._joined = iteration
         for known in (self._asked_s, self._pushed_s, self._pulls_s, self._taken_s, self._begins, self._missing):
             known.clear()
@@ -82,11 +82,11 @@ class RangeSchedule:
     # --- learning -------------------------------------------------------------------------------------------------
 
     def pushed(self, iteration: int, now: float) -> None:
-        """A push is sent."""
+        """Take a push as sent."""
         self._pushed_s[iteration] = now
 
     def asked(self, iteration: int, now: float) -> tuple[int, int]:
-        """Weights are asked for; which keys: those of the push before, or all if the worker has just joined."""
+        """Take weights as asked for; return the keys: those of the push before, or all after a join."""
         if iteration == self._joined:
             return 0, self._keys
         keys = self.keys(iteration - 1)
@@ -94,11 +94,11 @@ class RangeSchedule:
         return keys.start, keys.stop
 
     def computed(self, seconds: float) -> None:
-        """A gradient took so long, and what is done with it before it is pushed."""
+        """Take the seconds of a gradient and of its preparation for the push."""
         self._fit = self._fit.computed(seconds, self._rule.quantile)
 
     def acknowledged(self, ack: Ack) -> None:
-        """A push was dealt with; where it overlaps with its pull, that came before."""
+        """Take a push as acknowledged; where it overlaps with its pull, the pull came before."""
         if not self._last(ack):
             return
         iteration, (taken_s, done_s) = ack.iteration, ack.payload
@@ -117,7 +117,7 @@ class RangeSchedule:
             self._exchanged(iteration, max(push_s, pull_s - max(0.0, ahead_s - asked_s)))
 
     def arrived(self, weights: Weights, now: float) -> None:
-        """Weights are here."""
+        """Take weights as arrived."""
         if not self._last(weights):
             return
         iteration, answer = weights.iteration - 1, weights.payload
@@ -142,7 +142,7 @@ class RangeSchedule:
             self._fit = self._fit.exchanged(entries * self._keys / self._job.keyspace.size, seconds)
 
     def _resume(self, iteration: int) -> None:
-        """A sweep starts here. Ranges of a given size are numbered from iteration 0, also for workers that join."""
+        """Start a sweep. Ranges of a given size are numbered from iteration 0, also for workers that join."""
         rule: Ranges = self._rule
         self._begin, self._next = (iteration if rule.fitted else 0), iteration
         if not rule.fitted:

@@ -35,20 +35,20 @@ class WorkerState:
         return cls(job, worker, arena) if job.layout.states else None
 
     def clear(self) -> None:
-        """The run starts: all is zero."""
+        """Set all to zero, as the run starts."""
         self._numbers[:] = TORN
         self._states[0][:] = 0
         self._numbers[0] = BEGUN - 1  # after no iteration
 
     def begin(self, iteration: int) -> None:
-        """The state at work is about to be changed by this iteration, perhaps not for the first time."""
+        """Mark the state in use as changed by this iteration, perhaps not for the first time."""
         if self._numbers[0] == TORN:
             return
         self._put(1 + (iteration - 1) % (len(self._numbers) - 1), self._states[0], iteration - 1)
         self._numbers[0] = TORN
 
     def end(self, iteration: int) -> None:
-        """The state at work is the one after this iteration."""
+        """Mark the state in use as that after this iteration."""
         self._numbers[0] = BEGUN + iteration
 
     def resume(self, iteration: int) -> bool:
@@ -72,7 +72,7 @@ class WorkerState:
         return None
 
     def put(self, state: np.ndarray | None, iteration: int) -> None:
-        """The worker's successor is to find this state after an iteration, and no other; none if it is not known."""
+        """Store the state after an iteration, alone, for the worker's successor; none if it is not known."""
         self._numbers[:] = TORN
         if state is not None:
             self._put(0, state, iteration)

@@ -128,7 +128,7 @@ class Producer:
         self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
 
     def _use_whole(self, alone: bool) -> None:
-        """Tensors of all weights, and room for their frames."""
+        """Make tensors of all weights, and room for their frames."""
         layout, worker, arena, device = self._job.layout, self._worker, self._arena, self._device
         self._shared_weights = arena.tensor(layout.used[worker], layout.size, layout.dtype)
         self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same, unless eager
@@ -149,7 +149,7 @@ class Producer:
         self._down = [arena.bytes(at, room) for at in layout.down[worker]]
 
     def warm_up(self) -> None:
-        """Once per module, before the run starts: it leaves no trace."""
+        """Warm up once per module, before the run starts, without a trace."""
         job, here = self._job, not self._device.separate  # where gradients are compressed
         if job.positioned or (here and job.sparse):
             prepare(job.layout.dtype, selects=here)
@@ -281,7 +281,7 @@ class Producer:
             self._computing.follow(iteration + 1, self._buffer(iteration + 1))
 
     def install(self, pulled: Pulled) -> None:
-        """The weights of a range have arrived: a frame to be decoded, or there already; or none, and it goes on."""
+        """Install the weights of a range: decode a frame, or take weights that lie there already, or none."""
         index, iteration, size_bytes, gradients, begin, steps = pulled
         self._counted = max(self._counted, gradients)
         self._assigned = range(begin, begin + steps) if steps else None
@@ -343,7 +343,7 @@ class Producer:
             raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
 
     def _own_ranges(self, writes: Iterable[Write], exchanged: RangeOfIteration) -> None:
-        """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
+        """Add to weights the own pushes that they lack: overtaken ones, and entries that are not yet pushed."""
         self._slices = self._job.keyspace.slices(exchanged.keys)
         if self._reads_own:
             for write in writes:
@@ -356,7 +356,7 @@ class Producer:
             self._weights.add_(self._memories["residual"], alpha=-exchanged.rate)
 
     def _add_again(self, write: Write) -> None:
-        """An own push, as far as weights have come since that overwrote it."""
+        """Add an own push again where newer weights have overwritten it."""
         part, pushed = self._job.parts[write.range], self._sent(write.range, write.iteration, write.size_bytes)
         for index, came in self._came:
             if index == write.range:
@@ -368,7 +368,7 @@ class Producer:
         return self._job.traits.reads_own and self._ranged
 
     def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
-        """An own push, still in its buffer, as the server is going to apply it."""
+        """Add an own push, still in its buffer, as the server is going to apply it."""
         part, buffer = self._job.parts[index], self._buffer(iteration)
         if size_bytes == WHOLE:
             for weights, gradient in zip(part.views(self._shared_weights), part.views(self._shared_gradients[buffer]),
@@ -405,7 +405,7 @@ def common(pushed: Entries, came: Entries) -> Entries:
 
 
 def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
-    """The initial weights of a worker's first keys, where those that it pulls lie."""
+    """Write the initial weights of a worker's first keys where pulled weights lie."""
     needed = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
     place = in_turn(job.layout.down[worker], 0)
     weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()

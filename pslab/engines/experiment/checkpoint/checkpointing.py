@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Checkpointing:
-    """One run's checkpoints; without a `place` there are none.
+    """The checkpoints of a run; without a `place` there are none.
 
     Args:
         every: pushes between two of them; None: as often as all of them take SHARE of the run's time.

@@ -35,7 +35,7 @@ LEFT_S = 86400.0  # a file that is not complete after so long is one of a proces
 
 @dataclass(frozen=True)
 class CheckpointStore:
-    """Where a run's checkpoints lie, and what one must say of itself that this run may go on from."""
+    """The folder of a run's checkpoints, and the facts that a checkpoint must have for this run to go on from it."""
 
     folder: Path
     facts: Mapping[str, Any] = field(default_factory=dict)

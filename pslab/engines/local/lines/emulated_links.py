@@ -41,7 +41,7 @@ class EmulatedLinks:
         return self._up[worker] == 0
 
     def renew(self, worker: int) -> None:
-        """Another process takes a worker's place: what is on its way to the one before is lost."""
+        """Drop all that is on its way to the predecessor of a new process."""
         self._lives[worker] += 1
         self._down[worker] = 0
 
@@ -58,7 +58,7 @@ class EmulatedLinks:
         return math.inf if self._traffic is None else min(self._traffic.next_s(), self._traffic.choice_s())
 
     def send_up(self, worker: int, frame: Frame) -> None:
-        """A worker has handed a frame to its link."""
+        """Take a frame that a worker has handed to its link."""
         if self._traffic is None:
             self._up[worker] += 1
             self._inbox.append((worker, frame))
@@ -102,5 +102,5 @@ class EmulatedLinks:
         return worker, frame
 
     def handled(self) -> None:
-        """The server has dealt with the frame that it took."""
+        """Release the link of a frame that the server has dealt with."""
         self._busy_until_s = self._clock()

@@ -1,4 +1,4 @@
-"""Which streams a process of a run has, to which others, and what may come on them.
+"""The streams between the processes of a run, and the messages that may come on each.
 
 Each worker has one stream, to the server that decides, and each other server one to that.
 """

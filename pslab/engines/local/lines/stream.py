@@ -33,11 +33,11 @@ FRAME_BYTES = 1 << 22  # of the messages in one frame
 
 
 class NoFrame(EOFError):
-    """The other end is there, and has sent what is no frame of this run, or reads nothing: its stream has ended."""
+    """The stream has ended because the other end sent bytes that are no frame of this run, or reads nothing."""
 
 
 class Stream:
-    """One end. Frames arrive whole and in their order.
+    """An end of a stream. Frames arrive whole and in their order.
 
     Args:
         kinds: of messages that the other end may send; no other is read.
@@ -85,7 +85,7 @@ class Stream:
                 self._write()
 
     def frames(self) -> list[Frame]:
-        """The frames that are here.
+        """Return the frames that have arrived.
 
         Raises:
             EOFError: the other end is gone, or has sent what is no frame (NoFrame), and everything before that has been
@@ -115,14 +115,14 @@ class Stream:
                 self._took_s = time.monotonic()
 
     def _give_up(self) -> None:
-        """The other end reads nothing: this stream has ended, and a process that waits for it is woken."""
+        """End a stream whose other end reads nothing, and wake a process that waits for it."""
         self._to_send = b""
         self._end(NoFrame(f"has read nothing that was sent to it for its lease of {self._lease_s:g} s"))
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
-        """Read what is here."""
+        """Read the bytes that have arrived."""
         try:
             while not self._found:  # what was found is to be dealt with before there is more
                 data = os.read(self._stream, READ_BYTES)
@@ -172,7 +172,7 @@ class Spin:
         self.s, self._mean_s = SPIN_S, LONG_SPIN_S
 
     def waited(self, seconds: float) -> None:
-        """A wait took so long."""
+        """Count a wait."""
         self._mean_s += (min(seconds, 2 * LONG_SPIN_S) - self._mean_s) / 8
         self.s = LONG_SPIN_S if self._mean_s < LONG_SPIN_S / 2 else SPIN_S
 

@@ -39,5 +39,5 @@ class CheckpointParts:
         return self.newest
 
     def forget_torn(self) -> None:
-        """All servers go back to the newest whole one: of those behind it nothing counts."""
+        """Forget all checkpoints behind the newest whole one."""
         self._parts.clear()

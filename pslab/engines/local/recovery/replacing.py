@@ -56,7 +56,7 @@ class Recovery:
         return {name: value for name, value in found.items() if value}
 
     def lost(self, death: dict[str, Any]) -> None:
-        """The server has lost a worker, in an iteration, or after the run's end.
+        """Take a worker as lost, in an iteration, or after the run's end.
 
         Raises:
             WorkerFailed, WorkerDied: a run that is not `over` cannot go on without it.
@@ -81,12 +81,12 @@ class Recovery:
         self._liveness.lose(death)
 
     def prepared(self, worker: int) -> None:
-        """A new process has its role: the server may have it."""
+        """Hand a new process, which has its role, to the server."""
         self.preparing.discard(worker)
         self._pool.attach(worker)
 
     def ended(self, worker: int) -> None:
-        """A process has ended; while it prepared, no server knows of it. The news may be of the one before."""
+        """Take a process as ended. While it prepared, no server knows of it; the report may be its predecessor's."""
         if worker in self.preparing and worker in self._pool.ended:
             self.preparing.discard(worker)
             life = self._last(worker)
@@ -103,7 +103,7 @@ class Recovery:
         return next((self._pool.ended[number] for number in self.servers if number in self._pool.ended), None)
 
     def rewind(self, fallen: RunError, reached: int, found: Checkpoint) -> None:
-        """A server has ended: new processes for all of them and the workers go on from a checkpoint.
+        """Start new processes for all servers and workers, which go on from a checkpoint.
 
         Raises:
             StartFailed: they could not be spawned.
@@ -117,7 +117,7 @@ class Recovery:
         self._pool.renew(range(len(facts["clocks"]) + len(self.servers) - 1), self._heed)
 
     def begin_again(self, facts: Mapping[str, Any], how: str) -> None:
-        """The run goes on from a checkpoint with these facts, in new processes."""
+        """Go on from a checkpoint with these facts, in new processes."""
         present = {worker for worker, clock in enumerate(facts["clocks"]) if clock is not None}
         self.begun += 1
         self._liveness.rewind(present, facts["seconds"])
@@ -126,7 +126,7 @@ class Recovery:
                                "how": how, "joined": None, "kept": None})  # fmt: skip
 
     def joined(self, body: dict[str, Any]) -> None:
-        """A new process goes on: with which iteration, and with what of that which its predecessor kept."""
+        """Record the iteration with which a new process goes on, and the state that it has of its predecessor."""
         self._last(body["worker"]).update(joined=body["joined"], kept=body["kept"])
 
     def _last(self, worker: int) -> dict[str, Any]:
@@ -142,12 +142,12 @@ class PhaseTables:
             Rows(COLUMNS, arena)  # nothing of another run
 
     def take(self, worker: int) -> None:
-        """What a worker's process has noted, whatever has become of it; the next one begins an empty table."""
+        """Take the phases that a worker's process has noted; its successor begins an empty table."""
         self._taken.append(rows_in(self._arenas[worker], COLUMNS))
         Rows(COLUMNS, self._arenas[worker])
 
     def rewind(self, seconds: float) -> None:
-        """The run goes on from this instant, when all processes have ended."""
+        """Go back to this instant, when all processes have ended."""
         rows = self.table()
         self._taken = [rows[rows[:, END] <= seconds]]
 

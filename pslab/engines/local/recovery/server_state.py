@@ -115,7 +115,7 @@ class ServerCheckpoints:
         send_part(self._context, self.number, facts, {**state.shard.state(0), **kept})
 
     def whole(self) -> None:
-        """The parent has all parts of the one that was begun."""
+        """Take the checkpoint that was begun as whole."""
         if self._begun_s is not None:
             self._last_s = time.monotonic()
             self._spent_s, self._begun_s = self._last_s - self._begun_s, None
