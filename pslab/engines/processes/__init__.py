@@ -1,1 +1,1 @@
-"""Spawned processes of this machine, whatever their role."""
+"""Spawned processes of this machine, in any role."""

@@ -42,12 +42,12 @@ def limit_waits(pipe: Connection, limit_s: float) -> None:
 
 
 def order(pipe: Connection, verb: str, argument: Any = None) -> None:
-    """Parent -> its own child, and nowhere else: objects of the user travel by value."""
+    """Send an order from a parent to its own child, and nowhere else: a user's objects travel by value."""
     pipe.send_bytes(cloudpickle.dumps((verb, argument)))
 
 
 def order_plain(pipe: Connection, verb: str, argument: Any) -> None:
-    """As `order`, for orders that come by the thousand, of plain lists and numbers: as JSON."""
+    """Send an order as JSON: for orders by the thousand, of plain lists and numbers."""
     pipe.send_bytes(json.dumps([verb, argument]).encode())
 
 
@@ -77,7 +77,7 @@ def report(
     pipe: Connection, kind: str, body: dict[str, Any] | None = None, table: np.ndarray | None = None,
     content: Iterable[memoryview] = (),
 ) -> None:  # fmt: skip
-    """Child -> parent. The `content` arrives as one."""
+    """Send a report from a child to its parent. The `content` arrives in one piece."""
     rows = NO_TABLE if table is None else np.ascontiguousarray(table, dtype=np.float64)
     head = json.dumps({"kind": kind, "body": body or {}, "shape": rows.shape}).encode()
     pipe.send_bytes(b"".join((len(head).to_bytes(4, "little"), head, rows.data, *content)))

@@ -61,7 +61,7 @@ class ProcessContext(NamedTuple):
         return Connection(recv_handle(self.parent))
 
     def report_snapshot(self, body: dict[str, Any]) -> None:
-        """A snapshot of the weights was taken."""
+        """Report that a snapshot of the weights was taken."""
         from pslab.engines.processes.channel import report
 
         report(self.parent, "snapshot", body)

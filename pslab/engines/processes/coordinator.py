@@ -74,7 +74,7 @@ class Coordinator:
         return found
 
     def await_prepared(self, numbers: Iterable[int]) -> None:
-        """Until these processes have reported that they have their role."""
+        """Wait until these processes have reported that they have their role."""
         self.await_reports(numbers, PREPARING)
 
     def tolerated(self, number: int) -> bool:
@@ -82,7 +82,7 @@ class Coordinator:
         return False
 
     def take(self, number: int, report: Report) -> None:
-        """One report of a process."""
+        """Handle one report of a process."""
         body = report.body
         if report.kind == "snapshot":
             self.keep_snapshot(body)
@@ -102,18 +102,18 @@ class Coordinator:
         return {"evaluating": [len(self.evaluated), len(self.snapshots)]} if self.trained else {}
 
     def keep_snapshot(self, body: dict[str, Any]) -> None:
-        """A snapshot of the weights was taken, which is to be evaluated."""
+        """Keep a snapshot of the weights for evaluation."""
         self.snapshots[body["index"]] = (body["pushes"], body["seconds"])
 
     def forget_snapshots(self, count: int) -> None:
-        """The run goes on from where it had taken so many: others come in the places of those behind."""
+        """Forget the snapshots behind so many: the run goes on from there."""
         for found in (self.snapshots, self.evaluated):
             for index in [index for index in found if index >= count]:
                 del found[index]
         self.busy = {number: index if index < count else -1 for number, index in self.busy.items()}
 
     def hear(self, owed: Phases, timeout_s: float) -> None:
-        """Take the reports that there are, then pass on what is new: its receiver may raise."""
+        """Take the reports that have arrived, then pass on the news; its receiver may raise."""
         errors = self._take_all(self.pool.reports(owed, timeout_s, self.tolerated))
         if errors:
             raise errors[0]
@@ -122,14 +122,14 @@ class Coordinator:
             self.on_progress(item)
 
     def hear_out(self, numbers: set[int], enough: Callable[[], bool], until_s: float) -> None:
-        """Take what these processes still report, until that is `enough`: whatever is wrong with them is known."""
+        """Take the last reports of these processes until there are `enough`; their errors are known."""
         while not enough() and (left_s := until_s - time.monotonic()) > 0:
             if not (owed := dict.fromkeys(numbers - self.pool.ended.keys(), "")):
                 return
             self._take_all(self.pool.reports(owed, left_s, lambda number: True))
 
     def _take_all(self, reports: Iterable[tuple[int, Report]]) -> list[RunError]:
-        """Take every report, whatever one of them means for the run."""
+        """Take every report, even if one of them ends the run."""
         errors = []
         for number, report in reports:
             try:
@@ -170,7 +170,7 @@ class Coordinator:
             self.hear(dict.fromkeys(self.busy, EVALUATING), POLL_S)
 
     def evaluate_rest(self, numbers: Iterable[int]) -> None:
-        """The training is over: evaluate, and say how far that is."""
+        """Evaluate the rest after the training, and report how far that is."""
         self.trained = True
         pushes, seconds = self.snapshots[max(self.snapshots)] if self.snapshots else (0, 0.0)
         self.on_progress({"pushes": pushes, "seconds": seconds, **self._left()})

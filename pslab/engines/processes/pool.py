@@ -103,7 +103,7 @@ class Pool:
         self._send(number, lambda pipe: order(pipe, verb, arguments))
 
     def order_plain(self, number: int, verb: str, *arguments: Any) -> None:
-        """As `order`, for orders that come by the thousand, of plain lists and numbers."""
+        """Send an order as JSON: for orders by the thousand, of plain lists and numbers."""
         self._send(number, lambda pipe: order_plain(pipe, verb, arguments))
 
     def _send(self, number: int, send: Callable[[Connection], None]) -> None:
@@ -158,7 +158,7 @@ class Pool:
         return self.ended[number]
 
     def end(self, number: int, how: str, tolerated: Callable[[int], bool]) -> None:
-        """A child is there, and does not do what it should: as if it had been silent; see `reports`."""
+        """Take a child that misbehaves as silent; see `reports`."""
         self._end(number, Report("silent", {"how": how}, NO_TABLE), tolerated)
 
     def _read(self, number: int) -> Report:
@@ -187,7 +187,7 @@ class Pool:
         self.processes[number].kill()
 
     def replace(self, number: int) -> None:
-        """A new process in the place of one that has ended; its line to the server comes with `attach`.
+        """Start a new process in place of an ended one; its line to the server comes with `attach`.
 
         Raises:
             StartFailed: it could not be spawned.
@@ -197,7 +197,7 @@ class Pool:
             self._begin([number])
 
     def renew(self, workers: Sequence[int], heed: Callable[[], None]) -> None:
-        """New processes for the server and these workers, with new lines; all others of the pool have none then. As
+        """Start new processes, with new lines, for the server and these workers; others lose theirs. As
         `replace`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Which processes the operating system lets compute first."""
+"""Run workers in SCHED_IDLE, so that the server wakes in time."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ class Precedence:
             self.as_usual()
 
     def renew(self) -> None:
-        """There is a new process among them."""
+        """Apply the precedence to a new process."""
         if self.yields:
             let_others_first(self._computing(), True)
 
     def relieve(self) -> None:
-        """If they let others first, and so get next to nothing, they do it no longer. To be called many times in each
+        """End the precedence if it starves the workers. To be called many times in each
         WINDOW_S."""
         if self.yields and self._starve():
             self.as_usual()
             self.yields, self.starved = False, True
 
     def as_usual(self) -> None:
-        """They compete for the cores as all others do."""
+        """Let the workers compete for the cores as all others do."""
         let_others_first(self._computing(), False)
 
     def _starve(self) -> bool:

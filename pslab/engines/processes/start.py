@@ -60,7 +60,7 @@ class Starter:
             send_handle(server, line.fileno(), process)
 
     def forget(self, number: int) -> None:
-        """A process is gone; so is its line."""
+        """Forget a process that is gone, and its line."""
         if number in self._lines:
             self._lines.pop(number).close()
 

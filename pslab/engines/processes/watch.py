@@ -53,7 +53,7 @@ class Watch:
         self._silences: dict[int, _Silence] = {}
 
     def heard(self, numbers: Iterable[int]) -> None:
-        """These have reported."""
+        """Take the reports of these processes as signs of life."""
         for number in numbers:
             self._silences.pop(number, None)
 

@@ -1,1 +1,1 @@
-"""What a parameter server does, whatever the clock."""
+"""The parameter server, on any clock."""

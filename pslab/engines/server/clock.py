@@ -18,7 +18,7 @@ class Clock(Protocol):
         """The instant until which everything is dealt with."""
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
-        """Something was done `count` times, started at `since_s`, on this share of the model."""
+        """Spend the time of an operation done `count` times since `since_s`, on this share of the model."""
 
 
 class WallClock:
@@ -33,7 +33,7 @@ class WallClock:
         self.spent: dict[str, list[float]] = {}  #: on what: seconds, and how often
 
     def start(self, dilation: float = 1.0, zero_s: float | None = None) -> None:
-        """The run starts now, or started at this instant of the machine's monotonic clock."""
+        """Start the run now, or at this instant of the machine's monotonic clock."""
         self.dilation, self.zero_s = dilation, time.monotonic() if zero_s is None else zero_s
 
     def now(self) -> float:

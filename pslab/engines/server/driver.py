@@ -35,7 +35,7 @@ class Transport(Protocol):
         or all are acknowledgements."""
 
     def attend(self) -> None:
-        """Time has passed: deliver what is due meanwhile."""
+        """Deliver messages that have fallen due meanwhile."""
         return
 
 
@@ -69,7 +69,7 @@ class ServerDriver:
         self.diverged: dict[str, int] | None = None  #: the worker and iteration whose gradient was not finite
 
     def start(self) -> None:
-        """The run starts: the initial weights are to be evaluated, too."""
+        """Start the run, and have the initial weights evaluated."""
         self._ledger.snapshot_if_due(0, 0.0)
         self._end_if_spent()
 
@@ -79,13 +79,13 @@ class ServerDriver:
         return bool(self._copies)
 
     def end(self, outcome: str, now: float) -> None:
-        """The run is over, when all that was decided is done."""
+        """End the run, when all decisions are carried out."""
         self.outcome, self.ended_s = outcome, now
         for store in self._stores:
             self._finish(store)
 
     def keep_last(self, now: float) -> None:
-        """The run is over: its last weights are to be evaluated, too. One server's own ledger keeps them."""
+        """Keep the last weights for evaluation; a single server's ledger keeps them."""
         ledger, applied = self.accounts.ledger, self.accounts.applied
         if len(self._stores) > 1 and ledger.lacks(applied):
             self._open_snapshot(now)
@@ -107,7 +107,7 @@ class ServerDriver:
                 self.diverge(message, self._clock.now())
 
     def leave(self, worker: int) -> None:
-        """A worker has left; those who waited for it may go on."""
+        """Lose a worker; workers that waited for it may go on."""
         if worker in self.machine.workers:
             now = self._clock.now()
             self._ledger.left(worker, now)
@@ -159,7 +159,7 @@ class ServerDriver:
         self._ledger.set_snapshots(*snapshots)
 
     def repeat(self, message: Push | Pull) -> None:
-        """Deal again with a message that was dealt with, also with a request that another process asked before."""
+        """Handle a message again, also a request that another process made before."""
         if isinstance(message, Push):
             self._push(message)
         else:
@@ -192,13 +192,13 @@ class ServerDriver:
         return {"pass_iterations": passed, "ranges": len(job.parts), **crossed, **steps, **self._shard.facts()}
 
     def diverge(self, message: Diverged, now: float) -> None:
-        """A gradient is not finite: the run ends."""
+        """End the run because a gradient is not finite."""
         self.refused += 1
         self.diverged = message._asdict()
         self.end("diverged", now)
 
     def _push(self, push: Push) -> None:
-        """A push is dealt with when the last step that it led to is applied; at once if it led to none."""
+        """Handle a push: it is done when the last step that it led to is applied, or at once if it led to none."""
         now, key = self._clock.now(), (push.worker, push.range)
         self._ledger.arrived(push, now)
         if not self._listed:
@@ -216,7 +216,7 @@ class ServerDriver:
             self.end("budget", self._clock.now())
 
     def _pull(self, pull: Pull) -> None:
-        """A request is answered once: the place where its weights lie is one that the worker computes on by now."""
+        """Handle a pull, once: the worker computes on its buffer by now."""
         key = pull.worker, pull.range
         if pull.iteration <= self._answered.get(key, NOTHING):
             self.refused += 1
@@ -283,7 +283,7 @@ class ServerDriver:
         return [self._dealt.get((push.worker, push.range)) for push in pushes]
 
     def _snapshot_if_due(self) -> None:
-        """The weights are kept for evaluation, if a period has passed: between the same two steps at each server."""
+        """Keep the weights for evaluation if a period has passed, between the same two steps at each server."""
         ledger, applied = self._ledger, self.accounts.applied
         if len(self._stores) == 1:
             ledger.snapshot_if_due(applied, self._applied_s)
@@ -291,7 +291,7 @@ class ServerDriver:
             self._open_snapshot(0.0)
 
     def _open_snapshot(self, since_s: float) -> None:
-        """Each server is to copy its weights, once it has done what it was handed before."""
+        """Have each server copy its weights behind its earlier orders."""
         applied = self.accounts.applied
         index = self.accounts.ledger.open(applied)
         self._copies[index] = len(self._stores), applied, since_s
@@ -309,7 +309,7 @@ class ServerDriver:
             self.finished(found)
 
     def finished(self, found: Finished) -> None:
-        """A store has done something."""
+        """Take an order that a store has carried out."""
         order, work, done_s = found.order, found.work, found.done_s
         if isinstance(order, Step):
             self._applied(order, work, done_s)
@@ -321,7 +321,7 @@ class ServerDriver:
             self._copied(order.number, done_s)
 
     def _applied(self, step: Step, work: Work, done_s: float) -> None:
-        """The pushes of a step are in the weights since `done_s`."""
+        """Record that the pushes of a step are in the weights since `done_s`."""
         self.accounts.applied_at(step, done_s)
         self._applied_s = done_s
         if work.led_by is not None:
@@ -329,7 +329,7 @@ class ServerDriver:
         self._ended_at(done_s)
 
     def _acknowledge(self, push: Push, dealt: Dealt, now: float) -> None:
-        """No store needs the payload of a push any more."""
+        """Acknowledge a push whose payload no store needs any more."""
         worker, index, iteration = push[:3]
         place = worker, self._server_of[index]
         self._outbox.setdefault(place, []).append(Ack(worker, index, iteration, Taken(*dealt)))
@@ -339,7 +339,7 @@ class ServerDriver:
             self._transport.send(worker, self._outbox.pop(place), now)
 
     def _laid(self, reply: Reply, work: Work, size_bytes: int, begin_s: float, done_s: float) -> None:
-        """The weights of a range lie ready for a worker, read from `begin_s` to `done_s`."""
+        """Send the weights of a range, read from `begin_s` to `done_s`, to a worker."""
         pull, (dealt,) = reply.pull, work.dealt
         worker, index = key = pull.worker, pull.range
         pushed_s, applied_s = dealt or (begin_s, begin_s)
@@ -358,7 +358,7 @@ class ServerDriver:
             self._transport.send(worker, frame, done_s)
 
     def _copied(self, index: int, done_s: float) -> None:
-        """A server has copied its weights into a snapshot."""
+        """Count a server's copy of its weights in a snapshot."""
         to_come, pushes, latest_s = self._copies.pop(index)
         latest_s = max(latest_s, done_s)
         if to_come == 1:
@@ -368,6 +368,6 @@ class ServerDriver:
         self._ended_at(done_s)
 
     def _ended_at(self, done_s: float) -> None:
-        """What was decided before the end of the run belongs to it."""
+        """Set the end of the run behind all decisions before it."""
         if self.outcome:
             self.ended_s = max(self.ended_s, done_s)

@@ -51,16 +51,16 @@ class Ledger:
         self._last, self._next = -1, 0.0  # pushes in the last snapshot; where the next one is due
 
     def arrived(self, message: Push | Pull, now: float) -> None:
-        """The server deals with a message from now on; with these alone, it decides the same again."""
+        """Record a message as the server handles it: a replay of these records decides the same again."""
         told = told_of(message) if self._replayed else ()
         self._arrivals.append((PUSHED if type(message) is Push else PULLED, *message[:4], now, *told))
 
     def left(self, worker: int, now: float) -> None:
-        """The server hears that a worker has left."""
+        """Record that a worker has left."""
         self._arrivals.append((LEFT, worker, NOTHING, NOTHING, NOTHING, now, *self._no_message))
 
     def joined(self, worker: int, iteration: int, now: float) -> None:
-        """A worker joins with this iteration."""
+        """Record that a worker joins with this iteration."""
         self._arrivals.append((JOINED, worker, NOTHING, iteration, NOTHING, now, *self._no_message))
 
     @property
@@ -92,7 +92,7 @@ class Ledger:
         return self._rows.take_changes(), self._arrivals.take_changes()
 
     def applied(self, push: Push, version: int, now: float) -> None:
-        """A push became part of `version`, the one before which was computed without it."""
+        """Record that a push became part of `version`."""
         job, (worker, index, iteration, used, gradient, *_) = self._job, push
         size, key = job.parts[index].size, (worker, index, iteration)
         early = self._early.pop(key, None) if self._early else None
@@ -104,7 +104,7 @@ class Ledger:
             self._unanswered[key] = self._rows.count - 1
 
     def answered(self, weights: Weights) -> None:
-        """A pull was answered: its bytes belong to the push before it."""
+        """Record an answered pull, whose bytes belong to the push before it."""
         job, index = self._job, weights.range
         key = weights.worker, index, weights.iteration - 1
         sizes = job.payload_bytes(index, weights.payload.size_bytes), job.parts[index].size * self._itemsize
@@ -141,7 +141,7 @@ class Ledger:
             copy_held(self._job, self._weights, self._snapshots, index, server)
 
     def kept(self, index: int, pushes: int, now: float, others: int = 0) -> None:
-        """A snapshot has the weights of all servers; so many others have copied their own."""
+        """Record a snapshot that has the weights of all servers."""
         self._on_snapshot({"index": index, "pushes": pushes, "seconds": now, "others": others})
 
     def lacks(self, pushes: int) -> bool:

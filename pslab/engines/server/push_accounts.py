@@ -1,4 +1,4 @@
-"""What a server knows of a run's pushes, without a tensor: staleness, learning rates, drops, and the ledger."""
+"""Accounts of a run's pushes at a server, without a tensor: staleness, learning rates, drops, and the ledger."""
 
 from __future__ import annotations
 
@@ -60,25 +60,25 @@ class PushAccounts:
         return complete
 
     def applied_at(self, step: Step, now: float) -> None:
-        """The pushes of a step are in the weights since `now`."""
+        """Record that the pushes of a step are in the weights since `now`."""
         for push in step.pushes:
             self.ledger.applied(push, step.version, now)
 
     def replied(self, reply: Reply) -> None:
-        """A worker gets the weights of a range, and will compute on them."""
+        """Record that a worker gets the weights of a range."""
         pull, computing = reply.pull, self._computing[reply.pull.range]
         key = pull.worker, self._job.traits.rotation.turn(pull.range, pull.iteration)
         computing.pop(key, None)  # its process may be a new one, which begins again
         computing[key] = reply.version
 
     def discard(self, discard: Discard) -> None:
-        """A push is not applied: it was sent for nothing."""
+        """Record a push that is not applied."""
         push = discard.push
         self.dropped += 1
         self.dropped_bytes += self._job.payload_bytes(push.range, push.payload.size_bytes)
 
     def leave(self, worker: int) -> None:
-        """A worker has left: nothing more comes of what it computes. What it has pushed may still be applied."""
+        """Forget the computation of a worker that has left; its pushes may still be applied."""
         for computing in self._computing:
             for key in [key for key in computing if key[0] == worker]:
                 del computing[key]

@@ -66,7 +66,7 @@ class Recorded(Clock, Transport, Store):
 
 
 def replay(driver: ServerDriver, arrivals: np.ndarray, pushes: np.ndarray) -> None:
-    """Lead the driver of a run that has not started to the state after these arrivals.
+    """Replay these arrivals on the driver of a run that has not started.
 
     Args:
         arrivals: [arrivals, REPLAYED_COLUMNS].

@@ -89,7 +89,7 @@ class Rows:
         return made
 
     def _write(self) -> None:
-        """Write what is late."""
+        """Write the rows that are not yet written."""
         late, self._late = self._late, []
         while self.count > self._room:
             self._grow()

@@ -88,7 +88,7 @@ class TensorShard:
         return found | {f"served {index}": self._served[index] for index in self._ranges(server) if self._served}
 
     def restore(self, server: int, state: State) -> None:
-        """Return to a state, from that of a new shard.
+        """Set a new shard to a state.
 
         Raises:
             KeyError, ValueError, RuntimeError: it is of another run.
@@ -116,7 +116,7 @@ class TensorShard:
         return [index for index, its in enumerate(self._job.server_of) if its == server]
 
     def leave(self, worker: int) -> None:
-        """A worker has left: what its rate keeps of it goes."""
+        """Forget the state that the rate keeps of a worker that has left."""
         for state in self._rate_states:
             state.leave(worker)
         if self._held is not None:
@@ -219,7 +219,7 @@ class TensorShard:
         return len(found)
 
     def _room(self, pull: Pull) -> memoryview:
-        """Where the frame of an answer lies."""
+        """The memory for the frame of an answer."""
         offset, room = self._job.layout.frames[pull.range]
         return self._arena.bytes(in_turn(self._job.layout.down[pull.worker], pull.iteration) + offset, room)
 
@@ -250,7 +250,7 @@ class TensorShard:
         return self._arena.tensor(offset, self._job.layout.size, self._job.layout.dtype)
 
     def _warm_up(self) -> None:
-        """The first step of a torch.optim class imports a compiler: not what a run measures."""
+        """Take the first step of a torch.optim class, which imports a compiler, before the run is measured."""
         one = torch.ones(1, dtype=self._job.layout.dtype)
         store = WeightStore(one, (Part((slice(0, 1),)),), self._job.optimizer)
         store.step(0, [one.clone()], self._job.run.learning_rate)

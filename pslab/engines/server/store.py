@@ -1,4 +1,4 @@
-"""What the server's driver hands to the stores of its ranges, and the store in its own process, which does it at once.
+"""Orders of the server's driver to the stores of its ranges, and the store in its own process.
 
 A store elsewhere keeps a machine of pslab.protocol.store at the driver.
 """

@@ -13,7 +13,7 @@ SEARCHED = ("seed", "engine", "seconds", "target_accuracy", "target_held", "eval
 
 
 def add(verbs: Any) -> None:
-    """The verb, and an option for each field of Run that it does not search."""
+    """Add the verb, and an option for each field of Run that it does not search."""
     parser = verbs.add_parser(
         "advise", help="which policy holds a target soonest: pslab advise --target 0.9", formatter_class=Unbroken,
         usage="pslab advise --target VALUE [--merit NAME] [--minutes M] [--verify] "

@@ -15,7 +15,7 @@ from pslab.errors import ExportError
 
 
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     parser = verbs.add_parser(
         "check", help="is a policy safe? every order of events in a small cluster, with faults", description=(
             "Explore every order in which things can happen to a small cluster: the staleness bound is kept, every "

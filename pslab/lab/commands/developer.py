@@ -19,7 +19,7 @@ class Absent:
     verb: str
 
     def add(self, verbs: Any) -> None:
-        """The verb, with any words."""
+        """Add the verb, with any words."""
         words = "a tool of developers, in a checkout of pslab"
         parser = verbs.add_parser(self.verb, help=words, description=f"{words[0].upper()}{words[1:]}.")
         parser.add_argument("words", nargs="*")

@@ -32,7 +32,7 @@ FREE_DISK_BYTES = (100 * 10**6, 10**9)  # less is a problem, less is a note
 
 
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     verbs.add_parser("doctor", help="problems of this machine, with advice")
 
 

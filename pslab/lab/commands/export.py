@@ -15,7 +15,7 @@ VIEWS = {
 
 
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     parser = verbs.add_parser("export", help="finished runs as notebooks, for TensorBoard or MLflow")
     parser.add_argument("records", nargs="+", metavar="RECORD",
                         help="a digest of a run, its start, or a record's directory")  # fmt: skip

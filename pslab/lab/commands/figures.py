@@ -21,7 +21,7 @@ from pslab.lab.studies.execution import BatchProgress, execute, reason, unwritab
 
 
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     parser = verbs.add_parser("figures", help="execute the notebooks of notebooks/batch.yaml and export their figures")
     parser.add_argument("--results", type=Path, help="where records, figures and notebooks go (default: results/)")
     parser.add_argument("--notebooks", type=Path, help="where the notebooks are (default: the project's)")
@@ -36,7 +36,7 @@ def add(verbs: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Execute what is not up to date; exit status 1 if a notebook failed or a claim does not hold."""
+    """Execute notebooks that are not up to date; exit status 1 if a notebook failed or a claim does not hold."""
     try:
         if options.dry_run:
             return _foretell(chosen(options), options.again)
@@ -86,7 +86,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _foretell(entries: Sequence[BatchEntry], again: bool = False) -> int:
-    """What `_batch` would do, a line for each notebook."""
+    """Print a line for each notebook that `_batch` would execute."""
     todo = [entry for entry in entries if not entry.done(again=again)]
     for entry in entries:
         seconds = entry.expected_s()
@@ -137,7 +137,7 @@ def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> 
 
 
 def _announce(todo: Sequence[BatchEntry]) -> None:
-    """What it will take, and what will be missing, before anything starts.
+    """Announce the time and the space that the batch takes, before it starts.
 
     Raises:
         ConfigError: there is too little space for the results.
@@ -153,7 +153,7 @@ def _announce(todo: Sequence[BatchEntry]) -> None:
 
 
 def _export(entries: Sequence[BatchEntry]) -> None:
-    """Images of what has none, or an older one than its figure."""
+    """Export figures without images, or with images older than the figure."""
     from pslab.lab.plots import export
 
     def old(figure: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What a check of the doctor found, and how it is printed."""
+"""The findings of the doctor's checks, and how they are printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH, STATE, NAME = 100, 9, 15  # columns
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, and what to do about it if it is not well; a check that raises is a problem."""
+    """The result of a check, and a way out if it is not well; a check that raises is a problem."""
 
     name: str
     state: str  #: ok, note or problem

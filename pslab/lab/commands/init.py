@@ -36,7 +36,7 @@ The notebooks and MNIST as they came with pslab; `results/` gets the records and
 
 
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     parser = verbs.add_parser("init", help="a new folder with the notebooks and MNIST; or a notebook of your own")
     parser.add_argument("folder", nargs="?", type=Path, help="the new folder; one that exists must be empty")
     parser.add_argument("--study", metavar="NAME", help="make a notebook that runs as it is, such as 90_mine: in the "

@@ -12,7 +12,7 @@ from pslab.lab.studies.batch import folder
 
 
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     about = "JupyterLab on the notebooks. Other options go to it: --port, --no-browser, --ip, --allow-root, ..."
     parser = verbs.add_parser("lab", help="JupyterLab on the notebooks", description=about)
     parser.add_argument("--notebooks", type=Path, help="where the notebooks are (default: the project's)")
@@ -20,7 +20,7 @@ def add(verbs: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """This process becomes JupyterLab."""
+    """Replace this process by JupyterLab."""
     place = (options.notebooks or folder(Path.cwd())).resolve()
     # Jupyter refuses to run as root, which the user of a container is
     root = ["--allow-root"] * (hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options.unknown)

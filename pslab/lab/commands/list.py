@@ -30,7 +30,7 @@ OTHERS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Listing:
-    """One name as it is shown."""
+    """A name as it is shown."""
 
     kind: str
     name: str
@@ -115,7 +115,7 @@ def overview(found: Iterable[Listing]) -> str:
 
 
 def page(entry: Listing) -> str:
-    """One entry in full."""
+    """An entry in full."""
     lines = [f"{entry.form}  ({entry.kind})", *_wrapped(f"{entry.what}.", "  ")]
     if entry.text:
         lines += ["", textwrap.indent(entry.text, "  ")]
@@ -152,7 +152,7 @@ def markdown(found: Iterable[Listing], page_of: Callable[[Listing], str] = lambd
 
 
 def _others(kind: str, guide: str) -> str:
-    """What else a value of a kind may be, and the page about it, if there is one, in this form."""
+    """The other values that a kind takes, and the page about them, if there is one, in this form."""
     page = KINDS[kind].guide if kind in KINDS else ""
     return OTHERS[kind] + (guide.format(page) if page else "")
 
@@ -166,7 +166,7 @@ def _wrapped(text: str, head: str) -> list[str]:
 
 
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     parser = verbs.add_parser("list", help="every policy, pruning rule, model, ... by name")
     parser.add_argument("name", nargs="?", help="a kind such as sync, or a name such as static, which is shown in full")
     parser.add_argument("--markdown", action="store_true", help="as tables, for the documentation")

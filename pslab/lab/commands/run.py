@@ -57,7 +57,7 @@ class Unbroken(argparse.HelpFormatter):
 
 
 def add(verbs: Any) -> None:
-    """The verb, and an option for each field of Run."""
+    """Add the verb, and an option for each field of Run."""
     parser = verbs.add_parser(
         "run", help="one run: pslab run --sync ssp:3 --prune static:1%%", formatter_class=Unbroken,
         usage="pslab run [--file YAML] [--results RESULTS] [--again] [--fresh] [--FIELD VALUE ...]", description=(
@@ -69,7 +69,7 @@ def add(verbs: Any) -> None:
 
 
 def add_fields(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-    """An option for each field of Run but some, for a file of fields, and for where records are."""
+    """Add an option for each field of Run but some, for a file of fields, and for the folder of records."""
     parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
     for title, names in GROUPS.items():

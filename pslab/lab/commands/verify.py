@@ -29,7 +29,7 @@ MEASURED = ("preparation_s", "turning_s", "wall_s")  # facts of a virtual run th
 
 
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     parser = verbs.add_parser("verify", help="whether records are unchanged, replayed and repeated to the bit")
     parser.add_argument("records", nargs="+", metavar="RECORD",
                         help="a digest of a run, its start, or a record's directory")  # fmt: skip

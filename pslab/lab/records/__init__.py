@@ -1,1 +1,1 @@
-"""Records on disk, and what is read from them."""
+"""Records on disk, and the values that are read from them."""

@@ -1,4 +1,4 @@
-"""What is written to disk is there as a whole or not at all: the folder of a record, the file of a figure."""
+"""Files and folders that are on disk as a whole or not at all: a record's folder, a figure's file."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def read_table(
 
 
 def room_at(place: Path) -> str:
-    """What room there is, for a message: ``"12.3 MB are free in results"``."""
+    """Return the free space in words: ``"12.3 MB are free in results"``."""
     folder, free = free_bytes(place)
     return f"{in_bytes(free)} are free in {folder}"
 

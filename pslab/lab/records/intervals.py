@@ -1,4 +1,4 @@
-"""What each worker did when, from a record: spans, releases, steps, waiting, the window that stands for the run."""
+"""The activity of each worker over time, from a record: spans, releases, steps, waiting, and a typical window."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def barriers(result: Result) -> pd.DataFrame:
 
 
 def common_starts(result: Result) -> pd.DataFrame:
-    """Where all workers began an iteration on the same weights: version, at_s (when the last one began).
+    """Instants at which all workers began on the same weights: version, at_s (when the last one began).
 
     Under a policy that applies pushes as they come, its barriers.
     """
@@ -108,7 +108,7 @@ def _within(phases: pd.DataFrame, phase: str) -> pd.Series:
 
 
 def activity(result: Result) -> pd.DataFrame:
-    """What each worker does when: worker, phase, waits_for (-1: none), begin_s, end_s; of one worker nothing overlaps.
+    """Activities: worker, phase, waits_for (-1: none), begin_s, end_s; of one worker nothing overlaps.
 
     A transfer that overlaps with computing appears only where it goes on beyond that.
     """
@@ -233,7 +233,7 @@ def _slowest_s(result: Result) -> float:
 
 
 def _begins(result: Result) -> np.ndarray:
-    """Where the iterations of the worker that makes the fewest in its time begin."""
+    """The beginnings of the iterations of the worker that makes the fewest in its time."""
     computing = result.phases[result.phases.phase == "compute"].sort_values("begin_s")
     begins = [own.to_numpy(float) for _, own in computing.groupby("worker").begin_s]
     return max(begins, key=lambda own: float(np.median(np.diff(own))) if len(own) > 1 else 0.0, default=np.zeros(0))

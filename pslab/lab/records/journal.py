@@ -1,4 +1,4 @@
-"""What a notebook does while the batch executes it, one line of JSON each, in the file that PSLAB_JOURNAL names.
+"""The journal of a notebook that the batch executes: lines of JSON in the file that PSLAB_JOURNAL names.
 
     {"asked": [digests], "missing": n}        a sweep starts
     {"progress": {"done", "of", "left_s"}}    how far the sweep is
@@ -74,7 +74,7 @@ def entries(journal: Path) -> list[dict[str, Any]]:
 
 
 def collected(found: Sequence[dict[str, Any]], kind: str) -> list[Any]:
-    """What all entries of a kind say, lists joined, each once."""
+    """The values of all entries of a kind, lists joined, without repetitions."""
     values = [entry[kind] for entry in found if kind in entry]
     flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
     return [item for place, item in enumerate(flat) if item not in flat[:place]]

@@ -65,7 +65,7 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """What the training took, in the cluster's seconds."""
+        """The duration of the training, in the cluster's seconds."""
         return float(self.manifest["seconds"])
 
     @property
@@ -141,7 +141,7 @@ class Result:
 
     @cached_property
     def phases(self) -> pd.DataFrame:
-        """What each worker did when: seconds from the start of the run; waits_for is a worker or -1."""
+        """The phases of each worker: seconds from the start of the run; waits_for is a worker or -1."""
         return self._table("phases")
 
     @cached_property
@@ -151,7 +151,7 @@ class Result:
 
     @cached_property
     def arrivals(self) -> pd.DataFrame:
-        """What the server was handed, in the order in which it dealt with it: kind (push, pull, leave, join), worker,
+        """The arrivals at the server, in the order in which it handled them: kind (push, pull, leave, join), worker,
         range, iteration, version (of a push, that it was computed on), seconds; -1 where there is none.
 
         Raises:
@@ -232,7 +232,7 @@ def read_facts(place: Path) -> dict[str, Any]:
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`,
+    """Versions and machine of a run. torch chooses its instructions, and so the last bits, by `capability`,
     and `products` names the library that multiplies matrices; on a GPU they hang on its kind, its driver and the
     libraries that torch brings. What has no deterministic form there has other last bits each time (see
     pslab.tensors.device)."""

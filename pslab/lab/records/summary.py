@@ -292,7 +292,7 @@ def _ratios(values: Seeds, first: Mapping[int, float]) -> Seeds:
 def _by_seed(
     group: Sequence[Result], measure: str | Callable[[Result], float], goal: float | None, runs: Sequence[Any]
 ) -> Seeds:
-    """What each seed says by a measure, of the runs that count."""
+    """The value of a measure by seed, of the runs that count."""
     if not isinstance(measure, str):
         return [(result.run.seed, measure(result)) for result in group]
     name = measure

@@ -48,7 +48,7 @@ class Background:
 
     @property
     def error(self) -> str:
-        """What went wrong; empty if nothing did."""
+        """The error in words; empty if there is none."""
         if self.failure is None:
             return ""
         known = isinstance(self.failure, PslabError)
@@ -83,7 +83,7 @@ class Background:
             atexit.unregister(self._wind_up)
 
     def _wind_up(self) -> None:
-        """The process ends: keep what the run has completed."""
+        """Keep the completed part of the run, because the process ends."""
         self.stop()
         self.wait(LAST_WORDS_S)
 

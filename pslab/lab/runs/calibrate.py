@@ -1,4 +1,4 @@
-"""What computing, selecting, coding, applying and messages cost on this machine, as a cluster for virtual runs."""
+"""Measure computing, selecting, coding, applying and messages on this machine, as a cluster for virtual runs."""
 
 from __future__ import annotations
 

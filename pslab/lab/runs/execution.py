@@ -64,7 +64,7 @@ def _checked(run: Run, place: Path) -> bool:
 
 
 class _UnderWay:
-    """A run under way: its draft, and what is shown of it."""
+    """A run under way: its draft, and its progress."""
 
     def __init__(self, name: str, run: Run, place: Path, shown: Progress) -> None:
         self.name, self.run, self.place, self.shown = name, run, place, shown
@@ -73,7 +73,7 @@ class _UnderWay:
         shown.begin(name)
 
     def note(self, news: dict[str, Any]) -> None:
-        """What the engine reports."""
+        """Take the news that the engine reports."""
         if news:
             self.draft.note(news)
             self.shown.update(self.name, news)

@@ -110,7 +110,7 @@ def _possible(run: Run) -> Run:
 
 
 def _say(dropped: Mapping[str, Sequence[str]], kept: Sequence[Any]) -> None:
-    """Warn of what was left out: a line for each reason, and under it the combinations.
+    """Warn of combinations that were left out: a line for each reason, and under it the combinations.
 
     Raises:
         ConfigError: nothing is left.
@@ -124,7 +124,7 @@ def _say(dropped: Mapping[str, Sequence[str]], kept: Sequence[Any]) -> None:
 
 
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
-    """What stands on an axis: entry -> fields of Run."""
+    """The entries of an axis: entry -> fields of Run."""
     if name in frames.ITEMS:
         raise ConfigError(name, values, f"the table has a column {name!r} of its own: give the axis another name")
     if isinstance(values, Mapping) and values:

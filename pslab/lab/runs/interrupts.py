@@ -56,7 +56,7 @@ class Unwanted:
         self.digests: set[str] = set()
 
     def told(self, result: Result | Exception) -> None:
-        """A run has come to this end; an error says nothing of others."""
+        """Take the end of a run; its error says nothing of others."""
         if self._ended is not None and isinstance(result, Result):
             self.digests.update(self._ended(result) or ())
 
@@ -69,7 +69,7 @@ def heed(stop: threading.Event) -> None:
 
 
 def import_torch(stop: threading.Event) -> None:
-    """In a thread, which goes on if the cell is interrupted: half an import of torch cannot be completed later."""
+    """Import torch in a thread, which goes on if the cell is interrupted: half an import cannot be completed later."""
 
     def load() -> None:
         with contextlib.suppress(Exception):  # an error is raised again where it is used

@@ -122,7 +122,7 @@ def forget_old_checkpoints(results: Path) -> str:
 
 
 def checkpoints(run: Run, results: Path) -> CheckpointStore | None:
-    """Where the checkpoints of a run lie, for this machine and this source; None if nothing names the run.
+    """The folder of a run's checkpoints, for this machine and this source; None if nothing names the run.
 
     The last bits of a gradient depend on torch, NumPy and the processor's instructions.
     """

@@ -1,4 +1,4 @@
-"""From a Run to an Experiment: names become objects, and what is wrong is found before a process starts."""
+"""From a Run to an Experiment: names become objects, and mistakes are reported before a process starts."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def _shares(
 
 
 def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
-    """Keys are those of sparse inputs, and of a model that has one weight for each."""
+    """Refuse keys unless inputs are sparse and the model has one weight for each key."""
     inputs, shapes = dataset.train_x, [slot.shape for slot in keyspace.parameters]
     if run.pull != "keys":
         return
@@ -371,7 +371,7 @@ def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
 
 
 def _check_layers(run: Run, ranges: Any, module: nn.Module) -> None:
-    """Requests layer by layer are about layers that have one place in the model."""
+    """Refuse requests layer by layer if a layer is used more than once."""
     if ranges.layered and isinstance(module, GPT):
         problem = ("its table of bytes is the first layer and the last one: it is used at both ends of a pass, and has "
                    "no one place in the order of the layers; use ranges='whole'")  # fmt: skip
@@ -411,7 +411,7 @@ def _check_device(run: Run) -> None:
 
 
 def _check_sent(run: Run) -> None:
-    """What no worker can be sent is refused before there is one."""
+    """Refuse objects that cannot be sent to a worker."""
     if not run.unknown or run.engine == "timing":
         return
     try:

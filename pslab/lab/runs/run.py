@@ -59,7 +59,7 @@ def run(
     run: Run, *, results: Path | str | None = None, progress: bool | None = None, again: bool | None = None,
     fresh: bool = False,
 ) -> Result:  # fmt: skip
-    """The result of one run; what is recorded is not run again, unless `sweep` is told to.
+    """Return the result of a run; a recorded run is not executed again.
 
     Raises:
         ConfigError: the run is impossible; nothing was started.
@@ -158,7 +158,7 @@ def _again(result: Result, again: bool | None) -> bool:
 
 
 def _warn(results: list[Result]) -> None:
-    """Of what is not found again, and at every use of an invalid result: its record stays, and its curve is marked."""
+    """Warn of runs that are not found again, and at every use of an invalid result, whose curve is marked."""
     for why in sorted({result.run.unknown for result in results} - {""}):
         problem = f"it is executed each time, and its record is not found again, because of {why}"
         warnings.warn(problem, NotFoundAgain, stacklevel=3)

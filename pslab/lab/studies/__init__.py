@@ -1,1 +1,1 @@
-"""What several notebooks share, and algorithms of studies that need tests."""
+"""Helpers that several notebooks share: the batch, parameters, figures, claims, observations."""

@@ -43,7 +43,7 @@ SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
 
 @dataclass(frozen=True)
 class BatchEntry:
-    """One notebook with its parameters, and where its results lie."""
+    """A notebook with its parameters, and the paths of its results."""
 
     notebook: str
     variant: str

@@ -92,7 +92,7 @@ def claim(
 
 
 def basis(results: Given) -> str:
-    """What a sentence about these results rests on: ``"5 seeds"``, ``"1–5 seeds, 2 of 40 runs diverged"``."""
+    """The basis of a sentence about these results: ``"5 seeds"``, ``"1–5 seeds, 2 of 40 runs diverged"``."""
     if not len(own := unique(results)):
         return ""
     counts = {*Counter(result.run.but(seed=0).digest for result in own).values()}

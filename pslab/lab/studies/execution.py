@@ -103,7 +103,7 @@ def unwritable(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def _environment(entry: BatchEntry, written: Path, again: bool) -> Iterator[None]:
-    """What the notebook's kernel inherits."""
+    """Set the environment that the notebook's kernel inherits."""
     wanted = {"PSLAB_RESULTS": str(entry.results), VARIANT: entry.variant, NO_IMAGES: "1", PACKAGE: str(SOURCE),
               journal.JOURNAL: str(written), "PLOTLY_RENDERER": RENDERER, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     wanted |= {AGAIN: "1"} if again else {}
@@ -141,15 +141,15 @@ class BatchProgress:
             self._print("\r\x1b[K" if self._live else "", end="")
 
     def start(self, entry: BatchEntry, written: Path) -> None:
-        """A notebook is under way; its kernel writes this journal."""
+        """Show a notebook, whose kernel writes this journal."""
         self._place, self._journal = self._todo.index(entry) + 1, written
 
     def stop(self) -> None:
-        """Its kernel has ended."""
+        """Take the kernel as ended."""
         self._journal = None
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self._print(f"\r\x1b[K{text}" if self._live else text)
 
     def line(self) -> str:

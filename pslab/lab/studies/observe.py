@@ -116,7 +116,7 @@ def _whole_numbers(name: str, values: Any, low: int, high: int) -> list[int]:
 
 
 class Training:
-    """One machine's training: the gradients, batches and steps of a run with one worker, bit for bit."""
+    """The training of one machine: the gradients, batches and steps of a run with one worker, bit for bit."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.seconds = experiment, 0.0
@@ -134,11 +134,11 @@ class Training:
         self._computing = Computing(self._job, 0, experiment.dataset, self.weights, [self.gradient], module)
 
     def compute(self, iteration: int) -> None:
-        """The gradient of an iteration's batch, on the device where the weights are."""
+        """Compute the gradient of an iteration's batch, on the device of the weights."""
         self._computing.gradient(iteration, 0)
 
     def step(self, iteration: int) -> None:
-        """One step by that gradient."""
+        """Take a step by that gradient."""
         if not is_finite(self.gradient):
             problem = f"the gradient of iteration {iteration} is not finite: the training diverged; choose a lower one"
             raise ConfigError("learning_rate", self.experiment.run.learning_rate, problem)
@@ -213,7 +213,7 @@ def concentration(g: Values) -> list[dict[str, Any]]:
 
 
 def selection(g: Values, indices: NDArray[np.int64]) -> dict[str, Any]:
-    """What a rule would send of one layer: how many entries, from which |g| on, and their share of the squared norm."""
+    """The selection of a rule in a layer: the number of entries, the least |g|, and their share of the squared norm."""
     sent, total = np.abs(g[indices]), float(np.sum(g * g))
     return {
         "entries": len(g), "sent": len(sent), "threshold": float(sent.min()) if len(sent) else math.nan,

@@ -92,7 +92,7 @@ def declared(notebook: str, cell: str) -> dict[str, Any]:
 
 
 def of_notebook(path: Path) -> dict[str, Any]:
-    """What a notebook on disk declares.
+    """The parameters that a notebook on disk declares.
 
     Raises:
         ConfigError: it cannot be read, its cell has no tag, or what `declared` refuses.
@@ -128,9 +128,10 @@ def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) ->
 
 
 def check_named(name: str, default: Any, value: Any) -> None:
-    """Where a parameter's name or each text of its default is of a kind such as sync, so must be each text of a value.
+    """Check that each text of a value names an entry of the parameter's kind, such as sync.
 
-    What a module of the user's or torchvision has is found when it is used. This loads what is named: torch, perhaps.
+    The kind follows from the parameter's name, or from the texts of its default. Names of a user's module or of
+    torchvision are found when they are used. Named objects are loaded, perhaps with torch.
 
     Raises:
         ConfigError: an unknown name (with the nearest right one), or impossible parameters of it.
@@ -189,7 +190,7 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def _alone(name: str, value: Any) -> None:
-    """One field of Run; the notebook has a cluster for virtual time, whatever this value is."""
+    """Check one field of Run by itself, with a cluster for virtual time."""
     Run.of({"cluster": LAB, name: value})
 
 
