@@ -95,7 +95,7 @@ class TensorShard:
         """
         pieces = self._job.held[server]
         whole = fitting(state["weights"], torch.cat([self.weights[piece] for piece in pieces]))
-        for piece, weights in zip(pieces, torch.split(whole, [s.stop - s.start for s in pieces]), strict=True):  # type: ignore[no-untyped-call]
+        for piece, weights in zip(pieces, torch.split(whole, [s.stop - s.start for s in pieces]), strict=True):
             self.weights[piece] = weights
         for name, owner in self._owners(server).items():
             owner.restore(under(name, state))
