@@ -17,6 +17,7 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.engines.ray import actors
+from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.errors import ConfigError, StartFailed, WorkerDied, WorkerFailed
 from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
@@ -124,7 +125,7 @@ def test_an_interrupt_ends_the_run_with_what_it_completed(nodes: Nodes):
 
 # --- what dies -------------------------------------------------------------------------------------------------------
 
-DEATHS_S = 15.0  # that a lost worker may cost, with Ray's defaults
+LATEST_S = 15.0  # that a lost worker may cost, with Ray's defaults
 
 
 def losing(run: Run, kill: Callable[[actors.Actors], None], pushes: int = 20) -> Callable[[dict[str, Any]], None]:
@@ -178,11 +179,13 @@ def test_a_killed_server_leaves_what_the_run_had_completed(nodes: Nodes):
 @pytest.mark.slow
 def test_workers_of_a_killed_node_are_replaced_on_another_one_in_time(nodes: Nodes):
     def kill_node(found: actors.Actors) -> None:
-        (raylet,) = {nodes.of(found.workers[1])} - {nodes.of(found.decider)}
-        nodes.signal(raylet, signal.SIGKILL)
+        raylets = {nodes.of(worker) for worker in found.workers} - {nodes.of(found.decider)}
+        nodes.signal(raylets.pop(), signal.SIGKILL)
 
     run = on(nodes, pushes=600, on_death="restart")
     found = execute(resolve(run), losing(run, kill_node))
     facts = tables_of(run, found)[2]
-    assert (facts["verdict"], facts["pushes"], facts["lives"][0]["worker"]) == ("valid", 600, 1)
-    assert facts["seconds"] < finished(run).facts["seconds"] + DEATHS_S + 10.0
+    assert (facts["verdict"], facts["pushes"]) == ("valid", 600)
+    assert facts["lives"][-1]["joined"] is not None, (facts["lives"], facts["deaths"], facts["seconds"])
+    pushed_s = np.sort(found.pushes[:, PUSH_COLUMNS.index("seconds")])
+    assert np.diff(pushed_s).max() < LATEST_S

@@ -45,7 +45,7 @@ COPIES_BAR = {MLP: 1.5, LARGE: 1.2}
 IN_PLACE_BAR, LATENCY_BAR_S = 1.5, 10e-6
 GLOO_BARS = {(2, MLP): 1 / 3.5, (2, LARGE): 1 / 1.8}  # by workers and size
 RAY = {"cpus": 0.1}  # few cores do for all actors
-RAY_ROUNDS = {"37 KB": ("mlp:11", 200), "3.7 MB": ("mlp", 50), "100 MB": ("mlp:4600", 6)}  # models, and rounds
+RAY_ROUNDS = {"37 KB": ("mlp:11", 200), "3.7 MB": ("mlp", 50), "100 MB": ("mlp:3342", 6)}  # models, and rounds
 
 
 def exchange(size: int, ranges: int = 1, **fields: object) -> Experiment:
@@ -122,6 +122,7 @@ def hosts(quick: bool) -> Iterator[Row]:
             size = sum(each.numel() for each in build_model(model, 0).parameters())
             round_s(size, workers, "asp", 1, engine="ray", ray=RAY)  # it starts the cluster
             example = Example(workers, model)
+            example.synchronous(1)  # its actors have begun
             for sync, other in (("asp", example.asynchronous), ("bsp", example.synchronous)):
                 ours, theirs = alternated({"pslab": partial(round_s, size, workers, sync, count, engine="ray", ray=RAY),
                                            "Ray": partial(other, count)}, repeats).values()  # fmt: skip
