@@ -17,7 +17,6 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.engines.ray import actors
-from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.errors import ConfigError, StartFailed, WorkerDied, WorkerFailed
 from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
@@ -125,8 +124,6 @@ def test_an_interrupt_ends_the_run_with_what_it_completed(nodes: Nodes):
 
 # --- what dies -------------------------------------------------------------------------------------------------------
 
-LATEST_S = 15.0  # that a lost worker may cost, with Ray's defaults
-
 
 def losing(run: Run, kill: Callable[[actors.Actors], None], pushes: int = 20) -> Callable[[dict[str, Any]], None]:
     """A receiver of news that calls `kill` once, when so many pushes have come."""
@@ -177,7 +174,7 @@ def test_a_killed_server_leaves_what_the_run_had_completed(nodes: Nodes):
 
 
 @pytest.mark.slow
-def test_workers_of_a_killed_node_are_replaced_on_another_one_in_time(nodes: Nodes):
+def test_workers_of_a_killed_node_are_replaced_on_another_one(nodes: Nodes):
     def kill_node(found: actors.Actors) -> None:
         raylets = {nodes.of(worker) for worker in found.workers} - {nodes.of(found.decider)}
         nodes.signal(raylets.pop(), signal.SIGKILL)
@@ -187,5 +184,3 @@ def test_workers_of_a_killed_node_are_replaced_on_another_one_in_time(nodes: Nod
     facts = tables_of(run, found)[2]
     assert (facts["verdict"], facts["pushes"]) == ("valid", 600)
     assert facts["lives"][-1]["joined"] is not None, (facts["lives"], facts["deaths"], facts["seconds"])
-    pushed_s = np.sort(found.pushes[:, PUSH_COLUMNS.index("seconds")])
-    assert np.diff(pushed_s).max() < LATEST_S

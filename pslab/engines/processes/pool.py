@@ -20,7 +20,7 @@ from pslab.engines.processes.child import Memory, name
 from pslab.engines.processes.spawn import fork_server_ended, limit, own_folders
 from pslab.engines.processes.start import Starter
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
-from pslab.errors import FrameError, RunError, StartFailed, WorkerDied, WorkerFailed, ended
+from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
 
 START_LIMIT_S = 120.0
@@ -166,8 +166,6 @@ class Pool:
             return await_report(self.pipes[number])
         except BlockingIOError:
             return _dead(f"has written half a report, and nothing for {PIPE_LIMIT_S:g} s")
-        except FrameError as error:
-            return _dead(f"has sent {error}")
         except (EOFError, OSError):
             return self._gone(number)
 

@@ -1,7 +1,7 @@
 """Real processes on the hosts of a Ray cluster.
 
     engine.py    the caller's process: it starts the actors, follows the run, replaces workers, evaluates
-    actors.py    the actors of this process, by a placement group; they serve one run after another
+    actors.py    the actors of this process, spread over the hosts; they serve one run after another
     server.py    the server that decides, an actor with the server's driver; the actors of the other servers
     worker.py    a worker, an actor with the worker's driver
     contents.py  the tensors that a message names: an actor's memory on one side, Ray's object store on the other

@@ -31,28 +31,34 @@ def load_ray() -> Any:
 
 
 class Actors:
-    """One deciding server, the other servers, the workers, and perhaps one that evaluates beside the run."""
+    """One deciding server, the other servers, the workers, and perhaps one that evaluates beside the run.
+
+    Ray spreads them over the hosts, one by one. A placement group would keep the room of a worker whose host is gone
+    until Ray has given that host up, which takes 15 s or more.
+    """
 
     def __init__(self, run: Run, heed: Callable[[], None]) -> None:
-        self._ray, options = load_ray(), RayOptions.of(run.ray)
-        self.kind, self.workers, self.gone = kind_of(run), list[Any](), False
-        count, others, gpus = run.workers, run.servers - 1, options.gpus
-        shares = [(options.cpus, 0.0)] * run.servers + [(options.cpus, gpus)] * (count + beside(run))
-        self._shares, self._session = shares, _joined(options, shares)
-        bundles = [{name: share for name, share in zip(("CPU", "GPU"), each, strict=True) if share} or {"CPU": 0.001}
-                   for each in shares]  # fmt: skip
-        self._group = self._ray.util.placement_group(bundles, strategy="SPREAD")
+        self._ray, self._options, self.kind = load_ray(), RayOptions.of(run.ray), kind_of(run)
+        count, more = run.workers, beside(run)
+        self._session = _joined(self._options, run.servers, count + more)
+        self.gone = False  #: whether one of them is
+        self.decider = self._actor(DecidingServer, 0.0, max_concurrency=CALLS * (count + 1))
+        self.others = [self._actor(OtherServer, 0.0) for _ in range(run.servers - 1)]
+        self.workers = [self._actor(Worker, self._options.gpus) for _ in range(count)]
+        self.evaluator: Any = self._actor(Worker, self._options.gpus) if more else None
+        waiting = [actor.__ray_ready__.remote() for actor in (*self.servers, *self.workers)]
         until_s = time.monotonic() + START_LIMIT_S
-        while not self._group.wait(HEED_S):
-            heed()
-            if time.monotonic() > until_s:
-                self.close()
-                raise StartFailed(f"the Ray cluster had no room for {bundles} within {START_LIMIT_S:g} s; it has "
-                                  f"{self._ray.available_resources()} free")  # fmt: skip
-        self.decider = self._actor(DecidingServer, 0, max_concurrency=CALLS * count + CALLS)
-        self.others = [self._actor(OtherServer, server) for server in range(1, run.servers)]
-        self.workers = [self._actor(Worker, 1 + others + worker) for worker in range(count)]
-        self.evaluator: Any = self._actor(Worker, 1 + others + count) if beside(run) else None
+        try:
+            while waiting:
+                heed()
+                _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=HEED_S)
+                if waiting and time.monotonic() > until_s:
+                    free = self._ray.available_resources()
+                    words = f"{len(waiting)} processes had no room on the Ray cluster within {START_LIMIT_S:g} s"
+                    raise StartFailed(f"{words}; free are {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs")
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def servers(self) -> list[Any]:
@@ -64,23 +70,20 @@ class Actors:
         ray = self._ray
         return self.kind == kind_of(run) and ray.is_initialized() and self._session == _session(ray) and not self.gone
 
-    def replace(self, worker: int) -> Any:
-        """Begin another actor in a worker's place, wherever Ray has room; return it."""
-        self.workers[worker] = self._actor(Worker, len(self.others) + 1 + worker)
-        return self.workers[worker]
+    def replace(self, worker: int) -> None:
+        """Begin another actor in a worker's place, wherever Ray has room."""
+        self.workers[worker] = self._actor(Worker, self._options.gpus)
 
     def close(self) -> None:
         """End all actors."""
         if self._ray.is_initialized() and self._session == _session(self._ray):
-            self._ray.util.remove_placement_group(self._group)  # Ray ends its actors
+            for actor in (*self.servers, *self.workers, *([self.evaluator] if self.evaluator is not None else [])):
+                self._ray.kill(actor)
 
-    def _actor(self, kind: type, bundle: int, **more: int) -> Any:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        there = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        cpus, gpus = self._shares[bundle]
-        actor = self._ray.remote(kind)
-        return actor.options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=there, **more).remote()
+    def _actor(self, kind: type, gpus: float, **more: int) -> Any:
+        cpus = self._options.cpus
+        options = {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": "SPREAD", **more}
+        return self._ray.remote(kind).options(**options).remote()
 
 
 def beside(run: Run) -> bool:
@@ -101,11 +104,11 @@ _started = False  # whether this process has started the Ray that it is connecte
 _kept: Actors | None = None
 
 
-def _joined(options: RayOptions, shares: list[tuple[float, float]]) -> str:
-    """Connect to a cluster that has room for these cores and GPUs, or start Ray on this machine if none runs and no
+def _joined(options: RayOptions, servers: int, workers: int) -> str:
+    """Connect to a cluster that has room for so many processes, or start Ray on this machine if none runs and no
     address is named; return which one it is."""
     global _started
-    ray, (cpus, gpus) = load_ray(), map(sum, zip(*shares, strict=True))
+    ray, cpus, gpus = load_ray(), options.cpus * (servers + workers), options.gpus * workers
     if _started and ray.is_initialized() and ray.cluster_resources().get("CPU", 0) < cpus:
         ray.shutdown()  # this process's own one grows
     if not ray.is_initialized():
@@ -120,8 +123,8 @@ def _joined(options: RayOptions, shares: list[tuple[float, float]]) -> str:
             _started = True
     there = ray.cluster_resources()
     for name, field, needed in (("CPU", "cpus", cpus), ("GPU", "gpus", gpus)):
-        if needed > there.get(name, 0):
-            words = f"{len(shares)} processes need {needed:g} {name}s, and the Ray cluster has {there.get(name, 0):g}"
+        if needed > (found := there.get(name, 0)):
+            words = f"{servers + workers} processes need {needed:g} {name}s, and the Ray cluster has {found:g}"
             raise StartFailed(f"{words}: add hosts, or reserve fewer, as ray={{'{field}': 0.1}}")
     return _session(ray)
 
