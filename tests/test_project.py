@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from test_prose import rooms
 
 from pslab.config.table import ROWS
 from pslab.version import DISTRIBUTION, install
@@ -58,3 +61,36 @@ def test_no_policy_is_named_in_an_engine():
     for file in sorted((PACKAGE / "engines").rglob("*.py")):
         found = pattern.findall(file.read_text())
         assert not found, f"{file.relative_to(ROOT)} names {found}"
+
+
+#: Lines of each room. Whoever adds a capability raises its room's budget in the same commit, and says why.
+BUDGETS = {
+    "pslab": 600, "config": 2150, "engines": 150, "engines/check": 1800, "engines/emulation": 900,
+    "engines/experiment": 1700, "engines/local": 2550, "engines/processes": 1250, "engines/ray": 1050,
+    "engines/server": 1600, "engines/virtual": 1550, "engines/worker": 1450, "lab": 300, "lab/advise": 1950,
+    "lab/commands": 1350, "lab/live": 900, "lab/plots": 4550, "lab/records": 2850, "lab/runs": 1900, "lab/studies":
+    1200, "policies": 650, "policies/methods": 700, "policies/planning": 500, "policies/sync": 600, "protocol":
+    1350, "tensors": 700, "tensors/compression": 2350, "tensors/datasets": 650, "tensors/partitioning": 750,
+    "tensors/update": 1800, "tensors/workload": 2400,
+}  # fmt: skip
+LOADED = """
+import sys
+%s
+files = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "pslab"]
+print(sum(open(file).read().count(chr(10)) for file in files))
+"""
+
+
+def test_a_room_keeps_its_budget_of_lines():
+    lines = {room: sum(len(path.read_text().splitlines()) for path in files) for room, files in rooms().items()}
+    assert lines.keys() == BUDGETS.keys()
+    assert {room: count for room, count in lines.items() if count > BUDGETS[room]} == {}
+
+
+@pytest.mark.parametrize(("imports", "budget"), [
+    ("import pslab.engines.local.worker", 15_600),
+    ("import pslab.lab.runs.execution, pslab.engines.local.engine", 25_100),
+], ids=["worker", "parent"])  # fmt: skip
+def test_a_process_loads_no_more_than_its_budget_of_lines(imports: str, budget: int):
+    command = [sys.executable, "-c", LOADED % imports]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout) <= budget
