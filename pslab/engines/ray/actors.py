@@ -11,7 +11,7 @@ from typing import Any
 from pslab.config.ray_options import RayOptions
 from pslab.config.run import Run
 from pslab.engines.ray.server import DecidingServer, OtherServer
-from pslab.engines.ray.worker import Worker
+from pslab.engines.ray.worker import RayWorker
 from pslab.errors import StartFailed
 from pslab.version import install
 
@@ -44,8 +44,8 @@ class Actors:
         self.gone = False  #: whether one of them is
         self.decider = self._actor(DecidingServer, 0.0, max_concurrency=CALLS * (count + 1))
         self.others = [self._actor(OtherServer, 0.0) for _ in range(run.servers - 1)]
-        self.workers = [self._actor(Worker, self._options.gpus) for _ in range(count)]
-        self.evaluator: Any = self._actor(Worker, self._options.gpus) if more else None
+        self.workers = [self._actor(RayWorker, self._options.gpus) for _ in range(count)]
+        self.evaluator: Any = self._actor(RayWorker, self._options.gpus) if more else None
         waiting = [actor.__ray_ready__.remote() for actor in (*self.servers, *self.workers)]
         until_s = time.monotonic() + START_LIMIT_S
         try:
@@ -72,7 +72,7 @@ class Actors:
 
     def replace(self, worker: int) -> None:
         """Begin another actor in a worker's place, wherever Ray has room."""
-        self.workers[worker] = self._actor(Worker, self._options.gpus)
+        self.workers[worker] = self._actor(RayWorker, self._options.gpus)
 
     def close(self) -> None:
         """End all actors."""

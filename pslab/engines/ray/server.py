@@ -96,12 +96,12 @@ def answer(order: Order, size_bytes: int) -> Weights | None:
     return Weights(worker, index, iteration, order.version, order.pull.payload._replace(size_bytes=size_bytes))
 
 
-class RemoteStore:
+class StoreActor:
     """Another server as the one that decides sees it: what is ordered there, until it is done. `done` is called, in any
     thread, when something may be done; `deliver` gets the numbers that came with it."""
 
     def __init__(
-        self, actor: Any, clock: WallClock, brought: dict[Any, Content], done: Callable[[RemoteStore], None],
+        self, actor: Any, clock: WallClock, brought: dict[Any, Content], done: Callable[[StoreActor], None],
         deliver: Callable[[Order, Content], None],
     ) -> None:  # fmt: skip
         self._actor, self._clock, self._brought, self._done, self._deliver = actor, clock, brought, done, deliver
@@ -163,7 +163,7 @@ class DecidingServer(Member, Transport):
         self._shard = TensorShard(job, self.arena)
         ledger = Ledger(job, self._shard.weights, self._snapshots, self._keep_snapshot)
         self._machine = Machine(range(run.workers), len(job.parts), job.sync)
-        self._stores = [RemoteStore(actor, self._clock, self._brought, self._done, partial(self._take, server))
+        self._stores = [StoreActor(actor, self._clock, self._brought, self._done, partial(self._take, server))
                         for server, actor in enumerate(others, 1)]  # fmt: skip
         self._driver = ServerDriver(job, self._machine, PushAccounts(job, ledger), self._shard, self._clock, self,
                                     others=self._stores)  # fmt: skip
@@ -273,10 +273,10 @@ class DecidingServer(Member, Transport):
             self._driver.receive(frame)
             self._clock.spend(MESSAGE, begin_s)
 
-    def _done(self, store: RemoteStore) -> None:
+    def _done(self, store: StoreActor) -> None:
         self._inbox.put((self._finished, store))
 
-    def _finished(self, store: RemoteStore) -> None:
+    def _finished(self, store: StoreActor) -> None:
         if store.busy:
             self._driver.finished(store.take())
 

@@ -22,11 +22,11 @@ from pslab.tensors.device import DEVICES
 from pslab.tensors.finite import NonFinite
 
 
-class Stopped(Exception):
+class EndOfRun(Exception):
     """The run is over."""
 
 
-class Worker(Member):
+class RayWorker(Member):
     """One worker; the process that evaluates beside a run is one that never runs."""
 
     def begin(self, worker: int, life: int, trains: bool) -> None:
@@ -49,7 +49,7 @@ class Worker(Member):
             iteration = self._start()
             while True:
                 iteration = self._receive() if iteration is None else self._compute(iteration)
-        except Stopped:
+        except EndOfRun:
             pass
         except NonFinite:
             self._exchange([Diverged(self._worker, self._driver.iteration)])
@@ -127,7 +127,7 @@ class Worker(Member):
         frames = list[Frame]()
         for frame, contents in ray.get(call):
             if isinstance(frame[0], Stop):
-                raise Stopped
+                raise EndOfRun
             self._write(frame, contents)
             frames.append(frame)
         return frames

@@ -186,6 +186,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "target_held": lambda v: "target held" if v else "target reached",
     "cluster": _cluster,
     "pull": "pull {}".format,
+    "ray": lambda v: f"Ray: {', '.join(f'{name} {value}' for name, value in (v or {}).items()) or 'defaults'}",
     "device": str, "dtype": str,
     "eval_every": "evaluated every {} pushes".format,
     "evaluate": "evaluated {} the run".format,

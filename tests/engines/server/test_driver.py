@@ -30,15 +30,11 @@ class Recording:
         self.rates: list[float] = []
         self.computing: list[list[int]] = []
         self.left: list[int] = []
-        self.kept: list[int] = []  # after how many steps
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
         self.sent.append((worker, frame))
 
     def attend(self) -> None: ...
-
-    def keep(self) -> None:
-        self.kept.append(len(self.rates))
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
         self.rates.append(rate)
@@ -87,13 +83,6 @@ def test_weights_carry_when_their_push_was_taken_done_and_released():
     assert other.payload[2:4] == (3.0, 4.0)
     assert other.payload.sent_s == 4.5  # after the other answer
     assert setup.record.rates == [1.0]
-
-
-def test_what_is_being_sent_is_kept_before_each_step_and_at_no_other_time():
-    setup = Setup()
-    for at, worker in enumerate((0, 1)):
-        setup.iteration(worker, at)
-        assert setup.record.kept == [0] * at == [0] * len(setup.record.rates)
 
 
 def test_a_push_is_done_when_the_last_step_that_it_led_to_is():

@@ -105,17 +105,6 @@ def test_names_that_exist_or_cannot_be_known_are_admitted(name: str, value: Any)
     check_named(name, DEFAULTS[name], value)
 
 
-def test_a_cluster_of_hosts_has_words_of_its_own(tmp_path: Path):
-    check_named("cluster", "lab", {"engine": "loopback", "workers": {"count": 2}})
-    file = tmp_path / "cluster.yaml"
-    file.write_text("engine: ray\n")
-    check_named("cluster", "lab", str(file))
-    with pytest.raises(ConfigError, match="did you mean 'workers'"):
-        check_named("cluster", "lab", {"engine": "loopback", "worker": {"count": 2}})
-    with pytest.raises(ConfigError, match="cannot be read"):
-        check_named("cluster", "lab", str(tmp_path / "none.yaml"))
-
-
 def test_later_cells_give_values():
     cells = ["", CELL, "# Parameters\npushes = 32", "check"]
     namespace = {**NAMES, "pushes": 32, "In": cells, "other": 7}
