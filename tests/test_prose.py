@@ -37,8 +37,8 @@ Undo Unlock Update Use Validate Verify Wait Wake Warn Watch Write Yield
 
 #: room: (openings, clauses, procedures without a verb, banned names)
 MOST: dict[str, tuple[int, int, int, int]] = {
-    "pslab": (0, 3, 1, 9), "config": (1, 3, 0, 41), "engines": (0, 0, 0, 3), "engines/check": (1, 7, 0, 73),
-    "engines/emulation": (1, 11, 1, 6), "engines/experiment": (23, 13, 0, 34), "engines/local": (5, 16, 5, 41),
+    "pslab": (0, 3, 1, 9), "config": (0, 3, 0, 41), "engines": (0, 0, 0, 3), "engines/check": (1, 6, 0, 73),
+    "engines/emulation": (1, 10, 1, 6), "engines/experiment": (22, 12, 0, 34), "engines/local": (5, 16, 5, 41),
     "engines/processes": (1, 9, 0, 16), "engines/ray": (3, 9, 2, 24), "engines/server": (10, 15, 5, 45),
     "engines/virtual": (1, 14, 7, 26), "engines/worker": (4, 11, 3, 27), "lab": (0, 0, 0, 2), "lab/advise": (4, 21,
     0, 108), "lab/commands": (1, 5, 1, 37), "lab/live": (2, 2, 0, 26), "lab/plots": (3, 26, 3, 231), "lab/records":

@@ -43,7 +43,7 @@ class Survey(NamedTuple):
 
 
 def content(value: object) -> str:
-    """Return sixteen hexadecimal digits that name the content of a value, whatever its address or source line.
+    """Return sixteen hexadecimal digits that name a value by its content, not by its address or source line.
 
     Functions and classes of the user are their code, defaults, closures and the globals that they reach; what is
     installed (torch, pslab) is its name; tensors and arrays are their numbers.

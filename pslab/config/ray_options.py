@@ -1,4 +1,4 @@
-"""What a run on a Ray cluster asks of it: the cluster's address, and the cores and GPUs of each process."""
+"""Options of a run on a Ray cluster: the cluster's address, and the cores and GPUs of each process."""
 
 from __future__ import annotations
 

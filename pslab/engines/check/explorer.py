@@ -193,7 +193,7 @@ class Explorer:
         return invariants.unread(readers, index) or invariants.unused(busy, index)
 
     def _ended(self, state: State) -> Wrong:
-        """Return what is wrong if only faults can happen now and a worker has not finished."""
+        """Return the broken rule if only faults can happen now and a worker has not finished."""
         finished, locals_ = self.local.finished, self.local.locals
         present = {worker: finished[n] for worker, n in enumerate(state[2:]) if locals_[n].mode in (ALIVE, CUT)}
         return invariants.ended(present, self.server.held(state[0]), self.server.waits_for(state[0]))

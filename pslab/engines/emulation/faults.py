@@ -106,7 +106,7 @@ class Faults:
         return total_s
 
     def kill_s(self, worker: int) -> float:
-        """Return the instant at which a worker is killed, whatever it does; infinity if it is not killed."""
+        """Return the instant at which a worker is killed; infinity if no fault kills it at an instant."""
         return min((f.at_s for _, f in self._kills if f.at_s is not None and f.worker in (worker, None)),
                    default=math.inf)  # fmt: skip
 

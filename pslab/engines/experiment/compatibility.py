@@ -249,7 +249,7 @@ def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
 
 
 def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
-    """Refuse fields that need more weights than those of a batch's keys."""
+    """Refuse fields that need more weights than a batch's keys have."""
     if run.pull != "keys":
         return
     traits = traits_of(policies["sync"])

@@ -65,16 +65,6 @@ class Arena:
         """How much room there is."""
         return os.fstat(self._descriptor).st_size
 
-    def offset_of(self, tensor: torch.Tensor) -> int | None:
-        """Where a tensor lies that was asked for since the last `reserve` which made room; None if it is no view."""
-        import torch
-
-        if self._map is None:
-            return None
-        begin = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
-        offset = tensor.data_ptr() - begin
-        return offset if offset >= 0 and offset + tensor.nbytes <= len(self._map) else None
-
     def put(self, offset: int, values: torch.Tensor) -> None:
         """Write values [n] to a place. Where they are zero no page is touched that was not written to: so the first
         weights of a model that begins with zeros take no memory."""

@@ -73,11 +73,6 @@ class ServerDriver:
         self._ledger.snapshot_if_due(0, 0.0)
         self._end_if_spent()
 
-    @property
-    def copying(self) -> bool:
-        """Whether a snapshot is not whole yet: some servers have copied their weights, and others not."""
-        return bool(self._copies)
-
     def end(self, outcome: str, now: float) -> None:
         """End the run, when all decisions are carried out."""
         self.outcome, self.ended_s = outcome, now
