@@ -17,13 +17,13 @@ import numpy as np
 from pslab.engines.experiment.wire import Frame
 from pslab.engines.server.clock import Clock
 from pslab.engines.server.driver import ServerDriver, Transport
-from pslab.engines.server.ledger import BYTES_DOWN, JOINED, LEFT, PUSH_COLUMNS, message_of
+from pslab.engines.server.ledger import JOINED, LEFT, PUSH_COLUMNS, message_of
 from pslab.engines.server.store import Finished, Store, Work
 from pslab.errors import CheckpointError, ProtocolError
 from pslab.protocol.server import Discard, Reply, Server, Step
 from pslab.protocol.store import Order
 
-SECONDS = PUSH_COLUMNS.index("seconds")
+RECORDED = [PUSH_COLUMNS.index(column) for column in ("seconds", "bytes_down", "version_applied")]
 WAY_OUT = "begin the run again: run(..., fresh=True), or pslab run --fresh"
 
 
@@ -32,12 +32,14 @@ class Recorded(Clock, Transport, Store):
 
     Args:
         pushes: the rows of the table of pushes [rows, PUSH_COLUMNS].
+        sync: the policy, for the message of an error.
     """
 
-    def __init__(self, pushes: np.ndarray) -> None:
+    def __init__(self, pushes: np.ndarray, sync: object) -> None:
         self.at = 0.0  #: the instant of the arrival
-        rows = zip(pushes[:, 1:4].astype(int).tolist(), pushes[:, [SECONDS, BYTES_DOWN]].tolist(), strict=True)
-        # of (worker, iteration, range): when the push was applied, and the bytes of the next answer
+        self._sync = sync
+        rows = zip(pushes[:, 1:4].astype(int).tolist(), pushes[:, RECORDED].tolist(), strict=True)
+        # of (worker, iteration, range): when the push was applied, the bytes of the next answer, and the version
         self._rows = {tuple(name): row for name, row in rows}
 
     def now(self) -> float:
@@ -53,7 +55,10 @@ class Recorded(Clock, Transport, Store):
         size_bytes, done_s, free = 0, self.at, order.pushes if isinstance(order, Step) else ()
         if isinstance(order, Step):
             names = [(push.worker, push.iteration, order.range) for push in order.pushes]
-            done_s = max(self._rows[name][0] if name in self._rows else self.at for name in names)
+            rows = [self._rows[name] for name in names if name in self._rows]  # of a killed server's last orders: none
+            if any(version != order.version for _, _, version in rows):
+                raise otherwise(self._sync, "steps")
+            done_s = max((seconds for seconds, _, _ in rows), default=self.at)
         elif isinstance(order, Reply):
             name = order.pull.worker, order.pull.iteration - 1, order.pull.range
             size_bytes = int(self._rows[name][1]) if name in self._rows else 0
@@ -71,8 +76,11 @@ def replay(driver: ServerDriver, arrivals: np.ndarray, pushes: np.ndarray) -> No
     Args:
         arrivals: [arrivals, REPLAYED_COLUMNS].
         pushes: see `Recorded`.
+
+    Raises:
+        CheckpointError: the policy decides by more than what arrives.
     """
-    recorded = Recorded(pushes)
+    recorded = Recorded(pushes, driver.machine.sync)
     with driver.replaying(recorded):
         for row in arrivals.tolist():
             kind, worker, _, _, _, recorded.at, *_ = row
@@ -99,8 +107,13 @@ def check_marks(machine: Server, marks: Any) -> None:
     """
     if (found := marks_of(machine)) != marks:
         differs = [name for name in found if not isinstance(marks, dict) or found[name] != marks.get(name)]
-        problem = f"{machine.sync} decides by more than its events and the state that it has made of them, as by chance"
-        raise CheckpointError(f"the recorded arrivals lead to other {', '.join(differs)}: {problem}; {WAY_OUT}")
+        raise otherwise(machine.sync, ", ".join(differs))
+
+
+def otherwise(sync: object, differs: str) -> CheckpointError:
+    """Return the error by which a replay is refused that leads to other decisions than the run's."""
+    problem = f"{sync} decides by more than its events and the state that it has made of them, as by chance"
+    return CheckpointError(f"the recorded arrivals lead to other {differs}: {problem}; {WAY_OUT}")
 
 
 def refused(error: Exception) -> CheckpointError:

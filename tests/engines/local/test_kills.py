@@ -272,4 +272,4 @@ class ByChance(ASP):
 def test_a_policy_that_decides_by_chance_is_named_where_its_run_is_to_go_on(tmp_path: Path):
     fields = {"on_death": "restart", "workers": 2, "pushes": 400, "checkpoint_every": 20, "cluster": SLOW}
     with pytest.raises(WorkerFailed, match=r"ByChance.* decides by more than its events.*fresh=True"):
-        execute(resolve(tiny(sync=ByChance(), **fields)), Signals(pool.SERVER, signal.SIGKILL, after=100))
+        execute(resolve(tiny(sync=ByChance(), **fields)), Signals(pool.SERVER, signal.SIGKILL, after=40))
