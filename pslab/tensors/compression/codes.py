@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -65,6 +65,12 @@ class Brain(Rule):
         return parts[0].view(torch.bfloat16).to(at.dtype)
 
 
+@lru_cache
+def values_of(rule: Any, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return what each symbol of so many bits stands for by a rule's `levels`."""
+    return rule.levels(torch.arange(1 << width, dtype=torch.uint8, device=device)).to(dtype)  # type: ignore[no-any-return]
+
+
 # --- levels times the scale of a block -------------------------------------------------------------------------------
 
 
@@ -85,8 +91,8 @@ class Blockwise(Rule):
         return [scales, pack(self.symbols(scaled.flatten()[: len(v)], at), self.width)]
 
     def decompress(self, parts: Parts, at: At) -> torch.Tensor:
-        scales, symbols = floats(parts[0]).to(at.dtype), unpack(parts[1], self.width, at.size)
-        return (self.rows(self.levels(symbols).to(at.dtype)) * scales[:, None]).flatten()[: at.size]
+        symbols = unpack(parts[1], self.width, at.size)
+        return (self.rows(self.values(symbols, at.dtype)) * floats(parts[0]).to(at.dtype)[:, None]).flatten()[: at.size]
 
     def scales(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the scale of each block: float32."""
@@ -100,10 +106,15 @@ class Blockwise(Rule):
         """The values (float64) by their scales that symbols stand for."""
         raise NotImplementedError
 
+    def values(self, symbols: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the levels of symbols, which are read from a table of all of them."""
+        return values_of(self, self.width, dtype, symbols.device).index_select(0, symbols.int())
+
     def rows(self, v: torch.Tensor) -> torch.Tensor:
         """A row for each block, the last one filled with zeros."""
         block = self.block or max(1, len(v))
-        return torch.nn.functional.pad(v, (0, -len(v) % block)).view(-1, block)
+        missing = -len(v) % block
+        return (torch.nn.functional.pad(v, (0, missing)) if missing else v).view(-1, block)
 
 
 @dataclass(frozen=True)
@@ -120,8 +131,8 @@ class Int8(Blockwise):
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
         return scaled.round().clamp(-127, 127).to(torch.int8).view(torch.uint8)
 
-    def levels(self, symbols: torch.Tensor) -> torch.Tensor:
-        return symbols.view(torch.int8)
+    def values(self, symbols: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return symbols.view(torch.int8).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -179,9 +190,10 @@ class PowersOfTwo(Blockwise):
     width = 4
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
-        _, exponent = torch.frexp(scaled.abs() * (4 / 3))  # from 3/2 of a level the next one
-        level = torch.where(scaled.abs() >= 1 / 128, (exponent + 6).clamp(1, 7), 0)
-        return (level + 8 * ((scaled < 0) & (level > 0))).to(torch.uint8)
+        size = scaled.abs()
+        _, exponent = torch.frexp(size * (4 / 3))  # from 3/2 of a level the next one
+        level = (exponent + 6).clamp(1, 7).to(torch.uint8) * (size >= 1 / 128)
+        return level | ((scaled < 0) & (level > 0)).to(torch.uint8) << 3
 
     def levels(self, symbols: torch.Tensor) -> torch.Tensor:
         level = symbols & 7
@@ -224,8 +236,9 @@ class QSGD(Blockwise):
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
         exact = self.most * scaled.abs()
-        level = (exact.floor() + (at.chance(scaled) < exact - exact.floor())).clamp(max=self.most)
-        return (level + (self.most + 1) * ((scaled < 0) & (level > 0))).to(torch.uint8)
+        whole = exact.floor()
+        level = (whole + (at.chance(scaled) < exact - whole)).clamp(max=self.most).to(torch.uint8)
+        return level | ((scaled < 0) & (level > 0)).to(torch.uint8) << self.bits - 1
 
     def levels(self, symbols: torch.Tensor) -> torch.Tensor:
         variance = min(self.bucket / self.most**2, math.sqrt(self.bucket) / self.most)
@@ -245,11 +258,11 @@ class Dynamic8(Blockwise):
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
         least, steps = dynamic_steps(scaled.device)
-        symbol = least[scaled.float().view(torch.int32) >> 16 & 0xFFFF]
-        return (symbol + (scaled >= steps[symbol])).to(torch.uint8)
+        symbol = least.index_select(0, scaled.float().view(torch.int32) >> 16 & 0xFFFF)
+        return symbol + (scaled >= steps.index_select(0, symbol.int()))
 
     def levels(self, symbols: torch.Tensor) -> torch.Tensor:
-        return dynamic_levels(symbols.device)[symbols.long()]
+        return dynamic_levels(symbols.device)
 
 
 @lru_cache
@@ -261,7 +274,7 @@ def dynamic_steps(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     steps = torch.cat([(levels[1:] + levels[:-1]) / 2, torch.tensor([math.inf], dtype=torch.float64)])
     halves = torch.arange(1 << 16, dtype=torch.int32) << 16
     least = torch.where(halves < 0, halves | 0xFFFF, halves).view(torch.float32).nan_to_num().clamp(-1, 1)
-    return torch.bucketize(least.double(), steps, right=True).to(device), steps.to(device)
+    return torch.bucketize(least.double(), steps, right=True).to(device, torch.uint8), steps.to(device)
 
 
 @lru_cache
@@ -292,7 +305,7 @@ class Uniform8(Rule):
         return [means(wide, symbols, 256), symbols]
 
     def decompress(self, parts: Parts, at: At) -> torch.Tensor:
-        return floats(parts[0])[unpack(parts[1], 8, at.size).long()].to(at.dtype)
+        return floats(parts[0]).to(at.dtype).index_select(0, unpack(parts[1], 8, at.size).int())
 
 
 @dataclass(frozen=True)
@@ -314,7 +327,8 @@ class Quantile(Rule):
         return [means(v.double(), run, self.runs), pack(run, (self.runs - 1).bit_length())]
 
     def decompress(self, parts: Parts, at: At) -> torch.Tensor:
-        return floats(parts[0])[unpack(parts[1], (self.runs - 1).bit_length(), at.size).long()].to(at.dtype)
+        symbols = unpack(parts[1], (self.runs - 1).bit_length(), at.size)
+        return floats(parts[0]).to(at.dtype).index_select(0, symbols.int())
 
 
 def means(v: torch.Tensor, groups: torch.Tensor, count: int) -> torch.Tensor:
@@ -337,16 +351,20 @@ class Natural(Rule):
     residual: Residual = False
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
-        mantissa, exponent = torch.frexp(v.double().abs())
+        mantissa, exponent = torch.frexp(v.abs())
         up = at.chance(v) < 2 * mantissa - 1
-        level = torch.where(v == 0, 0, (exponent + 108 + up).clamp(0, 127))
-        return [(level + 128 * ((v < 0) & (level > 0))).to(torch.uint8)]
+        level = (exponent + 108 + up).clamp(0, 127).to(torch.uint8) * (v != 0)
+        return [level | ((v < 0) & (level > 0)).to(torch.uint8) << 7]
 
     def decompress(self, parts: Parts, at: At) -> torch.Tensor:
-        symbols = unpack(parts[0], 8, at.size)
+        table = values_of(self, 8, at.dtype, parts[0].device)
+        return table.index_select(0, unpack(parts[0], 8, at.size).int())
+
+    def levels(self, symbols: torch.Tensor) -> torch.Tensor:
+        """Return the values (float64) that symbols stand for."""
         level = symbols & 127
         power = torch.ldexp(torch.ones_like(level, dtype=torch.float64), level.int() - 109) * (level > 0)
-        return (torch.where(symbols > 127, -power, power) / (1 + self.residual / 8)).to(at.dtype)
+        return torch.where(symbols > 127, -power, power) / (1 + self.residual / 8)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ def _exceeding(v: torch.Tensor, edge: float) -> torch.Tensor:
     """Return the indices of |v| > edge, a number of v's dtype."""
     if v.device.type != "cpu":
         return (v.abs() > edge).nonzero().flatten()
-    x = v.detach().numpy()
-    return torch.from_numpy(np.flatnonzero(np.abs(x) > x.dtype.type(edge)))
+    x, indices = v.detach().numpy(), np.empty(len(v), np.int64)
+    return torch.from_numpy(indices[: loops().write_above(x, None, x.dtype.type(edge), indices, None)])
 
 
 def top(v: torch.Tensor, k: int) -> torch.Tensor:
@@ -59,7 +59,7 @@ def add_top(v: torch.Tensor, k: int, added: torch.Tensor) -> tuple[torch.Tensor,
         stride = max(1, len(v) // SAMPLE)
         edge = _edge(x[::stride] + more[::stride], k / len(v))
         indices, values = np.empty(len(v), np.int64), np.empty(len(v), x.dtype)
-        count = loops().add_above(x, more, edge, indices, values)
+        count = loops().write_above(x, more, edge, indices, values)
         if count >= k:
             chosen = _largest(values[:count], k)
             return torch.from_numpy(indices[chosen]), torch.from_numpy(values[chosen])

@@ -47,7 +47,8 @@ class TernGrad(Rule):
 
     def decompress(self, parts: Parts, at: At) -> torch.Tensor:
         scale, zero = floats(parts[0]), torch.zeros(1, dtype=torch.float64, device=parts[0].device)
-        return torch.cat([zero, scale, -scale, zero]).to(at.dtype)[unpack(parts[1], 2, at.size).int()]
+        values = torch.cat([zero, scale, -scale, zero]).to(at.dtype)
+        return values.index_select(0, unpack(parts[1], 2, at.size).int())
 
 
 @dataclass(frozen=True)
