@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = partial(_warn, verb)
             return _main(verb, words)
-    except SystemExit as ended:  # argparse has printed help, or what is wrong
+    except SystemExit as ended:  # argparse has printed help, or the mistake
         return int(ended.code or 0)
     except PslabError as error:
         print(f"pslab {verb}: {error}", file=sys.stderr)

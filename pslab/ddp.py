@@ -4,8 +4,8 @@
     model.register_comm_hook(*pslab.ddp.hook(model, "static:1%", quantize="qsgd:4"))
 
 Each process prunes and quantizes its gradient as a worker of a run does, with the same residual, pieces, chance and
-frames. All gather the frames of all and take the mean of what these say: after `optimizer.step()` the weights are those
-of a run with sync="bsp", one worker for each process, and the same optimizer at its server.
+frames. All gather the frames of all and take the mean of the decoded gradients: after `optimizer.step()` the weights
+equal the weights of a run with sync="bsp", one worker for each process, and the same optimizer at its server.
 
 The frame is written once the last bucket is ready, since pruning goes by layers, which may lie in several buckets:
 nothing is sent while backward computes.
@@ -151,7 +151,7 @@ def hook(
     `prune="dgc"` the momentum is the rule's: let the optimizer have none.
 
     Args:
-        model: of which layers and parameters are pruned and quantized as those of a run's model are.
+        model: its layers and parameters are pruned and quantized as in a run.
         prune, quantize, seed: as the fields of `Run`.
         epoch_iterations: of this process, for rules that warm up over some epochs.
         process_group: the processes that exchange; None: the model's.

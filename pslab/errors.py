@@ -17,7 +17,7 @@ PslabError
     └── SweepFailed        some runs of a sweep failed, each for a reason of its own
 
 KeyboardInterrupt
-└── RunsInterrupted    runs were interrupted: what is kept of them
+└── RunsInterrupted    runs were interrupted: the kept ones
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Survey(NamedTuple):
 def content(value: object) -> str:
     """Return sixteen hexadecimal digits that name a value by its content, not by its address or source line.
 
-    Functions and classes of the user are their code, defaults, closures and the globals that they reach; what is
-    installed (torch, pslab) is its name; tensors and arrays are their numbers.
+    Functions and classes of the user are their code, defaults, closures and the globals that they reach; an
+    installed object (of torch or pslab) is its name; tensors and arrays are their numbers.
 
     Raises:
         Unknown: a part is known to this process alone (a lock, an open file, a generator).

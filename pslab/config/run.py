@@ -66,7 +66,7 @@ class Run:
     model: Annotated[Named, "a name, package.module:factory, or a callable that returns an nn.Module"] = "mlp"
     data: Annotated[Named, "a name, folder:PATH, torchvision:NAME, package.module:function, or a callable"] = "mnist"
     loss: Annotated[
-        Named, "what is minimized: a name, package.module:name, or a callable loss(output, target) -> scalar"
+        Named, "the minimized function: a name, package.module:name, or a callable loss(output, target) -> scalar"
     ] = "cross_entropy"
     metric: Annotated[
         Named, "what an evaluation says: a name, package.module:name[:lower], or a callable metric(output, target)"
@@ -75,7 +75,7 @@ class Run:
     servers: Annotated[int, Bounds(at_least=1, at_most=1024), "that hold the weights, each its part of them"] = 1
     sync: Annotated[Named, "when a worker may start its next iteration, and when a push is applied"] = "bsp"
     prune: Annotated[Named, "which entries of a gradient are pushed"] = "none"
-    quantize: Annotated[Named, "what is sent of a pushed value: all its bits, or a short code"] = "none"
+    quantize: Annotated[Named, "how a pushed value is coded: all its bits, or a short code"] = "none"
     rate: Annotated[Named, "how far one applied push moves the weights"] = "constant"
     ranges: Annotated[Named, "what a request is about: the whole model, or each layer, or slices of layers"] = "whole"
     order: Annotated[Named, "which request goes next on a worker's link, where there are several"] = "fifo"
@@ -85,7 +85,7 @@ class Run:
         "its next batch, where data are sparse",
     ] = "whole"
     downlink: Annotated[
-        str, "what is sent of weights, as a difference to those that the worker holds: a pruning or quantization rule, "
+        str, "how the difference to the worker's weights is compressed in an answer: a pruning or quantization rule, "
         "or both, as in static:1%+int8; none: all weights"
     ] = "none"
     optimizer: Annotated[Named, "at the server: an elementwise torch.optim class, as sgd:momentum=0.9"] = "sgd"
@@ -104,7 +104,7 @@ class Run:
         str, OneOf(*ROWS["partition"]), "which worker takes which examples: sparse rows can be shared out by their keys"
     ] = "shuffled"
     placement: Annotated[
-        str, OneOf(*ROWS["placement"]), "which server holds which keys, where workers ask for those of their batches"
+        str, OneOf(*ROWS["placement"]), "which server holds which keys, where workers ask for their batches' keys"
     ] = "even"
     batch_size: Annotated[int, Bounds(at_least=1, at_most=1_000_000), "examples per worker and iteration"] = 64
     pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many, of all workers"] = 937

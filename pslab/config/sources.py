@@ -41,7 +41,7 @@ def installed(name: str) -> bool:
 def of(name: str) -> dict[str, str]:
     """Return the user's modules that a module imports, directly or not, itself among them: a digest of each file.
 
-    Nothing of what is installed, or has no file (a notebook).
+    No installed module, and no module without a file (a notebook).
 
     Raises:
         ConfigError: one of them was edited after this process imported it.
@@ -63,7 +63,7 @@ def folder(path: Path, *, content: bool = True) -> str:
     """A digest of the names and contents of a folder's files; "" if there is no such folder.
 
     Without `content`, as for what does not fit in memory, of their names, sizes and times of change. A process looks
-    again once a file was added, removed or renamed. What is changed inside a file is noticed by the next process.
+    again once a file was added, removed or renamed. A change inside a file is noticed by the next process.
     """
     global _edits
     if not path.is_dir():

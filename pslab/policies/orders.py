@@ -104,7 +104,7 @@ class Front:
     credit: Annotated[
         int | None, Bounds(at_least=1), "bytes that may be under way, sent and not yet received; none: one message"
     ] = None
-    greedy: Annotated[bool, "a message goes while any credit is left, whatever its size"] = False
+    greedy: Annotated[bool, "a message of any size goes while any credit is left"] = False
 
     def __post_init__(self) -> None:
         check(self)

@@ -12,7 +12,7 @@ from pslab.config.parameters import Bounds, check
 
 
 class Cut(NamedTuple):
-    """One range: elements [start, stop) of the flat vector, all of one layer if requests go layer by layer."""
+    """A range: elements [start, stop) of the flat vector, all of one layer if requests go layer by layer."""
 
     layer: int
     start: int

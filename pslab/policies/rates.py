@@ -47,7 +47,7 @@ class Rate(Protocol):
 class Constant:
     """CONSGD: a push that is applied by itself has the factor `push_weight` of Run, by default 1 / workers.
 
-    The mean of a superstep has the factor 1, whatever the weight, as in MXNet's dist_sync: so with plain SGD one epoch
+    The mean of a superstep has the factor 1 for any weight, as in MXNet's dist_sync: so with plain SGD one epoch
     moves the weights by the same total step under every policy, and push_weight=1 leaves single pushes undivided.
 
     Source: Jiang et al. (SIGMOD 2017).
@@ -65,7 +65,7 @@ class DynSGD:
 
     `versions` reconstructs the paper's version store; the paper's full text is not public. A push joins the version
     that its worker's pull opened, and the weights contain the mean of each version's pushes: the newest of k members
-    has the factor 1 / k and reduces those of the others to 1 / k. A round of equally fast workers is their mean, the
+    has the factor 1 / k and reduces the others' factors to 1 / k. A round of equally fast workers is their mean, the
     pushes of a single worker have the factor 1. The rule works on gradients: with plain SGD of a constant learning rate
     the weights are the initial ones minus the rate times the sum of the means; if the learning rate changes, earlier
     members are corrected at the newer rate, and another optimizer treats the changes of the means as gradients.

@@ -1,7 +1,7 @@
 """The messages between server and workers, and the events and decisions of a synchronization policy.
 
-A payload is a reference that only the driver can read: (buffer, bytes) on one machine, a frame elsewhere. Of that of a
-push the server reads the `loss`, if it has one, for the policy.
+A payload is a reference that only the driver can read: (buffer, bytes) on one machine, a frame elsewhere. Of a
+push's payload the server reads the `loss`, if it has one, for the policy.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def _noting(kind: Any) -> Any:
         return property(read)
 
     own = {name: field(name) for name in NOTED if name in kind._fields}
-    return type(kind.__name__, (kind,), {**own, "read": set[str]()})  # of a copy: nobody asks what was read of it
+    return type(kind.__name__, (kind,), {**own, "read": set[str]()})  # of a copy: nobody asks which fields were read
 
 
 _KINDS = {kind: _noting(kind) for kind in (Asked, Pushed, Left)}

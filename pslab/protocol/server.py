@@ -394,7 +394,7 @@ def first_step(sync: Sync, workers: int) -> Step | None:
 
 
 def least_budget(sync: Sync, workers: int) -> int | None:
-    """The gradients of all workers, who are equally fast, after which the first step is applied; None if it is none of
+    """The gradients of all workers, equally fast, after which the first step is applied; None if it is none of
     the first FIRST iterations."""
     traits = traits_of(sync)
     rotation, ranges = traits.rotation, traits.rotation.fragments

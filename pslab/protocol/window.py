@@ -1,7 +1,7 @@
 """The sliding window of valid iterations (Tsai, slides 2017; equals SSP with staleness = length - 1).
 
 For each valid iteration the window counts the workers that have pushed it; the low bound rises when all workers have
-pushed the iteration at it. A push and the low bound cost O(1), memory is O(length), whatever the number of workers. A
+pushed the iteration at it. A push and the low bound cost O(1), memory is O(length), for any number of workers. A
 push raises the low bound by at most one: the worker that completes an iteration has not yet pushed the next one.
 Without a length every iteration from the low bound on is valid, and memory is O(lead of the fastest worker).
 """

@@ -8,8 +8,8 @@ A worker starts with weights of version 0 and may compute iteration 0; a worker 
 It has two gradient buffers, used in turn: iteration t is not computed before the server has freed the push of t - 2.
 Duplicate and late messages change nothing. The order of requests on a link is up to the link.
 
-Where iterations exchange fragments of the model in turn, it pushes and awaits only the ranges of that fragment; what it
-holds and what is free are counted in turns of their range (see `pslab.protocol.rotation`).
+Where iterations exchange fragments of the model in turn, it pushes and awaits only the ranges of that fragment; held
+and free slots are counted in turns of their range (see `pslab.protocol.rotation`).
 
 A layered worker starts an iteration at once, and waits for the weights of a range where its forward pass needs them.
 
@@ -78,7 +78,7 @@ class Worker:
     def join(self, iteration: int) -> list[Effect]:
         """The worker joins with this iteration, new or back: it asks for the weights of every range.
 
-        It forgets its former state. The weights that it has are worth no more than those of version 0.
+        It forgets its former state. The weights that it has are worth no more than the initial ones, of version 0.
         """
         ranges = len(self.versions)
         self.iteration, self.computing, self._unpushed = iteration, False, set()
@@ -131,7 +131,7 @@ class Worker:
         return self._compute()
 
     def _turns(self, iteration: int) -> list[int]:
-        """Of each range how many turns come before an iteration."""
+        """The number of turns of each range before an iteration."""
         if self._rotation.fragments == 1:
             return [iteration] * len(self.versions)
         return [self._rotation.turn(index, iteration) for index in range(len(self.versions))]
@@ -166,7 +166,7 @@ class LayeredWorker(Worker):
         Raises:
             ProtocolError: no gradient of this range is being computed, or it cannot have been: weights are missing.
         """
-        begins = len(self._unpushed) == len(self.versions)  # those that are here stay
+        begins = len(self._unpushed) == len(self.versions)  # weights that are here stay
         if begins and not all(map(self.holds, range(len(self.versions)))):
             raise ProtocolError(f"worker {self.worker} cannot have gone backward through range {index}: weights of "
                                 f"iteration {self.iteration} are missing")  # fmt: skip
@@ -179,7 +179,7 @@ class LayeredWorker(Worker):
 class EagerWorker(Worker):
     """A worker that pulls for iteration t + 1 as it starts t, so that push and pull overlap with computing.
 
-        starts t      it takes the weights that arrived for t, asks for those of t + 1, and computes t
+        starts t      it takes the weights that arrived for t, asks for weights of t + 1, and computes t
         computed t    the push waits for the weights of t + 1: the steps by others between the weights of t and of t + 1
                       are the staleness that the worker observes of its push
 

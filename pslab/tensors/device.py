@@ -93,7 +93,7 @@ class Cuda(Device):
         return [torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count())]
 
     def pin(self, run: object, here: list[torch.Tensor]) -> None:
-        """Register memory with CUDA. All that another run has registered is released first: its pages may have been
+        """Register memory with CUDA. The memory of an earlier run is released first: its pages may have been
         given back since, and the device would go on reading those that were there."""
         global _pinned
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]

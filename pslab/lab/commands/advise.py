@@ -22,7 +22,7 @@ def add(verbs: Any) -> None:
         "compared with, and why. --sync, --prune and --rate are the policy that it is compared with.",
     )  # fmt: skip
     parser.add_argument("--target", type=float, required=True, help="an accuracy from 0 to 1, or a value of the metric")
-    parser.add_argument("--merit", default="seconds", help="what is to be small: seconds, bytes or gradients (seconds)")
+    parser.add_argument("--merit", default="seconds", help="minimize seconds, bytes or gradients (seconds)")
     parser.add_argument("--minutes", type=float, default=5.0, help="after which the best answer so far is given (5)")
     parser.add_argument("--seeds", type=int, default=8, help="at most so many; three before anything is decided (8)")
     parser.add_argument("--verify", action="store_true", help="run the best three and the default on real processes")

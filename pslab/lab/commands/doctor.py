@@ -118,7 +118,7 @@ def shared_memory() -> Finding:
     finally:
         arena.close()
     if not well:
-        return Finding("shared memory", PROBLEM, "it does not keep what is written", "use a Linux kernel from 3.17")
+        return Finding("shared memory", PROBLEM, "written bytes are lost", "use a Linux kernel from 3.17")
     if not hasattr(os, "memfd_create"):
         return Finding("shared memory", NOTE, "no memfd_create: unlinked files in the temporary folder instead",
                        f"let TMPDIR (now {tempfile.gettempdir()}) be a folder in memory, such as /dev/shm")  # fmt: skip
@@ -127,7 +127,7 @@ def shared_memory() -> Finding:
 
 def memory() -> Finding:
     """Free memory, and what a run of four workers takes."""
-    importlib.import_module("torch")  # every process of a run loads it: that is what is measured
+    importlib.import_module("torch")  # every process of a run loads it: that memory is measured
     free, each = free_memory_bytes(), machine.resident_bytes()
     if free is None or each is None:
         return Finding("memory", NOTE, "this system does not say how much is free", "look with a tool of the system")
@@ -168,7 +168,7 @@ def examine() -> Iterator[Finding]:
             name = check.__name__.replace("_", " ")
             first = (str(error).strip().splitlines() or [""])[0]
             yield Finding(name, PROBLEM, f"{type(error).__name__}: {first}",
-                          "repair what is named here, or set the environment up again: make clean test")  # fmt: skip
+                          "repair the named package, or set the environment up again: make clean test")  # fmt: skip
 
 
 def _sha256(path: Path) -> str:

@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
             return _foretell(chosen(options), options.again)
         return _batch(chosen(options), options.images, options.again)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; what is completed is kept, the next call goes on") from None
+        raise KeyboardInterrupt("interrupted; completed runs are kept, the next call goes on") from None
 
 
 def chosen(options: argparse.Namespace) -> list[BatchEntry]:
@@ -137,7 +137,7 @@ def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> 
 
 
 def _announce(todo: Sequence[BatchEntry]) -> None:
-    """Announce the time and the space that the batch takes, before it starts.
+    """Print the time and the space that the batch takes, before it starts.
 
     Raises:
         ConfigError: there is too little space for the results.

@@ -114,7 +114,7 @@ def add_study(name: str, notebooks: Path) -> None:
     notebook = json.loads(model.read_text())
     heading, *others = notebook["cells"]
     about = name.lstrip("0123456789_").replace("_", " ").capitalize() or name
-    heading["source"] = [f"# {about}: what do you ask?\n", "\n", "Say here what is compared, and what you expect."]
+    heading["source"] = [f"# {about}: what do you ask?\n", "\n", "Name the compared policies, and your expectation."]
     for cell in others:
         cell["source"] = [line.replace(f'"{MODEL}"', f'"{name}"') for line in cell["source"]]
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")

@@ -126,7 +126,7 @@ def page(entry: Listing) -> str:
 
 
 def markdown(found: Iterable[Listing], page_of: Callable[[Listing], str] = lambda entry: "") -> str:
-    """The documentation's page of names: a table for each kind, without those that torch alone describes.
+    """The documentation's page of names: a table for each kind, without names that torch alone describes.
 
     `page_of` gives the page to which a name is a link, or "".
     """

@@ -17,12 +17,12 @@ from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "what is trained": ("model", "data", "loss", "metric", "batch_size", "optimizer", "learning_rate", "schedule",
+    "training": ("model", "data", "loss", "metric", "batch_size", "optimizer", "learning_rate", "schedule",
                         "inner", "outer_learning_rate", "dtype", "seed"),
     "policies": ("sync", "prune", "quantize", "rate", "push_weight", "ranges", "order", "pull", "downlink",
                  "partition", "placement"),
     "where it runs": ("workers", "servers", "cluster", "engine", "ray", "device", "dilation"),
-    "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "evaluate",
+    "end and records": ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "evaluate",
                                       "keep_weights"),
     "faults": ("on_death", "lease_s", "checkpoint_every"),
 }  # fmt: skip

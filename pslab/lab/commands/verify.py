@@ -67,7 +67,7 @@ def checks(result: Result) -> Iterator[Finding]:
 
 
 def sums(result: Result) -> Finding:
-    """Whether every file is what its manifest says, and the manifest that of this run.
+    """Whether every file has the sum that its manifest says, and the manifest is of this run.
 
     Raises:
         RecordError: it is not.
@@ -133,7 +133,7 @@ def rerun(result: Result) -> Finding:
     return Finding("rerun", PROBLEM, f"differs in {', '.join(other)}", _elsewhere(result.manifest))
 
 
-Again = tuple[str, list[str]]  # what was compared, and what of it differs; "" and why, where nothing was
+Again = tuple[str, list[str]]  # the compared quantity and its differences; "" and the reason, if nothing was compared
 
 
 def _in_virtual_time(result: Result) -> Again:
@@ -189,7 +189,8 @@ def _ordered(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _other_evaluations(result: Result, outcome: Outcome) -> list[str]:
-    """Where weights were evaluated by time, other ones may have been: those after as many pushes are compared."""
+    """The evaluations after as many pushes, for a run that evaluates by time: another run may evaluate other
+    weights."""
     import pandas as pd
 
     columns, (begin, end) = ["pushes", "accuracy", "loss"], (0, result.manifest["pushes"])

@@ -209,7 +209,7 @@ def strips(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIG
 
 
 def stretches(kept: Sequence[Doing]) -> list[tuple[str, float, float, str]]:
-    """What a worker did without a break: what, from when (in s, now is 0) and how long, and the workers it waited for,
+    """The stretches of a worker's activities: kind, begin (in s, now is 0), length, and the workers it waited for,
     where they have room."""
     found, at = [], -EACH_S * len(kept)
     for (doing, whom), same in itertools.groupby(kept, key=lambda each: (each.doing, each.whom)):

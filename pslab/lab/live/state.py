@@ -18,8 +18,8 @@ from pslab.lab.records import record
 from pslab.lab.records.drafts import LIVE, DraftReader, drafts, written_here
 from pslab.lab.records.results import load
 
-SAMPLES = 60  # of what a worker does that are kept: twelve seconds, at the server's five a second
-SILENT_S = 30.0  # a draft without news for so long is that of a dead writer, until it grows again
+SAMPLES = 60  # of a worker's activity that are stored: twelve seconds, at the server's five a second
+SILENT_S = 30.0  # a draft without news for so long has a dead writer, until it grows again
 QUEUED, UNDER_WAY, SILENT = "queued", "under way", "silent"
 FINISHED, INTERRUPTED, LOST = "finished", "interrupted", "lost"
 
@@ -86,7 +86,7 @@ class Track:
 
     @property
     def marks(self) -> str:
-        """Return the marks behind its label, such as that of an emulation that was not kept."""
+        """Return the marks behind its label, such as the mark of an emulation that was not kept."""
         return "" if self.diverged else marks([self])
 
     @property

@@ -43,7 +43,7 @@ RUNS_SHOWN = 3  # with their workers
 STATES = {QUEUED: "queued", FINISHED: "finished", INTERRUPTED: "interrupted, kept", LOST: "ended without a record",
           SILENT: "silent"}  # fmt: skip
 DASH = "–"
-GONE = "This live view ended with its kernel: run the cell again to get it back. What is recorded is not run again."
+GONE = "This live view ended with its kernel: run the cell again to get it back. Recorded runs are not executed again."
 
 
 class Live:
@@ -154,8 +154,8 @@ class Live:
     # --- the view -------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self.start_button = _button("Start", "run what is chosen, one after another", self.start, "primary")
-        self.stop_button = _button("Stop", "end the run in order; what it has finished is kept", self.stop, "danger")
+        self.start_button = _button("Start", "run the chosen runs, one after another", self.start, "primary")
+        self.stop_button = _button("Stop", "end the run in order; its finished pushes are kept", self.stop, "danger")
         self.clear_button = _button("Clear", "leave out the runs that have ended; their records stay", self.clear, "")
         hidden = {"width": "auto", "align_self": "flex-start", "display": "none"}
         self.others_button = widgets.ToggleButton(layout=hidden)
@@ -186,7 +186,7 @@ class Live:
             self._drawn = state
 
     def _shown(self) -> list[Track]:
-        """What this notebook runs and has run in the order in which it started, then what it is to run; and what
+        """The runs of this notebook in the order of their starts, then its waiting runs; and the runs that
         others run, if that is wanted or all there is."""
         seen = self.watcher.tracks
         queued = self._runs if current() is not None and current() is self._background else []

@@ -18,7 +18,7 @@ WIDTHS = {"column": 336, "page": 687}  # px, for which words are wrapped; a scre
 LETTER = 0.52  # of the size of type: the mean width of a letter
 ROW, GAP = 15.0, 14.0  # px: a line of type; between panels
 HEIGHT, FACET = 190.0, 125.0  # px: of a panel in one row, and in several
-ENTRY = 46.0  # px: the sample of a name in a legend, and what is free around it
+ENTRY = 46.0  # px: the sample of a name in a legend, with the free space around it
 
 
 def wrapped(text: str, width: float, size: float = TYPE) -> list[str]:
@@ -181,7 +181,7 @@ def _stack(fig: go.Figure, heights: Sequence[float], width: str, left: bool) -> 
 
 
 def _write_heads(notes: Sequence[Any], spans: Sequence[tuple[float, float]], room: float, left: bool) -> float:
-    """Wrap the headings over a row of panels, those of the row itself above those of its panels; the px they take."""
+    """Wrap the headings over a row of panels, the row's own above its panels'; return the px they take."""
     high = 0.0
     for of_row in (False, True):
         own, begin = [note for note in notes if bool(note.textangle) == of_row], high

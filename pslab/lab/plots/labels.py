@@ -1,6 +1,6 @@
 """Words in figures: the name of a value, a curve's label and its marks, the heading of a figure, and its caption.
 
-The names of policies come from the rows of `pslab.config.table`, those of Run's other fields from FIELDS below.
+The names of policies come from the rows of `pslab.config.table`, the names of Run's other fields from FIELDS below.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ def caption(results: Given, shown: Iterable[str] = (), spread: str = RANGE) -> l
 
 
 def _clusters(runs: Sequence[Run], several: bool) -> list[str]:
-    """The cluster of all runs; of several what they share, and the rest of those that go by the name of a preset."""
+    """The cluster of all runs; of several the fields that they share, and other fields of named presets."""
     words = {_cluster(run.cluster): cluster_words(run.cluster, run.engine) for run in runs}
     shared = set.intersection(*({*cluster_words(run.cluster, run.engine)} for run in runs))
     common = ", ".join(word for word in cluster_words(runs[0].cluster, runs[0].engine) if word in shared)

@@ -3,7 +3,7 @@
 The figure is the description. This module draws the traces scatter, bar, heatmap and waterfall, panels by the domains
 of their axes, shapes, annotations, one legend below and the title above. Any other trace is refused by name as
 `NotDrawn`; attributes that have no meaning here are left out with a warning. Sizes, fonts and the positions of words
-are those of a paper: a figure is 7.16 or 3.5 inches wide, and as high as its panels and the words around them need.
+suit a paper: a figure is 7.16 or 3.5 inches wide, and as high as its panels and the words around them need.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SYMBOLS = {"circle": "o", "square": "s", "diamond": "D", "cross": "P", "x": "X",
 DASHES = {"solid": (), "dot": (1, 1), "dash": (3, 3), "longdash": (5, 5), "dashdot": (3, 1, 1, 1),
           "longdashdot": (5, 2, 1, 2)}  # fmt: skip
 STEPS = {"linear": "default", "hv": "steps-post", "vh": "steps-pre", "hvh": "steps-mid", "spline": "default"}
-#: What is drawn of each part; SCREEN is for a screen alone.
+#: The drawn attributes of each part; SCREEN is for a screen alone.
 DRAWN = {
     "scatter": "fill fillcolor mode line marker cliponaxis connectgaps textposition textfont error_x error_y",
     "bar": "base width marker texttemplate textposition textangle constraintext insidetextanchor insidetextfont "
@@ -348,7 +348,7 @@ class Scale:
 
 @dataclass
 class Panel:
-    """Two axes of the figure and what is drawn between them."""
+    """Two axes of the figure and the marks between them."""
 
     axes: Axes
     x: Scale
@@ -682,7 +682,7 @@ class Sheet:
 
     def _place(self, part: Part, ends: str = "") -> tuple[Panel, Any, Callable[[str, Any], float]]:
         """The panel of a shape or annotation, its transform, and its places there: of values, of shares of the panel
-        ("x domain"), or of shares of the figure ("paper"), which are those of the nearest panel."""
+        ("x domain"), or of shares of the figure ("paper"), which belong to the nearest panel."""
         refs = {side: at(part, f"{side}ref", side) for side in "xy"}
         names = {side: ref.removesuffix(" domain") for side, ref in refs.items()}
         first = {side: at(part, f"{side}{ends[:1]}", 0) for side in "xy"}

@@ -34,7 +34,7 @@ FONT = "Inter, Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, s
 
 #: Of names without a reserved colour; no policy has them.
 OTHERS = ("#1878D8", "#D89060", "#306018", "#A81860", "#18C0A8", "#6018D8", "#C090D8", "#781890")
-#: What stands on dark ground for colours that cannot be seen there, apart from those that can for every eye.
+#: The colours on dark ground in place of colours that cannot be seen there, unlike the visible ones for every eye.
 ON_DARK: Mapping[str, str] = MappingProxyType({
     "#004488": "#C2E4FF", "#661133": "#FF669A", "#6600AA": "#C266FF", "#000000": "#D9D9D9", "#332288": "#6647FF",
     "#306018": "#B8F08F", "#A81860": "#FF578B", "#6018D8": "#8C47FF", "#781890": "#FBC2FF",
@@ -50,7 +50,7 @@ PHASES: dict[str, str] = {
     "compute": "#004488", "select": "#DDAA33", "encode": "#F3DC9B", "push": "#138686", "apply": "#882244",
     "wait": "#DDDDDD", "serve": "#E26C5A", "pull": "#77CDF8", "decode": "#FBEFCB", "gap": "#FFFFFF",
 }  # fmt: skip
-SAVED, PAID = PHASES["push"], PHASES["serve"]  # seconds that a policy saves, and those that it costs
+SAVED, PAID = PHASES["push"], PHASES["serve"]  # seconds that a policy saves, and seconds that it costs
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ def _drawn(marker: str) -> bool:
 
 
 def told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]:
-    """Of two in one panel that have the same marker the second gets another: another shape if they differ in colour and
-    one is free, else another dash and fill (two staleness bounds, say), and where all of them are taken another shape
-    with them."""
+    """Give the second of two curves in one panel with the same marker another: another shape if they differ in colour
+    and one is free, else another dash and fill (two staleness bounds, say), and where all of them are taken another
+    shape with them."""
     separate: list[Look] = []
     for own, panel in zip(found, panels, strict=True):
         look, beside = own, [other for other, theirs in zip(separate, panels, strict=False) if panel & theirs]
@@ -195,7 +195,7 @@ def _leading(column: str, values: Sequence[Any], order: Sequence[Any]) -> list[L
 def _own_look(value: str) -> Look:
     """The look of an own policy, by the name of its class: ``"Turns(every=10)"``, or ``"Turns#4f65"`` of a record.
 
-    It is the same in each figure of a study, whatever else is in it."""
+    It is the same in each figure of a study, with any other curves in it."""
     rank = zlib.crc32(re.split(r"\W", value)[0].encode())
     return dataclasses.replace(plain_look(rank), marker=OWN_MARKERS[rank % len(OWN_MARKERS)])
 
@@ -222,7 +222,7 @@ def _on_ramp(row: Row, values: Sequence[Any]) -> list[Look]:
     if None in fixed or len({*ranks.values()}) < len(ranks):
         ranks = {key: rank for rank, key in enumerate(dict.fromkeys([*places, *keys]))}
         places = {key: rank / max(1, len(ranks) - 1) for key, rank in ranks.items()}
-    colours, shapes = list(row.ramp.values()), MARKERS[1:]  # the first one is that of dense gradients
+    colours, shapes = list(row.ramp.values()), MARKERS[1:]  # the first one is for dense gradients
     return [Look(ramp(colours, places[key]), DASHES[(1 + ranks[key]) % len(DASHES)], shapes[ranks[key] % len(shapes)])
             for key in keys]  # fmt: skip
 

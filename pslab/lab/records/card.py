@@ -1,4 +1,4 @@
-"""One result as a person reads it: how it ended, the remarks on it, and its card in a notebook."""
+"""A result as a person reads it: how it ended, the remarks on it, and its card in a notebook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing_applied(manifest: Mapping[str, Any]) -> bool:
 
 
 def recovered(manifest: Mapping[str, Any]) -> str:
-    """From what a run recovered, in words: its own end, or that of a worker's process or a server; or ""."""
+    """The failures that a run recovered from, in words: its own end, a worker's process's or a server's; or ""."""
     resumed, again, begun = (manifest.get(name, ()) for name in ("resumed", "rewinds", "fallen_starts"))
     own = (life for life in manifest.get("lives", ()) if not life["how"].startswith(WITH_ALL))
     workers = sorted({life["worker"] for life in own})
@@ -47,7 +47,7 @@ def recovered(manifest: Mapping[str, Any]) -> str:
 
 
 def times(manifest: Mapping[str, Any]) -> str:
-    """A run's seconds in words, ``"3.21 s"``; where the cluster's time is not that of this machine, both: ``"5.19 s of
+    """A run's seconds in words, ``"3.21 s"``; where the cluster's time is not this machine's, both: ``"5.19 s of
     cluster time; took 164 s here"``."""
     seconds = f"{manifest['seconds']:.2f} s"
     if manifest["run"]["engine"] == "local" and manifest.get("dilation", 1.0) == 1:
@@ -62,7 +62,7 @@ def _times(count: int) -> str:
 
 # -- in a notebook ---------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, EDGE = 240, 48, 4  # pixels of the curve, and what is free around it
+WIDTH, HEIGHT, EDGE = 240, 48, 4  # pixels of the curve, and of the margin around it
 FRAME = ("display:inline-block;max-width:44em;padding:.6em .9em;border:1px solid rgba(128,128,128,.5);"
          "border-radius:6px;line-height:1.5")  # fmt: skip
 NOWRAP = "display:inline-block"  # a name stays with its value

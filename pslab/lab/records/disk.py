@@ -33,7 +33,7 @@ class Damaged(UserWarning):
 
 
 def draft_of(place: Path) -> Path:
-    """Where this process writes what will be `place`: beside it, with the writer in its name."""
+    """The file that this process writes before it becomes `place`: beside it, with the writer in its name."""
     return place.with_name(f".{place.name}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
 
 

@@ -87,7 +87,7 @@ class Draft:
             except OSError as other:
                 self.drop()
                 raise Unwritable(f"{problem}; nor to {tempfile.gettempdir()}: {other}") from error
-            raise Unwritable(f"{problem}; what was completed is kept in {found.path}") from error
+            raise Unwritable(f"{problem}; completed runs are kept in {found.path}") from error
 
     def _write(
         self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path, kept: bool
@@ -129,7 +129,7 @@ def _unique_name(run: Run) -> str:
 
 
 class DraftReader:
-    """Reads what a run under way has reported, from its start; `news` gives what is new since the last call."""
+    """Reads the reports of a run under way, from its start; `news` gives the reports since the last call."""
 
     def __init__(self, draft: Path) -> None:
         self.path = draft / LIVE

@@ -36,7 +36,7 @@ def export(results: Given, to: str, out: Path | str | None = None) -> str:
     Args:
         to: notebook (one for each run, which runs it: own objects' sources, parameters, the Run), tensorboard (a folder
             of events for each run; steps are pushes, times the cluster's) or mlflow (runs of the experiment "pslab";
-            what is there already stays).
+            runs that are there already stay).
         out: a folder, by default results/exports/<to>; of mlflow also a store's address, such as sqlite:///mlflow.db.
 
     Raises:
@@ -111,7 +111,7 @@ def _fields(result: Result) -> dict[str, Any]:
 
 
 def _scalars(result: Result, row: Mapping[Any, Any]) -> dict[str, float]:
-    """What an evaluation says that is finite, by its name; an accuracy by that of the run's metric."""
+    """The finite numbers of an evaluation, by name; an accuracy by the name of the run's metric."""
     named = {metric_of(result.run).name if name == "accuracy" else name: value for name, value in row.items()}
     return {name: float(value) for name, value in named.items() if name != "pushes" and math.isfinite(value)}
 

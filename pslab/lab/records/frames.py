@@ -76,7 +76,8 @@ def table(
 
 
 def identity(item: Run | Result) -> Hashable:
-    """What equal items have in common; a run that its digest does not name completely is equal to no other."""
+    """The key of an item, equal for equal items; a run that its digest does not name completely is equal to no
+    other."""
     run = item if isinstance(item, Run) else item.run
     return run.digest, id(item) if run.unknown else "" if isinstance(item, Run) else str(item.path)
 
@@ -96,7 +97,7 @@ def results_in(given: Given) -> pd.DataFrame:
     Raises:
         ConfigError: an item, or a cell of the column `result`, is no Result.
     """
-    frame = _checked(given, Result, RESULT, "sweep(runs) gives the column 'result' and executes what is missing; "
+    frame = _checked(given, Result, RESULT, "sweep(runs) gives the column 'result' and executes missing runs; "
                      "dropna(subset='result') leaves rows out; a table's results are [*table.result]")  # fmt: skip
     return frame if RUN in frame else frame.assign(run=[result.run for result in frame[RESULT]])
 
@@ -172,7 +173,7 @@ def levels(frame: pd.DataFrame, name: str) -> list[Any]:
 
 
 def axes(frame: pd.DataFrame) -> list[str]:
-    """The columns that are axes: those of the grid, and a column of the reader's own unless it is numbers, such as a
+    """The columns that are axes: the grid's, and a column of the reader's own unless it is numbers, such as a
     measure. A concat of grids with several axes has lost their `attrs`: then each field of Run is one."""
     known = frame.attrs.get(AXES, FIELDS)
     return [str(name) for name in frame if name not in ITEMS and (
@@ -273,7 +274,7 @@ def _refuse(key: Sequence[Any], group: pd.DataFrame, by: By, others: Mapping[str
 
 
 def words(runs: pd.DataFrame, name: Hashable) -> str:
-    """What distinguishes a run of this table, by its `identity`, from the others: ``"sync ssp:3, seed 1
+    """The words that distinguish a run of this table, by its `identity`, from the others: ``"sync ssp:3, seed 1
     (0123456789abcdef)"``."""
     row = next(row for _, row in runs.iterrows() if identity(row[RUN]) == name)
     columns = [str(column) for column in runs if column not in ITEMS and len({*runs[column]}) > 1]

@@ -81,12 +81,12 @@ def inside(table: pd.DataFrame, begin_s: float, end_s: float) -> pd.DataFrame:
 
 
 def overlapped(result: Result) -> bool:
-    """Whether weights travel while their worker computes, as those of an eager worker do."""
+    """Whether weights travel while their worker computes, as with an eager worker."""
     return bool(_within(result.phases, "pull").any())
 
 
 def computed_over(phases: pd.DataFrame, phase: str) -> pd.Series:
-    """Of each span of this phase, the seconds that lie in its worker's computations. Index: that of its rows."""
+    """The seconds of each span of this phase that lie in its worker's computations. Index: the rows' index."""
     found = []
     for worker, own in phases[phases.phase == phase].groupby("worker"):
         computing = phases[(phases.worker == worker) & (phases.phase == "compute")].sort_values("begin_s")
@@ -99,7 +99,7 @@ def computed_over(phases: pd.DataFrame, phase: str) -> pd.Series:
 
 
 def _within(phases: pd.DataFrame, phase: str) -> pd.Series:
-    """Of each span of this phase, whether it begins within one of its worker's computations."""
+    """Whether each span of this phase begins within one of its worker's computations."""
     spans = phases[phases.phase == phase].sort_values("begin_s").astype({"begin_s": float, "worker": int})
     computing = phases[phases.phase == "compute"].sort_values("begin_s").astype({"begin_s": float, "worker": int})
     last = pd.merge_asof(spans, computing[["worker", "begin_s", "end_s"]], on="begin_s", by="worker",

@@ -31,7 +31,7 @@ def _gradients(value: float, most: float = 0.0) -> str:
     return f"{digits(value)}{SPACE}gradients"
 
 
-#: By name. Bytes are those that workers send and receive, gradients those that are applied.
+#: By name. Bytes are sent and received by workers, gradients are applied ones.
 MERITS: Mapping[str, Merit] = MappingProxyType({each.name: each for each in (
     Merit("seconds", "held_s", ("seconds",), "training time to the goal (s)", "sooner", "later", "as soon as",
           _seconds),

@@ -1,7 +1,7 @@
 """The source text of own objects: of functions and classes in cells, and of what they reach, as a new kernel needs it.
 
 A text is a list of statements whose last one is an expression: the object. A class of a cell has no file that Python
-knows, so its text is that of the statement in the cell that its methods were compiled from.
+knows, so its text is the statement in the cell that its methods were compiled from.
 """
 
 from __future__ import annotations

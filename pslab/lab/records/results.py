@@ -29,9 +29,9 @@ NEAREST, LIKE = 5, 0.7  # records that are named after an unknown digest, and ho
 def tidy(results: Given, each: str = "run") -> pd.DataFrame:
     """Return a row for each run, or for each of its evaluations, pushes, phases or arrivals (EACH has the names).
 
-    Columns: those of the results, the fields of Run, `digest`, and those of the record's table, before which a field of
-    the same name stands back and an axis is `<name>_of_run`. A single machine's iteration counts as many pushes as an
-    iteration of the runs beside it, so that all have seen as many samples at one iteration.
+    Columns: the results' own, the fields of Run, `digest`, and the columns of the record's table, before which a field
+        of the same name stands back and an axis is `<name>_of_run`. A single machine's iteration counts as many pushes
+        as an iteration of the runs beside it, so that all have seen as many samples at one iteration.
 
     Raises:
         ConfigError: an unknown name of a table.
@@ -54,7 +54,7 @@ def tidy(results: Given, each: str = "run") -> pd.DataFrame:
 
 
 def evaluations(result: Result) -> pd.DataFrame:
-    """One run's finite evaluations: pushes, iteration (pushes / workers), seconds, accuracy (0 to 1; or the metric),
+    """The finite evaluations of a run: pushes, iteration (pushes / workers), seconds, accuracy (0 to 1; or the metric),
     loss; the bytes on the wire until then: of pushes (bytes_up), of pulls (bytes_down), and of both (bytes); and the
     rounds: how often each worker has pushed, in the mean."""
     table = result.accuracy.sort_values("pushes", kind="stable").drop_duplicates("pushes")
@@ -78,7 +78,7 @@ def _exchanged(pushes: pd.DataFrame) -> int:
 
 
 def _ending(result: Result) -> pd.DataFrame:
-    """One row: outcome, verdict, final (by the run's metric), pushes, seconds, dilation, emulation_ok, remarks."""
+    """A row: outcome, verdict, final (by the run's metric), pushes, seconds, dilation, emulation_ok, remarks."""
     facts = {name: result.manifest.get(name) for name in ("outcome", "verdict", "pushes")}
     more = {"final": result.final, "seconds": result.seconds, "dilation": float(result.manifest.get("dilation", 1.0)),
             "emulation_ok": result.emulation_ok, "remarks": "; ".join(result.remarks)}  # fmt: skip

@@ -72,7 +72,7 @@ def held(result: Result, goal: float) -> tuple[float, float]:
 
 
 def held_at(result: Result, goal: float, *columns: str) -> tuple[float, ...]:
-    """What some columns of `evaluations` come to where a run holds the goal; see `held`."""
+    """The values of some columns of `evaluations` where a run holds the goal; see `held`."""
     table, metric = evaluations(result), metric_of(result.run)
     middle, places = medians(table.accuracy.tolist()), table[list(columns)].to_numpy(float)
     first = next((at for at, value in enumerate(middle) if metric.reaches(value, goal)), None)
@@ -93,7 +93,7 @@ def best_accuracy(result: Result, within: float = 1.0) -> float:
 
 
 def applied(result: Result) -> int:
-    """Gradients that became part of the weights: those that the server accepted and did not drop."""
+    """The number of gradients in the weights: the server accepted them and did not drop them."""
     manifest = result.manifest
     if not manifest["pushes"]:  # some were accepted for a step that did not come
         return 0
@@ -125,7 +125,7 @@ def _total(column: str) -> Callable[[Result, float], float]:
 
 
 def _crossed(result: Result) -> float:
-    """Where no server stands on a worker's machine, and no keys are asked for, all that was pushed and pulled."""
+    """All bytes pushed and pulled, if no server stands on a worker's machine and no keys are asked for."""
     listed = result.pushes[["bytes_up", "bytes_down"]].to_numpy().sum()
     return float(result.manifest.get("network_bytes", listed))
 
@@ -157,7 +157,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "network_bytes": Measure("bytes across the network", "B", lambda r, _: _crossed(r), exchange=True),
 })  # fmt: skip
 TEN = 10  # columns that a summary prints
-METRICS = ("accuracy", "best_accuracy")  # measures that are the run's metric, whatever that is
+METRICS = ("accuracy", "best_accuracy")  # measures by the run's metric, of any name
 METRIC = "(metric)"  # in a row: the metric of its runs
 LARGEST = "(largest)"  # in a row: the largest value of each column, whose unit all are written in
 #: How LaTeX writes characters that it takes for something else, or has in mathematics alone.
@@ -229,7 +229,7 @@ def summary(
     largest), recovered (runs that went on after an end; if there are any); and for each measure m its median over
     seeds, m_low and m_high; a function of a result is a measure of the function's name. A median to the goal is NaN
     unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged; seeds whose
-    emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, whatever that is.
+    emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, of any name.
     With `paired`, m_ratio, m_ratio_low and m_ratio_high are the same of how many times the first row's value it is with
     the same seed, over the seeds with which both have one and the first row gets there. `attrs` has
     the goal and the metric. Printed, it is what a person reads: see Summary.
@@ -308,11 +308,11 @@ def _by_seed(
 
 
 class Summary(pd.DataFrame):
-    """The table of `summary`. It has all columns; what it prints are its measures with units, in the order in which
-    they were asked for, a range where there are several seeds, and of the other columns those that say something."""
+    """The table of `summary`. It has all columns; it prints its measures with units, in the order in which
+    they were asked for, a range where there are several seeds, and the other columns whose values differ."""
 
     @property
-    def _constructor(self) -> type[pd.DataFrame]:  # what is made of it prints itself
+    def _constructor(self) -> type[pd.DataFrame]:  # a table made of it prints itself
         return pd.DataFrame
 
     def __repr__(self) -> str:
@@ -322,7 +322,7 @@ class Summary(pd.DataFrame):
         return self.read().to_html() + "".join(f"<p>{line}</p>" for line in self._more())
 
     def read(self) -> pd.DataFrame:
-        """What it prints, at most TEN columns."""
+        """The printed columns, at most TEN."""
         rows = facts_of(self)
         shown = {column: [cell(row, column) for row in rows] for column in asked(self)}
         return pd.DataFrame({**shown, **telling(self)}, index=self.index).iloc[:, :TEN]
@@ -333,7 +333,7 @@ class Summary(pd.DataFrame):
 
     def to_latex(self) -> str:  # type: ignore[override]
         """Return the table that `plots.show` shows as a `tabular` with rules (of the package booktabs), escaped, at
-        most TEN columns with its index: further ones are left out, first those that say the same in every row, and
+        most TEN columns with its index: further ones are left out, first columns with the same value in every row, and
         named in a comment."""
         shown, caption = import_module("pslab.lab.plots.charts.tables").shown(self)  # with the words of figures
         same = [column for column in shown if len(shown) > 1 and shown[column].nunique() == 1]
@@ -382,7 +382,7 @@ def largest(frame: pd.DataFrame, values: Iterable[str]) -> dict[str, float]:
 
 
 def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
-    """One entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
+    """An entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
     unit, value = unit_of(column, row.get(METRIC, ACCURACY)), row[column]
     form = unit.form if unit.beside is None else partial(unit.beside, most=row.get(LARGEST, {}).get(column, value))
     low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)

@@ -39,7 +39,7 @@ def trace(result: Any) -> Event:
         ends = [round(span["ts"] + span["dur"], 3) for span in own]
         rows_of = intervals.rows_of([span["ts"] for span in own], ends, nested=pid == SERVER)
         first = len(events) + SERVER  # a number that no other thread has
-        # several threads, where spans overlap as those of several ranges do
+        # several threads, where spans of several ranges overlap
         events += [_name("thread_name", pid, first + row, f"{name} ({row + 1})" if row else name) for row in {*rows_of}]
         events += [{**span, "pid": pid, "tid": first + row} for span, row in zip(own, rows_of, strict=True)]
     events += _flows(result, [event for event in events if event["ph"] == "X"])

@@ -138,7 +138,7 @@ def _at_end(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> bool:
 
 
 def beyond(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> float | None:
-    """Where one number was chosen, and is at an end of those that were tried: the next one beyond it."""
+    """The next number beyond the chosen one, if that is at an end of the tried ones; else None."""
     if len(choice) > 1 or not _at_end(choice, among):
         return None
     (value,), tried = choice, sorted({float(each[0]) for each in among if isinstance(each[0], (int, float))})

@@ -61,7 +61,7 @@ class Unit(NamedTuple):
 
     form: Callable[..., str]
     title: str = ""  #: behind an axis' title
-    factor: float = 1.0  #: of what is drawn
+    factor: float = 1.0  #: of drawn values
     beside: Callable[..., str] | None = None  #: the form of a value beside larger ones
     tick: Callable[..., str] | None = None  #: the form of a tick, if it has a unit of its own
 

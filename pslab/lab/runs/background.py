@@ -25,7 +25,7 @@ class Background:
         global _latest
         self.runs = list(runs)
         self.results = default_results() if results is None else Path(results)
-        self.finished: list[Result] = []  #: in the order of the runs, once all have ended: those that are completed
+        self.finished: list[Result] = []  #: completed ones, in the order of the runs, once all have ended
         self.failure: BaseException | None = None
         self.note = ""  #: how an ordered stop ended, in words
         if _latest is not None and _latest.alive:

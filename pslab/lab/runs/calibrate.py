@@ -28,8 +28,8 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
     """Return a cluster, as a mapping of its fields, for virtual runs like this one.
 
     A short run with all W processes busy at once is measured: the costs of this model, batch, rule, optimizer and rate.
-    Those of other rules, optimizers and rates follow by the cluster's factors. Where the run's cluster does not model
-    computation, its mean and the spread of its logarithm are measured too; where requests go by layer, what each
+    The costs of other rules, optimizers and rates follow by the cluster's factors. Where the run's cluster does not
+    model computation, its mean and the spread of its logarithm are measured too; where requests go by layer, what each
     layer's passes take of it. Links stay as given. Of a run on Ray, this machine's costs are measured.
 
     Raises:
@@ -108,8 +108,8 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
 
 
 def _factors(run: Run, cluster: Cluster, sync: Any) -> tuple[float, float, float]:
-    """What selecting and applying take in this run, in the cluster's `select_s` and `apply_s`, and a step of a worker's
-    own optimizer, in `apply_s`, if the policy has one."""
+    """The times of selecting and applying in this run, over the cluster's `select_s` and `apply_s`, and of a step of a
+    worker's own optimizer, in `apply_s`, if the policy has one."""
     from pslab.engines.experiment.experiment import apply_factor, select_factor
     from pslab.lab.runs.resolve import optimizers_of
     from pslab.protocol.traits import traits_of

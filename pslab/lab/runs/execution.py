@@ -35,7 +35,7 @@ def run_missing(
     """
     names = {index: str(index) if each.unknown else each.digest for index, each in wanted.items()}
     distinct: dict[str, Run] = {}
-    small: dict[str, Run] = {}  # those that take a core each
+    small: dict[str, Run] = {}  # runs that take one core
     for index, each in wanted.items():
         distinct.setdefault(names[index], each)
     with Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress) as shown:

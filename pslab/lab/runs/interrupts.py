@@ -43,7 +43,7 @@ def noted(stop: threading.Event) -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if signal.SIGTERM in [number for number, _ in received]:  # what was finished is kept; now it ends as is wished
+        if signal.SIGTERM in [number for number, _ in received]:  # finished runs are recorded; the process may end
             signal.raise_signal(signal.SIGTERM)
     heed(stop)
 
@@ -64,7 +64,7 @@ class Unwanted:
 def heed(stop: threading.Event) -> None:
     """Raise RunsInterrupted if an interrupt was noted, or another thread wants an end."""
     if stop.is_set():
-        _heeded.add(stop)  # what is kept now is not to be torn
+        _heeded.add(stop)  # a record that is written now is not to be torn
         raise RunsInterrupted("interrupted; every run that was finished is recorded")
 
 

@@ -1,4 +1,4 @@
-"""This machine: its cores and memory as a process may use them."""
+"""The machine: its cores and memory as a process may use them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pslab.engines.experiment.checkpoint.store import CheckpointStore
     from pslab.engines.experiment.experiment import Experiment
 
-ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
-CHECKPOINTS = "checkpoints"  # the folder of those of all runs, among their results
+ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and the rows of its phases
+CHECKPOINTS = "checkpoints"  # the folder of all runs' checkpoints, among their results
 CUDA_BYTES = 300 * 2**20  # of a device, for each process that uses it, at least
 CHECKPOINTS_HELD = 2  # by the parent of servers that are replaced: the newest whole one, and the next
 
@@ -46,7 +46,7 @@ def check_memory(run: Run, weights: int) -> None:
     keys are pulled, only the servers have the weights. The servers and workers of a Ray cluster are not counted.
 
     Raises:
-        ConfigError: it is larger than what is free.
+        ConfigError: it is larger than the free memory.
     """
     period, free = run.evaluation_period, free_memory_bytes()
     evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
@@ -63,7 +63,7 @@ def check_memory(run: Run, weights: int) -> None:
 
 
 def _check_device_memory(run: Run, weights: int) -> None:
-    """On its device each worker has the weights, its gradients and what a backward pass makes, and a process that
+    """Check the memory of a device, where each worker has weights, gradients and activations, and a process that
     evaluates has the weights once more; CUDA itself takes memory in each of these processes."""
     from pslab.tensors.device import DEVICES
 
@@ -80,7 +80,7 @@ def _check_device_memory(run: Run, weights: int) -> None:
 
 
 def record_bytes(experiment: Experiment) -> int:
-    """What a run's record takes at least, as far as its budget says."""
+    """The least bytes of a run's record, as far as its budget says."""
     run = experiment.run
     weights = experiment.keyspace.size * experiment.weights.element_size() * run.keep_weights
     return weights + ROWS_BYTES * (run.pushes or 0) * len(experiment.parts)

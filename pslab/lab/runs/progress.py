@@ -79,7 +79,7 @@ class Progress:
         self._bar.close()
 
     def say(self, name: str, doing: str) -> None:
-        """Show what is done for a run while it has no pushes to count."""
+        """Show the activity of a run while it has no pushes to count."""
         self._show(name, doing)
 
     def begin(self, name: str) -> None:

@@ -172,7 +172,7 @@ def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | 
 
 
 def trained_model(run: Run, weights: np.ndarray) -> nn.Module:
-    """The model of a run with these weights, flat, as an evaluation has it: what is frozen as it began, running
+    """The model of a run with these weights, flat, as an evaluation has it: frozen parameters as at the start, running
     statistics recomputed.
 
     Raises:
@@ -230,7 +230,7 @@ def _objective(
         return Objective()
     y = dataset.train_y
     count = min(EXAMPLES, len(y))
-    rows: Any = slice(count // 16)  # those of a stream have to be read
+    rows: Any = slice(count // 16)  # the rows of a stream have to be read
     if isinstance(y, torch.Tensor):
         rows = (y.argsort() if y.ndim == 1 else torch.arange(len(y)))[torch.linspace(0, len(y) - 1, count).long()]
         rows = rows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
@@ -267,14 +267,14 @@ def _without(
 
 
 def _on_keys(module: nn.Module, keyspace: Keyspace, sample: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
-    """A model and an input as workers have them that pull keys: over those of the input alone."""
+    """A model and an input as a worker has them that pulls keys: over the keys of the input alone."""
     keys, own = np.unique(sample.col_indices().numpy()).astype(np.int64), keyspace.shell(module)
     keyspace.bind_keys(own, _flat(module, keyspace)[keys])
     return own, on_keys(sample, keys)
 
 
 def _flat(module: nn.Module, keyspace: Keyspace) -> torch.Tensor:
-    """The initial weights, flat; those of a single parameter, as of keys, may be many, and take no memory twice."""
+    """The initial weights, flat; a single parameter, as of keys, may have many, and takes no memory twice."""
     if len(keyspace.parameters) > 1:
         return keyspace.flatten(module)
     return module.get_parameter(keyspace.parameters[0].name).detach().reshape(-1)
@@ -363,7 +363,7 @@ def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
     if run.pull != "keys":
         return
     if not isinstance(inputs, SparseInputs):
-        problem = "the keys of a batch are those of sparse rows: use data='functions', say, or pull='whole'"
+        problem = "only sparse rows have keys: use data='functions', say, or pull='whole'"
         raise ConfigError("pull", run.pull, problem)
     if keyspace.size != inputs.key_count or [shape[:1] for shape in shapes] != [(inputs.key_count,)]:
         problem = f"must have one weight for each of the data's {inputs.key_count} keys, and no others, as 'linear' has"
@@ -394,7 +394,7 @@ def _owner(run: Run, dataset: Dataset, assignment: Any) -> Any:
     """The server of each key; None if each has a part of them in their order."""
     if run.placement == "even":
         return None
-    rows = dataset.train_x.rows(dataset.name)  # type: ignore[union-attr]  # keys are those of sparse rows
+    rows = dataset.train_x.rows(dataset.name)  # type: ignore[union-attr]  # only sparse rows have keys
     return _once(run, f"placement {run.servers} {run.partition} {run.workers} {run.seed}",
                  lambda: place(used(rows, assignment, run.workers), rows.key_count, run.servers))  # fmt: skip
 

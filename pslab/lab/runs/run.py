@@ -29,7 +29,7 @@ from pslab.protocol.server import least_budget
 
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
-AGAIN = "PSLAB_AGAIN"  # in the environment: `sweep` runs again what was not kept
+AGAIN = "PSLAB_AGAIN"  # in the environment: `sweep` executes again runs whose emulation was not kept
 
 
 class InvalidRun(UserWarning):
@@ -63,8 +63,8 @@ def run(
 
     Raises:
         ConfigError: the run is impossible; nothing was started.
-        RunError: a worker raised or died; what was completed is kept, the message says where.
-        RunsInterrupted: (a KeyboardInterrupt) within two seconds; what was completed is kept, the message says where.
+        RunError: a worker raised or died; completed pushes are kept, the message says where.
+        RunsInterrupted: (a KeyboardInterrupt) within two seconds; completed pushes are kept, the message says where.
     """
     return sweep([run], results=results, progress=progress, again=again, fresh=fresh)[0]
 
@@ -79,10 +79,10 @@ def sweep(  # type: ignore[misc]
 ) -> list[Result] | pd.DataFrame:  # fmt: skip
     """Return the rows of a grid's table with the column `result`; of a list of runs the results, in their order.
 
-    What is missing is run in one pool, one after another; runs in virtual time, whose results do not depend on what
+    Missing runs are executed in one pool, one after another; runs in virtual time, whose results do not depend on what
     else the machine does, as many at a time as there are cores.
 
-    With `again`, what is recorded is run again if its emulation was not kept; the old record is moved to
+    With `again`, a recorded run is executed again if its emulation was not kept; the old record is moved to
     results/replaced/. None: once in this process, if `pslab figures --again` executes it.
 
     A run on real processes with `on_death="restart"` that was ended before its time, however that was, goes on from its
@@ -102,7 +102,7 @@ def sweep(  # type: ignore[misc]
     Raises:
         SweepFailed: some of several runs failed; it has their errors, and the rows, or results, of the others.
         StartFailed: another thread of this process executes runs.
-        Unwritable: nothing can be recorded; what was under way is set aside elsewhere. And what `run` raises.
+        Unwritable: nothing can be recorded; the run under way is set aside elsewhere. And all that `run` raises.
     """
     frame = runs_in(runs)
     asked = distinct(frame)

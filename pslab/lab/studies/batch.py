@@ -47,7 +47,7 @@ class BatchEntry:
 
     notebook: str
     variant: str
-    values: Mapping[str, Any]  #: those that differ from the notebook's defaults
+    values: Mapping[str, Any]  #: parameters that differ from the notebook's defaults
     sources: Path
     results: Path
     takes: tuple[float, float] | None = None  #: seconds on two cores, and megabytes, with its own parameters
@@ -111,7 +111,7 @@ class BatchEntry:
             return False
 
     def expected_s(self) -> float | None:
-        """What the last execution took, less the runs that are recorded, and for as many runs as its parameters ask for
+        """The seconds of the last execution, less the recorded runs, and for as many runs as its parameters ask for
         now; before the first execution what batch.yaml says.
         """
         made = self.stamp.get("made")
@@ -148,8 +148,8 @@ def plan(
 ) -> list[BatchEntry]:
     """The entries of batch.yaml, in order, with `given` parameters over their own, all of them checked.
 
-    `only` are names of entries, or of notebooks without an entry of that name; `every` False leaves those that are not
-    main out, unless they are named so. A given parameter concerns the notebooks that have it.
+    `only` are names of entries, or of notebooks without an entry of that name; `every` False leaves entries that are
+    not main out, unless they are named so. A given parameter concerns the notebooks that have it.
 
     Raises:
         ConfigError: no such notebook or entry, a parameter that none of the chosen notebooks has, or one that is unlike
@@ -227,7 +227,7 @@ def _listed(path: Path) -> list[dict[str, Any]]:
 
 
 def folder(start: Path) -> Path:
-    """The notebooks' folder: that of the project around the working directory, or of the package's sources.
+    """The notebooks' folder: of the project around the working directory, or of the package's sources.
 
     Raises:
         ConfigError: there is none; an installed package has no notebooks.

@@ -71,7 +71,7 @@ def claim(
     seeds `results` have, and how many of them diverged.
 
     Raises:
-        ConfigError: no bound: then it would hold whatever the value is.
+        ConfigError: no bound: then it would hold for any value.
     """
     if at_least is None and at_most is None:
         raise ConfigError("at_least", None, "a claim needs a bound: at_least= or at_most=")

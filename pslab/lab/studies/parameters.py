@@ -24,7 +24,7 @@ CELL, TAG = "# Parameters", "parameters"  # how the cell begins, and what tells 
 PACKAGE = "PSLAB_PACKAGE"  # the pslab of the batch that executes the notebook
 WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string",
          list: "a list with at least one entry", dict: "a mapping"}  # fmt: skip
-_current = ""  # the notebook whose parameters were checked last: its name is that of its figures
+_current = ""  # the notebook whose parameters were checked last: its figures have its name
 
 
 def parameters(notebook: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def parameters(notebook: str) -> dict[str, Any]:
     """
     global _current
     if (shell := kernel()) is None:
-        raise ConfigError("notebook", notebook, "parameters are those of a notebook: call this from one of its cells")
+        raise ConfigError("notebook", notebook, "only a notebook has parameters: call this from one of its cells")
     _current = notebook
     if os.environ.get(PACKAGE, str(SOURCE)) != str(SOURCE):
         problem = f"the kernel imports {SOURCE}, the batch {os.environ[PACKAGE]}: install one of them alone"
@@ -57,7 +57,7 @@ def current() -> str:
 def given(notebook: str, cells: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The checked parameters after these cells, of which the last one is under way.
 
-    Only what was assigned since the last check is checked for unknown names: a name that was once misspelt stays among
+    Only names assigned since the last check are looked up: a name that was once misspelt stays among
     the cells of a session.
     """
     names = declared(notebook, next((cell for cell in cells if _declares(cell)), ""))
@@ -166,7 +166,7 @@ def _check_value(name: str, default: Any, value: Any) -> None:
         return
     if name in FIELDS and _fits(name, default):
         if not _fits(name, value):
-            _alone(name, value)  # says what is wrong
+            _alone(name, value)  # raises, with the mistake
         return
     kind = type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

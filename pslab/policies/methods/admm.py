@@ -16,7 +16,7 @@ FACTOR = 2.0  # by which it changes then
 class ADMM(BSP):
     """Consensus ADMM: in a round each worker minimizes its loss, with a penalty for its distance from the consensus z.
 
-    Of worker i, with the loss f_i on its own examples, those of its first pass over the data:
+    Of worker i, with the loss f_i on its own examples (of its first pass over the data):
 
         x_i <- argmin f_i(x) + rho/2 |x - z + u_i|^2,    z <- argmin g(z) + rho/2 sum |x_i + u_i - z|^2,
         u_i <- u_i + x_i - z

@@ -29,7 +29,7 @@ class Decoupled(Streaming):
     a run that names no `optimizer` and no `outer_learning_rate` adds each mean as it is: no momentum, at 1.
 
     By `average=rda` (radial-directional average) the change of each tensor is the mean of the workers' directions, as
-    long as their changes are in the mean; that of an embedding is their mean, as of all tensors by `average=mean`. A
+    long as their changes are in the mean; an embedding's change is their mean, as of all tensors by `average=mean`. A
     push counts by c_tokens**2 / c_steps of what its worker has computed since it was last sent the fragment. Steps are
     of equally many tokens here, so that is by its steps; these differ between the first push of a fragment after its
     worker began or joined, and later ones. With a quorum of all workers, average=mean and Nesterov's momentum outside

@@ -30,9 +30,9 @@ class Downpour:
     No replica waits for another, and each push is applied when it comes. Between two fetches a replica moves by its own
     gradients, by plain steps of the rate that its push will have. A fetch is followed by those steps again that are not
     yet pushed; `literal` forgets them, as the published algorithm does. That one pushes after steps 0, n_push,
-    2 n_push, ...: here each push has n_push gradients, and what is left after the worker's share of the budget is
-    pushed, too. Where a step only fetches, or only pushes, the other half of the exchange is an empty message: it takes
-    the link's latency, and no bytes.
+    2 n_push, ...: here each push has n_push gradients, and the gradients left after the worker's share of the budget
+    are pushed, too. Where a step only fetches, or only pushes, the other half of the exchange is an empty message: it
+    takes the link's latency, and no bytes.
 
     Source: Dean et al. (NIPS 2012).
     """
@@ -41,7 +41,7 @@ class Downpour:
     n_push: Annotated[int, PERIOD, "steps between two pushes"] = 1
     literal: Annotated[bool, "a fetch overwrites steps that are not yet pushed"] = False
     end: Annotated[
-        int | None, Bounds(at_least=1), "the step after which what is left is pushed; none: that of the budget"
+        int | None, Bounds(at_least=1), "the step after which remaining gradients are pushed; none: the last one"
     ] = None
     method: ClassVar[str] = "replica"
 

@@ -14,8 +14,9 @@ class LocalSGD(BSP):
     """Local SGD: each worker takes `period` steps of its own, then the models are averaged (a superstep of BSP).
 
     A push is the change of the worker's weights. It counts as the gradients that it is made of, so budgets, schedules
-    and curves are those of the other policies. `after` makes it post-local SGD (Lin et al., ICLR 2020). Of sparse data
-    each weight becomes the average of its users, the workers that have its key: others have not moved it.
+    and curves are comparable with other policies. `after` makes it post-local SGD (Lin et al., ICLR 2020).
+    Of sparse data each weight becomes the average of its users, the workers that have its key: others have not moved
+    it.
 
     Source: Stich (ICLR 2019).
     """

@@ -20,11 +20,12 @@ BLOCK = re.compile(r"^(?:.*?\.)?\d+(?=\.|$)")  # of a layer's name, to the first
 class Streaming(BSP):
     """Streaming DiLoCo: DiLoCo by fragments of the model, one every `period` / `fragments` steps of each worker.
 
-    A worker keeps weights of its own. It pushes by how much those of the fragment in turn have moved since the server's
-    came, takes `overlap` more steps while that travels, and merges what comes back: with `mix` these weights are
-    (1 - alpha) of the server's and alpha of its own, with `replace` the server's, with `carry` the server's and by how
-    much its own have moved since the push. Each fragment has its own state of the outer optimizer. With one fragment it
-    is DiLoCo; with an overlap, too, and `carry`, delayed averaging (DaSGD, Zhou et al., arXiv 2006.00441, 2020).
+    A worker keeps weights of its own. It pushes by how much the weights of the fragment in turn have moved since the
+    server's came, takes `overlap` more steps while that travels, and merges what comes back: with `mix` these weights
+    are (1 - alpha) of the server's and alpha of its own, with `replace` the server's, with `carry` the server's and by
+    how much its own have moved since the push. Each fragment has its own state of the outer optimizer. With one
+    fragment it is DiLoCo; with an overlap, too, and `carry`, delayed averaging (DaSGD, Zhou et al., arXiv 2006.00441,
+    2020).
 
     Fragments are of whole layers. The first one is all that is outside of numbered blocks, if there is such a layer;
     blocks are dealt out to the others one by one (`strided`), or in runs (`sequential`). Of a model without numbered

@@ -17,7 +17,7 @@ class TableRow(NamedTuple):
     worker: int
     clock: int = 0  #: its next iteration
     started: int = -1  #: the last iteration that it was started with
-    credit: int = 0  #: iterations that it may still start, whatever its lead
+    credit: int = 0  #: iterations that it may still start, however far it leads
     waits: bool = False
     pushed_s: float | None = None  #: instant of its last push
     started_s: float | None = None  #: instant of its last start, if intervals count from there

@@ -4,7 +4,7 @@ A superstep has two phases. First, workers continue without waiting, until each 
 its iterations is known. For each worker the ends of R further iterations are predicted, ZipLine finds the barrier at
 which they wait least, and each worker continues until it has pushed as often as the plan says. Then it waits for the
 others; when all wait, all are started, on the same weights. Counts, not instants, end a superstep: every worker reaches
-its end, whatever was predicted.
+its end, also after a wrong prediction.
 """
 
 from __future__ import annotations

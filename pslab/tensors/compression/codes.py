@@ -341,7 +341,7 @@ def means(v: torch.Tensor, groups: torch.Tensor, count: int) -> torch.Tensor:
 class Natural(Rule):
     """Round to the power of two below an entry, or with the probability of its fraction to that above: unbiased.
 
-    A sign, and an exponent from -108 to 18; what is smaller becomes 0. With `residual`, the values that are read are
+    A sign, and an exponent from -108 to 18; smaller entries become 0. With `residual`, the decoded values are
     divided by 9/8, as for `qsgd`.
 
     Source: Horváth et al. (MSML 2022)

@@ -1,6 +1,6 @@
 """The downlink: an answer to a pull is the compressed difference between the weights and the worker's copy.
 
-    server   w and, of each worker, what it holds: h      sent C(w - h);   h = h + what is read of it
+    server   w, and a copy h of each worker's weights     sent C(w - h);   h = h + the decoded frame
     worker   h                                                             the same
 
 What the code loses stays in w - h and is part of the next answer, under any policy, and w itself is exact: weights are
@@ -113,7 +113,7 @@ class HeldWeights:
         return {"laid": laid, "last": last, **{f"held {number}": each for number, each in enumerate(self.held)}}
 
     def restore(self, state: State) -> None:
-        """Return to a state, from that of a new object; KeyError or ValueError if it is of another run."""
+        """Restore a saved state; KeyError or ValueError if it belongs to another run."""
         for number, held in enumerate(self.held):
             held.copy_(fitting(state[f"held {number}"], held))
         self._laid = {(worker, index): (turn, version) for worker, index, turn, version in state["laid"].tolist()}
@@ -155,7 +155,7 @@ class HeldWeights:
     def _difference(
         self, index: int, weights: torch.Tensor, held: torch.Tensor, place: memoryview, whose: int, iteration: int
     ) -> int:
-        """Lay a frame ready, and add what is read of it to what is held; 0 if it is not finite."""
+        """Lay a frame ready, and add its decoded values to the held weights; 0 if it is not finite."""
         difference = torch.zeros_like(weights)
         for s in self._parts[index].slices:
             torch.sub(weights[s], held[s], out=difference[s])

@@ -74,8 +74,9 @@ class LowRank(Factors):
     """Approximate each matrix by the product of two thin matrices, P Q^T, by one power iteration at each worker.
 
     P = orth(M Q), Q = M^T P: the last Q is the start of the next iteration. Both are sent, 4 rank (rows + columns)
-    bytes, and the server takes the mean of the products, whose rank may be that of all workers together. Of one
-    worker this is PowerSGD. Tensors of one dimension, and those of which this would not save half, are sent unchanged.
+    bytes, and the server takes the mean of the products, whose rank may be the sum of all workers' ranks. Of one
+    worker this is PowerSGD. Tensors of one dimension, and tensors of which this would not save half, are sent
+    unchanged.
 
     Source: Vogels et al. (NeurIPS 2019)
     """
@@ -201,9 +202,9 @@ class DeMo(Rule):
     """The `topk` largest cosine coefficients of each chunk of a momentum that each worker keeps; the steps are signs.
 
     A worker's d = decay d + g is cut into chunks, whose sides are the largest divisors, at most `chunk`, of its
-    tensors' sides; what is sent is subtracted from d. The server takes the mean of each coefficient over the workers
-    that sent it (by=senders) or over all of them, transforms it back, and steps by the sign: use a learning rate as for
-    `sign`. Needs rounds.
+    tensors' sides; sent coefficients are subtracted from d. The server takes the mean of each coefficient over the
+    workers that sent it (by=senders) or over all of them, transforms it back, and steps by the sign: use a learning
+    rate as for `sign`. Needs rounds.
 
     Source: Peng et al. (arXiv 2024)
     """

@@ -43,7 +43,7 @@ class Sparse(NamedTuple):
 class Rule:
     """The base of all rules: error feedback at the worker, and the mean at the server."""
 
-    unit = "tensor"  #: what is compressed at once: "layer", "tensor" or "range"
+    unit = "tensor"  #: the piece that is compressed at once: "layer", "tensor" or "range"
     residual = False
     kept: tuple[str, ...] = ()  #: vectors as long as the piece that a worker keeps, beside the residual
     numbers = 0  #: and so many numbers of each piece

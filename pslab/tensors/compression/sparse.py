@@ -25,7 +25,7 @@ from pslab.tensors.workload.keyspace import KeyRange
 #: The densities of a warm-up: a quarter, then a quarter of the one before (Lin et al., ICLR 2018).
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
 WarmUp = Annotated[int, Bounds(at_least=0), "epochs of larger fractions at the start: 25, 6.25, 1.5625, 0.4, 0.1 %"]
-Residual = Annotated[bool, "whether what is not sent is added to the next gradient"]
+Residual = Annotated[bool, "whether unsent entries are added to the next gradient"]
 ANYWHERE = At(memory={"numbers": torch.zeros(1)})
 Fraction = Annotated[float, SHARE, "of the entries that is sent"]
 
@@ -140,7 +140,7 @@ class Ranges(Chosen):
     the delay is bounded. Taking the ranges in turn is a reading of the slides, whose figure is lost; Li et al. choose
     them at random. With `fit`, each worker measures how long exchanging and computing take, and gives the ranges of its
     next sweep as many keys as it can exchange while it computes. Workers may use different sizes, since the server
-    applies entries whatever their range. Needs pull="range". To overlap it with computing, use sync="eager".
+    applies the entries of any range. Needs pull="range". To overlap it with computing, use sync="eager".
 
     Source: Tsai (slides 2017); Li et al. (OSDI 2014)
     """
@@ -148,7 +148,7 @@ class Ranges(Chosen):
     unit = "range"
     size: Annotated[int | str, Bounds(at_least=1), OneOf(FIT), "keys in a range; all keys, or more: no ranges"]
     residual: Annotated[
-        bool, "whether what is not sent is added to the next gradient; without: cyclic block-coordinate SGD"
+        bool, "whether unsent entries are added to the next gradient; without: cyclic block-coordinate SGD"
     ] = True
     local_apply: Annotated[
         bool, "whether a worker computes on weights to which it has applied what it has not yet sent; plain SGD"

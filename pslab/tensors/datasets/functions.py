@@ -25,7 +25,7 @@ from pslab.tensors.workload.data import Dataset, of_rows
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 TEST_SHARE = 5  # a fifth of the rows, by their names
-# what not every interpreter of one version has: tests, programs, what a distribution adds, and what was removed
+# modules that not every interpreter of one version has: tests, programs, additions of a distribution, removed modules
 _LEFT_OUT = """
     test tests idlelib idle_test tkinter turtledemo turtle ensurepip venv lib2to3 distutils pydoc_data macholib site
     sitecustomize usercustomize sysconfig _pyrepl _distutils_system_mod _bootsubprocess __phello__ __hello__

@@ -49,7 +49,7 @@ class Mnist:
 def read_idx(path: Path, shape: Sequence[int]) -> Tensor:
     """Read the bytes of an idx file, gzipped or not, as [n, *shape[1:]] uint8 with n from 1 to shape[0].
 
-    The memory needed is bounded by `shape`, whatever the file claims.
+    The memory needed is bounded by `shape`, also of a file that claims more.
 
     Raises:
         ConfigError: the file cannot be read, or is not such an array.

@@ -261,7 +261,8 @@ def _counted(nets: Lists, pins: Lists, side: Array) -> tuple[Array, Array]:
 def _next(
     heap: Any, here: int, side: Array, gains: Array, locked: Array, weights: Array, load: int, limit: int
 ) -> int:
-    """The vertex with the largest gain that may leave a side; it stays in the heap. Those that cannot are dropped."""
+    """The vertex with the largest gain that may leave a side; it stays in the heap. Vertices that may not leave are
+    dropped."""
     while len(heap):
         gain, vertex = heap[0]
         if not locked[vertex] and side[vertex] == here and -gain == gains[vertex] and load + weights[vertex] <= limit:

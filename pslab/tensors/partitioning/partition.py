@@ -43,9 +43,9 @@ def partition(
     """Return the worker of each row: int64 [rows].
 
     Args:
-        rule: one of RULES. Parsa's balances rows, whatever `balance` says.
+        rule: one of RULES. Parsa's always balances rows.
         epsilon: by how much more than an equal share a worker may hold.
-        balance: what is shared out equally: entries, which are what a worker computes, or rows.
+        balance: the number that is equal at all workers: entries, by which computing time grows, or rows.
 
     Raises:
         ConfigError: an unknown rule or balance, no workers, more workers than rows, or a row that is too heavy.
@@ -121,7 +121,7 @@ def multilevel(problem: Problem) -> Array:
 def parsa(problem: Problem) -> Array:
     """Give each worker in turn the row that adds the fewest keys to its own; of several rows the first.
 
-    Workers hold equally many rows, whatever these weigh. One pass, without the published code's warm-up passes.
+    Workers hold equally many rows, light or heavy. One pass, without the published code's warm-up passes.
 
     Source: Li et al. (KDD workshop 2015, "Parsa").
     """
@@ -154,8 +154,8 @@ RULES: dict[str, Callable[[Problem], Array]] = {
 def relieve(problem: Problem, parts: Array) -> bool:
     """Bring every worker within its capacity, in place; return whether any row moved.
 
-    The lightest rows of a worker that holds too much go to those that hold the least. Where that does not suffice, all
-    rows are put anew, whatever their keys.
+    The lightest rows of a worker that holds too much go to the workers that hold the least. Where that does not
+    suffice, all rows are distributed anew without regard to their keys.
 
     Raises:
         ConfigError: no such partition was found.

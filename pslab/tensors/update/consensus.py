@@ -118,7 +118,7 @@ class Consensus:
                 "residuals": torch.tensor(self.residuals, dtype=torch.float64).reshape(-1, 6)}  # fmt: skip
 
     def restore(self, state: State) -> None:
-        """Return to a state, from that of a new object."""
+        """Restore a saved state."""
         self.rho, converged = state["rho"].tolist()
         self.converged = bool(converged)
         if last := state["last"].tolist():
@@ -127,7 +127,7 @@ class Consensus:
         self.residuals = [[int(version), *row] for version, *row in state["residuals"].tolist()]
 
     def state_rho(self) -> None:
-        """State rho beside the weights that are about to be sent. (Not when it changes: a server that goes on from a
+        """Write rho beside the weights that are about to be sent. (Not when it changes: a server that goes on from a
         checkpoint has the rho of then.)"""
         self._shared_rho[0] = self.rho
 

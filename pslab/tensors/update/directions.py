@@ -73,7 +73,7 @@ class Directions:
         return found
 
     def restore(self, state: State) -> None:
-        """Return to a state, from that of a new object."""
+        """Restore a saved state."""
         self._sum.copy_(fitting(state["sum"], self._sum))
         self._directed.copy_(fitting(state["directed"], self._directed))
         self._pushes, self._replaced = dict(state["pushes"].tolist()), int(state["replaced"])
@@ -139,7 +139,7 @@ class Directions:
         return [self._out]
 
     def _add(self, total: torch.Tensor, vector: Vector, weights: np.ndarray) -> None:
-        """total += vector, each layer times its weight."""
+        """Add a vector to the total, each layer times its weight."""
         if isinstance(vector, torch.Tensor):
             for cut, weight in zip(self._cuts, weights.tolist(), strict=True):
                 total[cut].add_(vector[cut], alpha=weight)

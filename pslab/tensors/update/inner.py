@@ -14,7 +14,7 @@ from pslab.tensors.entries import KeptVector
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
 from pslab.tensors.update.steps import Course, Local
 
-NUMBERS = "inner numbers"  # the memory of what is no vector: before which iteration it is, 0: none; then each number
+NUMBERS = "inner numbers"  # the memory of scalars: the iteration before which they are (0: none), then each scalar
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class InnerOptimizer:
     fresh: bool = False  #: it begins anew after each exchange
 
     def state(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """What it keeps of two weights, by name, after one step: [2] of a vector; a number has one element. The first
-        step of a process also imports torch's compiler."""
+        """The optimizer's state of two weights, by name, after one step: [2] of a vector; a number has one element. The
+        first step of a process also imports torch's compiler."""
         weights = torch.ones(2, dtype=dtype)
         weights.grad = torch.ones(2, dtype=dtype)
         optimizer = self.spec.make([weights], 0.1)
@@ -109,7 +109,7 @@ class InnerSteps(Local):
         return losses, optimizer.state[weights]
 
     def _state(self, course: Course) -> dict[str, torch.Tensor]:
-        """A copy of what is kept of the iteration before a course, which steps change; nothing at first, and after the
+        """A copy of the optimizer's state before a course, which steps change; empty at first, and after the
         worker was away."""
         if self._numbers is None or not course.iteration or self._numbers[0] != course.iteration:
             return {}

@@ -1,9 +1,9 @@
 """The methods that a policy can name: each consists of a worker's part, which may keep vectors, and a server's part.
 
     method       a worker's half                        the server's half
-    (none)       one gradient, or a sum of steps        the mean of what is pushed
+    (none)       one gradient, or a sum of steps        the mean of the pushes
     average      the same: local SGD                    of sparse data the mean over the workers that have a weight
-    replica      the same; what is not yet pushed is    each push by itself
+    replica      the same; the unpushed change is       each push by itself
                  kept where fetches and pushes differ
     consensus    x and u of ADMM                        the proximal step, residuals, rho
     inner        steps of an optimizer of its own, on   a step of the outer optimizer by the mean, of each

@@ -54,7 +54,7 @@ class OptimizerSpec:
 
     @property
     def divides(self) -> bool:
-        """Whether it divides what is pushed alone by itself, as by the number of workers."""
+        """Whether the optimizer itself divides a single push, as by the number of workers."""
         return self.cls is DelayedNesterov
 
     def of(self, steps: int) -> OptimizerSpec:

@@ -22,8 +22,8 @@ def own_weights(sync: Any, size: int, dtype: torch.dtype) -> dict[str, KeptVecto
 class OwnSteps(InnerSteps):
     """A worker's steps on weights of its own.
 
-    Without those of the iteration before, as after it has joined, new or back, a worker begins with the server's, and a
-    new optimizer.
+    Without weights of the iteration before, as after it has joined, new or back, a worker begins with the server's, and
+    a new optimizer.
     """
 
     _own: torch.Tensor | None = None  # its weights after the course that was run
@@ -35,5 +35,5 @@ class OwnSteps(InnerSteps):
         self._kept[BEFORE].fill_(course.iteration + 1)
 
     def _goes_on(self, course: Course) -> bool:
-        """Whether the worker's own weights are those of the iteration before."""
+        """Whether the worker still has its own weights of the iteration before."""
         return bool(course.iteration and self._kept[BEFORE] == course.iteration)

@@ -30,7 +30,8 @@ class RateState(Protocol):
         """Return the gradients whose mean is applied in a step.
 
         Args:
-            gradients: those of the step's pushes, in their order. They are not changed, and are copied where kept.
+            gradients: the gradients of the step's pushes, in their order. They are not changed, and are copied where
+                kept.
             computing: the versions of the range that other workers compute on, each of which will push for it; empty
                 unless the rate `joins` them.
         """
@@ -42,7 +43,7 @@ class RateState(Protocol):
         """Return the vectors, and what tells them apart, as tensors by name."""
 
     def restore(self, state: State) -> None:
-        """Return to a state, from that of a new object; KeyError or ValueError if it is of another run."""
+        """Restore a saved state; KeyError or ValueError if it belongs to another run."""
 
 
 class Squares:

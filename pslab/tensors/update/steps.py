@@ -15,7 +15,7 @@ class Course(NamedTuple):
     rates: Sequence[float]  #: the learning rate of each step
     at: Callable[[int], float]  #: the loss on a batch at `weights`; its gradient is left in `gradient`
     weights: torch.Tensor  #: [size], as they have come; moved meanwhile, and put back
-    gradient: torch.Tensor  #: [size]; in the end, what is to be pushed
+    gradient: torch.Tensor  #: [size]; in the end, the push
     fetched: bool  #: whether weights have come since the last push
     pushed: bool  #: whether the push will hold anything
     iteration: int = 0  #: whose push it is for
@@ -45,7 +45,7 @@ class Local(Protocol):
 class LocalSteps(Local):
     """Plain steps of gradient descent.
 
-    What is pushed is the gradient that moves the weights as far in one step with the first rate. Without memories this
+    The push is the gradient that moves the weights as far in one step with the first rate. Without memories this
     is local SGD; a replica that pushes more seldom than it fetches, or more often, has two.
 
     Args:

@@ -89,13 +89,13 @@ class Part:
 
     @cached_property
     def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where each slice starts in the range, and how much further in the flat vector."""
+        """The start of each slice in the range, and how much further it lies in the flat vector."""
         starts = np.cumsum([0, *(s.stop - s.start for s in self.slices)])[:-1]
         return starts, np.array([s.start for s in self.slices], np.int64) - starts
 
 
 def joined(slices: Iterable[slice]) -> tuple[slice, ...]:
-    """Increasing slices, those that follow each other as one."""
+    """Increasing slices; adjacent ones become one."""
     found: list[slice] = []
     for s in slices:
         begin = found.pop().start if found and found[-1].stop == s.start else s.start
@@ -130,7 +130,7 @@ class _Range:
         return found
 
     def restore(self, state: State) -> None:
-        """Return to a state, from that of a new range."""
+        """Restore a saved state of the range."""
         self.version, self.dense_version = state["versions"].tolist()
         self._since = self.version
         if self.changed_at is not None:
@@ -144,7 +144,7 @@ class _Range:
             self.optimizer.state[parameter].update({name: each.clone() for name, each in kept.items()})
 
     def mark(self, before: list[torch.Tensor] | None) -> None:
-        """Record which elements the last step changed: those that differ from `before`, all if `before` is None."""
+        """Record which elements the last step changed: all that differ from `before`, or all if `before` is None."""
         assert self.changed_at is not None
         self._steps.clear()
         self._logged, self._since = 0, self.version
@@ -173,7 +173,7 @@ class _Range:
         logged = [indices for version, indices in self._steps if version > since]
         if len(logged) < 2:
             return logged[0] if logged else np.empty(0, np.int64)
-        found = np.sort(np.concatenate(logged), kind="stable")  # it merges what is sorted
+        found = np.sort(np.concatenate(logged), kind="stable")  # a stable sort merges sorted arrays
         distinct: NDArray[Any] = found[np.diff(found, prepend=-1) != 0]
         return distinct
 
@@ -198,11 +198,11 @@ class WeightStore:
         self._sum = torch.empty(min(room, len(weights)), dtype=weights.dtype)
 
     def state(self, index: int) -> State:
-        """Return what is kept of a range beside its weights."""
+        """Return the state of a range beside its weights, such as its optimizer's."""
         return self._ranges[index].state()
 
     def restore(self, index: int, state: State) -> None:
-        """Return to a state of a range, from that of a new store."""
+        """Restore a saved state of a range."""
         self._ranges[index].restore(state)
 
     def step(
@@ -297,7 +297,8 @@ def _piece(gradient: Gradient, offset: int, s: slice) -> torch.Tensor:
 
 
 def _sum(out: torch.Tensor, offset: int, s: slice, gradients: Sequence[Gradient]) -> None:
-    """out[:] = the gradients' sum over one slice, whose first element has position `offset` in its range."""
+    """Write the gradients' sum over one slice to `out`; the slice's first element has position `offset` in its
+    range."""
     dense = [_piece(g, offset, s) for g in gradients if _is_dense(g)]
     if len(dense) == 1:
         out.copy_(dense[0])

@@ -54,7 +54,7 @@ class Versions:
                 "members": table(self.members.items()), **whole}  # fmt: skip
 
     def restore(self, state: State) -> None:
-        """Return to a state, from that of a new object."""
+        """Restore a saved state."""
         like = torch.empty(self._part.size, dtype=self._dtype)
         self._newest, self._opened = int(state["newest"]), dict(state["opened"].tolist())
         self.members = dict(state["members"].tolist())

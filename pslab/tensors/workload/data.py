@@ -26,8 +26,8 @@ from pslab.tensors.workload.torchvision_ops import import_named, torchvision, wi
 
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
 TENSORS = ("train_x", "train_y", "test_x", "test_y")
-READ = (torch.utils.data.Dataset, torch.utils.data.DataLoader)  # what a function may return two of
-SCALE = 1024  # examples from which the mean and deviation of those that are not in memory are measured
+READ = (torch.utils.data.Dataset, torch.utils.data.DataLoader)  # a function may return two of them
+SCALE = 1024  # examples by which the mean and deviation of a dataset that is not in memory are measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ def batch(x: Tensor, dtype: torch.dtype, mean: float | None, std: float, out: Te
 
     Args:
         x: [B, ...] uint8, floating point or int64.
-        out: the tensor to write what is normalized to, of x's shape and of `dtype`; a new one if None.
+        out: the tensor to write normalized inputs to, of x's shape and of `dtype`; a new one if None.
 
     Raises:
         ValueError: `out` has another shape or dtype.
@@ -205,7 +205,7 @@ class Batches:
     The last examples of an epoch, too few for a round, are left out. In the order of a stream nothing is permuted.
 
     With `parts`, the worker of each example, a worker takes only its own ones, all of them in each epoch, in as many
-    batches as the others have: who has more examples has larger batches.
+    batches as the others have: a worker that has more examples has larger batches.
 
     Raises:
         ConfigError: a round takes more examples than there are, or than a worker's part has for each round.
@@ -339,7 +339,7 @@ def streamed(name: str, train: Any, test: Any) -> Dataset:
 
 
 def of_rows(rows: SparseRows) -> Dataset:
-    """A Dataset of sparse rows: those that are held back are for testing, the others for training.
+    """A Dataset of sparse rows: held-back rows are for testing, the others for training.
 
     Raises:
         ConfigError: none of one kind.

@@ -1,8 +1,8 @@
 """Whether a user's loss or metric is a mean over the examples, tried on examples.
 
-A run averages: gradients over workers, and what an evaluation computes over batches. Both are right for a function of a
-batch that is the mean of a number of each example. So the function of some examples is compared with those of their
-parts, which are made unlike each other.
+A run averages: gradients over workers, and the results of an evaluation over batches. Both are right for a function of
+a batch that is the mean of a number of each example. So the function of some examples is compared with its values of
+their parts, which are made unlike each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pslab.tensors.workload.objective import Loss, Metric, called, described, me
 SHARES = (0.25, 0.625)  # of the examples that are in the first of two parts
 EXAMPLES = 256  # targets on which a function is tried
 WHOLE_BYTES = 2**28  # outputs of a test set, up to which a metric is computed of all of them at once
-TOLERANCE = 1e-4  # of what is compared, float32 rounded
+TOLERANCE = 1e-4  # of compared numbers, float32 rounded
 MEAN, SUM, BROADCAST, WEIGHTED, OTHER, UNKNOWN = "mean", "sum", "broadcast", "weighted", "other", "unknown"
 REMEMBERS = "remembers"  # a mean over the examples, which depends on the calls before
 
@@ -173,7 +173,7 @@ def _values(function: Any, output: Any, target: Tensor, cut: int, seed: int = 0)
         try:
             values = tuple(metric_sums(placed(function, target.device), _rows(varied, count, rows), target[rows])[0]
                            / len(target[rows]) for rows in (slice(None), slice(cut), slice(cut, None)))  # fmt: skip
-        except Exception:  # such as that of outputs that are no probabilities any more
+        except Exception:  # as a loss raises when scaled outputs are no probabilities any more
             continue
         if all(map(math.isfinite, values)):
             return values

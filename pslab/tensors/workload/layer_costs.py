@@ -25,7 +25,7 @@ class Uses(TorchFunctionMode):
     def __init__(self, module: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
         super().__init__()
         self.first: dict[str, str] = {}  #: name of a tensor -> path of the module that uses it first
-        self.used: set[str] = set()  #: those of them that are used, also where no module runs, as in a hook before it
+        self.used: set[str] = set()  #: the used ones, also where no module runs, as in a hook before it
         self._names = {id(t): name for name, t in (module.named_parameters() if tensors is None else tensors)}
         self._open: list[str] = []
         self._module = module

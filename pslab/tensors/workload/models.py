@@ -92,7 +92,7 @@ class Regression:
 
     def __call__(self) -> nn.Module:
         if not self.keys:
-            raise ValueError("linear: the number of keys is that of the data, of which there are none here")
+            raise ValueError("linear: the number of keys is the data's, and there is no data here")
         return Linear(self.keys)
 
 
@@ -148,7 +148,7 @@ def build_model(value: object, seed: int) -> nn.Module:
     """The model, initialized from the run's random stream "init"; the global generators are unchanged.
 
     Raises:
-        ConfigError: a factory that raises or returns no nn.Module, and whatever resolve_model refuses.
+        ConfigError: a factory that raises or returns no nn.Module, and all that resolve_model refuses.
     """
     factory = resolve_model(value)
     with temporary_seed(seed):
@@ -196,8 +196,8 @@ def check_model(
         sample_x: [B, ...], normalized, of the model's dtype; the first two are used.
         sample_y: [N, ...] targets as the loss takes them, N >= B.
         loss, metric: as a run has them; None stands for the mean loss.
-        classes: of all labels, for `cross_entropy`; 0: as those of the sample tell.
-        sizes: of the smallest batches in training and in evaluation; 2 stands for all above.
+        classes: of all labels, for `cross_entropy`; 0: as the labels of the sample tell.
+        sizes: of the smallest batches in training and in evaluation; 2 stands for all larger ones.
         seed: of what the model draws.
 
     Raises:
@@ -213,7 +213,7 @@ def check_model(
     with temporary_seed(seed):
         for mode, size in zip(("training", "evaluation"), sizes, strict=True):
             x = sample_x if len(sample_x) <= size else sample_x[:size]
-            with torch.set_grad_enabled(mode == "training"):  # as the run does, whatever an earlier cell has set
+            with torch.set_grad_enabled(mode == "training"):  # as in the run, whose mode no earlier cell has set
                 unreached += _check_mode(module, mode, x, sample_y[: len(x)], (loss, metric), classes)
     return unreached
 
@@ -258,7 +258,7 @@ def _check_mode(
 
 
 def _check_own(module: nn.Module, trial: nn.Module, before: list[Tensor | None]) -> None:
-    """Refuse a model whose training pass changes its parameters, or uses those of another object than itself."""
+    """Refuse a model whose training pass changes its parameters, or uses another object's parameters."""
     for (name, parameter), tried, gradient in zip(module.named_parameters(), trial.parameters(), before, strict=True):
         if not torch.equal(parameter, tried) and not parameter.isnan().any():
             problem = (f"parameter {name} is changed by a training pass, as averages of weights are: the server alone "
@@ -325,7 +325,7 @@ def temporary_seed(seed: int = 0) -> Iterator[None]:
 
 
 class WeightsOnMeta(TorchFunctionMode):
-    """Within it, what is allocated empty, as torch's layers allocate their parameters, has a shape and no memory.
+    """Within it, tensors allocated empty, as torch's layers allocate their parameters, have a shape and no memory.
 
     With `torch.device("meta")` small tensors whose numbers a constructor reads, as RegNet's does, would have none.
     """

@@ -67,7 +67,7 @@ def accuracy(output: Tensor, target: Tensor, ignored: int | None = None) -> Tens
         return right
     if ignored is None:
         raise ValueError(f"accuracy has no class {int(target.min())}: if the loss ignores that label, its attribute "
-                         "ignore_index must say so, as that of torch.nn.CrossEntropyLoss does")  # fmt: skip
+                         "ignore_index must say so, as in torch.nn.CrossEntropyLoss")  # fmt: skip
     return right[counted].double().mean()
 
 
@@ -89,7 +89,7 @@ def _same(name: str, output: Any, target: Tensor) -> None:
 
 
 def described(x: Any) -> str:
-    """``"[2, 10] of torch.float32"``; the type of what is no tensor."""
+    """``"[2, 10] of torch.float32"``; the type of another object."""
     return f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
 
 

@@ -1,6 +1,6 @@
 """Read examples as they are needed, for data larger than the memory: torch's DataLoader in a run's order.
 
-What is read, and what a Dataset draws as it reads (augmentation), depends on the run's seed, the epoch and the example
+An example, and its augmentation that a Dataset draws as it reads, depends on the run's seed, the epoch and the example
 alone: not on the number of loading processes, nor on which process it is.
 """
 
@@ -101,7 +101,7 @@ class Source:
         #: that are known before a run
         self.targets = _targets(self.dataset, self.sample[1]) if self.collate is default_collate else self.sample[1]
         if not all(map(_same, self.sample, again)):
-            problem = "an example is another one when it is read again: it must not depend on what was read before, and"
+            problem = "an example is another one when it is read again: it must not depend on earlier examples, and"
             how = "draw from the global generators of torch, NumPy or Python, or from one that its Dataset holds"
             raise self._error(f"{problem} {how}")
 
@@ -258,7 +258,7 @@ def read_batches(x: Rows, y: Rows, batches: Sequence[slice | npt.NDArray[np.int6
 Rows = Tensor | SparseInputs | Column
 
 
-# -- what is given to a DataLoader -----------------------------------------------------------------
+# -- arguments of a DataLoader ---------------------------------------------------------------------
 
 
 class _Drawing(TorchDataset[Any]):
@@ -339,7 +339,7 @@ class _Keys:
 def _processes(count: int, begin: Callable[[int], object] | None, options: dict[str, Any]) -> dict[str, Any]:
     """A DataLoader's so many loading processes; where they can be forked they need not import torch.
 
-    They are their worker's own children, and notice its end; those of a server of forks would not.
+    They are their worker's own children, and notice its end; children of a server of forks would not.
     """
     how = ("fork" if sys.platform == "linux" else "spawn") if count else None
     return {"num_workers": count, "multiprocessing_context": how, "worker_init_fn": partial(_begin_process, begin),
@@ -369,7 +369,7 @@ def _with_children() -> Iterator[None]:
         config["daemon"] = before
 
 
-# -- what is asked of a user's DataLoader ----------------------------------------------------------
+# -- attributes of a user's DataLoader -------------------------------------------------------------
 
 
 def _refused(loader: DataLoader[Any], evaluated: int) -> str:

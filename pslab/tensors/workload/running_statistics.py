@@ -1,6 +1,6 @@
 """Running statistics: means and variances that BatchNorm and InstanceNorm update in training and use in evaluation.
 
-Each worker's own belong to other weights than those that are evaluated. So an evaluation recomputes them, as
+Each worker's own statistics belong to other weights than the evaluated ones. So an evaluation recomputes them, as
 torch.optim.swa_utils.update_bn does: the plain mean over all calls of the norm, in one pass over CALIBRATION training
 examples. Only the norms are in training mode then: nothing is dropped out, and a norm that training leaves as it is
 keeps its statistics. Another buffer that training changes and evaluation reads is refused: nobody knows its value for

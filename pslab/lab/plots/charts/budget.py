@@ -25,7 +25,7 @@ WORDS = {**timeline.WORDS, "gap": "not measured"}
 WORKER = "worker"
 LANE, HEIGHT = (5.0, 14.0), 420.0  # px: the thinnest and the thickest lane; all lanes
 LEAST_NUMBERED = 12.0  # px: lanes with numbers
-LEAST = 3e-3  # of the longest bar: what is shorter is not drawn
+LEAST = 3e-3  # of the longest bar: shorter parts are not drawn
 ROOM = 9.0  # px: where a number has room
 SPENT = {"computing": ("compute",), "sending": ("push", "pull"), "waiting": ("wait",)}  # in a heading
 
@@ -43,7 +43,7 @@ def time_budget(
         by: the columns whose values get a panel each.
         across: "worker", or a column: then a bar for each of its values, the mean of the workers.
         per_iteration: milliseconds of an iteration, as many pushes as workers, instead of the seconds of the run.
-        title: a sentence or a Claim; None: what is shown.
+        title: a sentence or a Claim; None: the names of the shown quantities.
         notes: more lines for the caption.
         width: page (7.16 in) or column (3.5 in).
 

@@ -51,7 +51,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 def quantity(name: str, metric: Metric) -> Quantity:
-    """Return the quantity of a name: "accuracy" is its run's metric, whatever that is."""
+    """Return the quantity of a name: "accuracy" is the run's metric, of any name."""
     if name != "accuracy" or metric.share:
         return QUANTITIES[name]
     return Quantity(f"test {metric.name}{metric.in_unit}", words=f"test {metric.name}")
@@ -82,7 +82,7 @@ def curves(
         log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
         zoom: per cent of accuracy, or values of the metric, in the frame; None: of accuracies where the ends of the
             curves are distinguishable; False: all.
-        title: a sentence or a Claim; None: what is shown.
+        title: a sentence or a Claim; None: the names of the shown quantities.
         notes: more lines for the caption.
         width: page (7.16 in) or column (3.5 in).
 

@@ -49,7 +49,7 @@ def compose(
     drawn: Sequence[Curve], across: Facets, down: Facets, x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis],
     width: str, everywhere: Any = None,
 ) -> tuple[go.Figure, dict[tuple[str, str], tuple[str, str]]]:  # fmt: skip
-    """Return a figure with each curve in its panels, those that stand behind first; and the names (x, y) of the
+    """Return a figure with each curve in its panels, the hindmost first; and the names (x, y) of the
     quantities of each panel by the names of its axes.
 
     Args:

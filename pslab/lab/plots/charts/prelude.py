@@ -45,7 +45,7 @@ class Shown:
     """The runs of a figure."""
 
     results: pd.DataFrame  #: all of them
-    crowd: pd.DataFrame  #: those of several workers
+    crowd: pd.DataFrame  #: the results of several workers
     names: Sequence[str]  #: the columns that tell groups of one panel apart
     columns: Sequence[str]  #: these and the columns of panels
     groups: Sequence[Group]
@@ -59,7 +59,7 @@ def grouped(
     results: Given, by: Names, facet: str | None = None, row: str | None = None, *,
     several: int | None = None,
 ) -> Shown:  # fmt: skip
-    """The runs of several workers in groups by the columns `by`, and by those that make panels, in the grid's order.
+    """The runs of several workers in groups by the columns `by`, and by the panels' columns, in the grid's order.
 
     Args:
         several: how many directions have a panel for each x, or for each y; then the others may have panels for a
@@ -83,7 +83,7 @@ def grouped(
 
 
 def _groups(results: pd.DataFrame, by: Names, panels: Sequence[str]) -> tuple[list[str], list[str], list[Group]]:
-    """The columns that tell groups of one panel apart, those of all panels, and the groups."""
+    """The columns that tell groups of one panel apart, the columns of all panels, and the groups."""
     columns = columns_of(results, by, *panels)
     split = groups(results, by, **dict(zip(("facet", "row"), panels, strict=False)))
     names = [name for name in columns if name not in panels or name in listed(by)]
@@ -117,7 +117,7 @@ def separated(results: Given) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def listed(names: Iterable[str]) -> list[str]:
-    """One name, or several."""
+    """Return one name, or several, as a list."""
     return [names] if isinstance(names, str) else list(names)
 
 

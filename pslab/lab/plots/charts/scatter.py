@@ -24,7 +24,7 @@ from pslab.lab.records.summary import cell, missing, unit_of
 FEW = 8  # so many values on x, with ranges, have places of equal width
 SHORT = 6  # characters of a number that is a setting, as far as one can tell: measured ones are longer
 DODGE, SPREAD = 0.08, 0.5  # of such a place: from one curve to the next; and from the first to the last
-ABOVE = 0.14  # of the axis: where what was not reached stands, above all others
+ABOVE = 0.14  # of the axis: the position of goals that were not reached, above all others
 FAR_APART = 0.5  # of the highest value: an axis of lower ones starts at 0
 MARKED = 40  # points of a line with markers; more are a line
 
@@ -43,8 +43,8 @@ def points(
         behind: the value of `by` that stands grey behind the others.
         goal: the accuracy (0 to 1), or value of the runs' metric, of measures to a goal.
         log: the logarithmic axes, of "x" and "y". Few values of x, with ranges, otherwise have places of equal width.
-        join: whether points are joined; the values of `by` that are; or "steps".
-        title: a sentence or a Claim; None: what is shown.
+        join: whether points are joined; the values of `by` whose points are; or "steps".
+        title: a sentence or a Claim; None: the names of the shown quantities.
         notes: more lines for the caption.
         width: page (7.16 in) or column (3.5 in).
 

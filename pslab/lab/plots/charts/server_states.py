@@ -100,7 +100,7 @@ def _bar(state: str, rows: list[tuple[Any, ...]]) -> go.Bar:
     y, begins, ends, answers = (np.array(column) for column in zip(*rows, strict=True))
     texts = [f"{NAMES[state]}, {1000 * lasts:.3g}{SPACE}ms" + (f", {count} answered" if count else "")
             for lasts, count in zip(ends - begins, answers, strict=True)]  # fmt: skip
-    # an outline, so that what is shorter than a pixel is seen
+    # an outline, so that a state shorter than a pixel is seen
     edge = {"width": 0 if state == "PUSH" else 1, "color": STATES[state]}
     return go.Bar(x=ends - begins, base=begins, y=y, width=BAR, orientation="h", name=NAMES[state], showlegend=False,
                   marker={"color": STATES[state], "line": edge}, customdata=texts,

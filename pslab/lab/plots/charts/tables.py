@@ -79,7 +79,7 @@ class Table:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary for each row."""
+        """A dictionary for each row."""
         return [{METRIC: self.metric, LARGEST: self.largest, **{str(column): value for column, value in row.items()}}
                 for row in self.frame.to_dict("records")]  # fmt: skip
 
@@ -141,7 +141,7 @@ def tabled(data: Given, by: Names, places: Iterable[str | None], values: Sequenc
     names = [name for name in columns_of(crowd, by) if name not in sides or name in listed(by)]
     columns = list(dict.fromkeys([*names, *sides]))
     for twice in {*columns} & {*values}:
-        raise ConfigError("column", twice, "is both what is drawn and what it is drawn by: give the axis of the grid "
+        raise ConfigError("column", twice, "is both the drawn quantity and the axis that it is drawn by: give it "
                                            f"another name, as in grid(base, my_{twice}={{name: fields}})")  # fmt: skip
     known = {column: levels(crowd, column) for column in columns}
     at = {tuple(map(list.index, known.values(), key)): row for key, row in reduced(crowd, columns, goal, list(values))}

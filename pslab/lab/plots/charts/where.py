@@ -165,8 +165,8 @@ def _entry(column: str, value: Any) -> str:
 
 
 def _times(table: pd.DataFrame) -> pd.DataFrame:
-    """The axes, policy, how and times (over the soonest of its cell; of what was capped at least so many) of each
-    policy and cell, without those of which nothing is known."""
+    """The axes, policy, how and times (over the soonest of its cell; of a capped run the least possible) of each
+    policy and cell, without cells of which nothing is known."""
     axes = table.attrs["axes"]
     soonest = table.groupby(axes, sort=False).seconds.transform("min")
     known = table.seconds.where(table.seconds < math.inf, table.low)

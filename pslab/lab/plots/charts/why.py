@@ -35,7 +35,7 @@ class _Step(NamedTuple):
 
 
 def why(table: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
-    """Draw what the default and the winner need to the goal, and between them what is saved and what is paid: the
+    """Draw the time of the default and of the winner to the goal, and between them the seconds saved and paid: the
     savings first, the largest of each first, and all that is too small for a bar of its own at the end; of a table of
     choices, these one after another.
 
