@@ -111,7 +111,7 @@ class CompressionState:
         world = range(dist.get_world_size(self._group))
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in world]
         dist.all_gather(lengths, torch.tensor([size]), group=self._group)
-        sizes, most = [int(each) for each in lengths], self._made.largest(0)
+        sizes, most = [int(length) for length in lengths], self._made.largest(0)
         for process, each in enumerate(sizes):
             if not NOTHING <= each <= most:
                 raise FrameError(f"process {process}, gradient {self.step}: a frame of {each} bytes; at most {most}")

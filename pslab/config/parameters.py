@@ -191,9 +191,9 @@ def _parameter(f: dataclasses.Field[Any], hint: Any) -> Parameter:
         name=f.name,
         kinds=typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,),
         default=f.default if f.default_factory is dataclasses.MISSING else f.default_factory(),
-        bounds=next((each for each in annotations if isinstance(each, Bounds)), Bounds()),
-        choices=next((each for each in annotations if isinstance(each, OneOf)), OneOf()),
-        doc=next((each for each in annotations if isinstance(each, str)), ""),
+        bounds=next((annotation for annotation in annotations if isinstance(annotation, Bounds)), Bounds()),
+        choices=next((annotation for annotation in annotations if isinstance(annotation, OneOf)), OneOf()),
+        doc=next((annotation for annotation in annotations if isinstance(annotation, str)), ""),
     )
 
 
@@ -247,6 +247,6 @@ def described(cls: C) -> C:
              for name, field in known.items())  # fmt: skip
     cls.__doc__ = "\n".join([inspect.getdoc(cls) or "", "", "Fields:", *lines])
     cls.__init__ = __init__  # type: ignore[misc]
-    given = [each.replace(annotation=each.empty) for each in inspect.signature(cls).parameters.values()]
+    given = [parameter.replace(annotation=parameter.empty) for parameter in inspect.signature(cls).parameters.values()]
     cls.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
     return cls

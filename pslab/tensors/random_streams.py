@@ -148,5 +148,5 @@ def _parts(value: Any) -> list[Any]:
 
 def _names(code: types.CodeType) -> list[str]:
     """The names that a code object reads, with the code in it."""
-    inner = [name for each in code.co_consts if isinstance(each, types.CodeType) for name in _names(each)]
+    inner = [name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const)]
     return [*code.co_names, *inner]

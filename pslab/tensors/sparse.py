@@ -139,7 +139,7 @@ class SparseInputs:
     def rows(self, name: str) -> SparseRows:
         """These inputs as SparseRows without labels."""
         none = np.zeros(len(self))
-        starts, keys, values = (each.numpy() for each in self.tensors)
+        starts, keys, values = (tensor.numpy() for tensor in self.tensors)
         return SparseRows(name, self.key_count, starts, keys, values, none, none > 0)
 
     def __len__(self) -> int:

@@ -48,7 +48,7 @@ def entries() -> list[Listing]:
     from pslab.tensors.update.optimizers import ELEMENTWISE  # torch
 
     found = [_of_row(row) for rows in ROWS.values() for row in rows.values()]
-    return found + [_of_optimizer(*each) for each in ELEMENTWISE.items()] + [_of_preset(name) for name in PRESETS]
+    return found + [_of_optimizer(*item) for item in ELEMENTWISE.items()] + [_of_preset(name) for name in PRESETS]
 
 
 def _of_row(row: Row) -> Listing:

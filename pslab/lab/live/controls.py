@@ -87,6 +87,6 @@ def _scalar(field: str, value: Any) -> widgets.Widget:
     elif field == "cluster":
         given = "as given" if isinstance(value, Mapping) else str(value)  # a wrong one is refused when it is run
         own = [] if value in [*PRESETS] else [(given, value)]  # a mapping has no hash
-        more = {"options": [*own, *((each, each) for each in PRESETS)]}
+        more = {"options": [*own, *((preset, preset) for preset in PRESETS)]}
     return SCALARS[field](value=value, description=field.replace("_", " "), style={"description_width": "90px"},
                           layout={"width": "210px"}, **more)  # fmt: skip

@@ -154,17 +154,17 @@ def finish(
 
 def _stack(fig: go.Figure, heights: Sequence[float], width: str, left: bool) -> tuple[float, float, float]:
     """Set the rows of panels one under the other, their headings above them; the px above, of all rows, and below."""
-    rows = sorted({each.domain for each in fig.select_yaxes()}, reverse=True)
+    rows = sorted({axis.domain for axis in fig.select_yaxes()}, reverse=True)
     heights = list(heights) or [HEIGHT if len(rows) == 1 else FACET] * len(rows)
     heads: list[list[Any]] = [[] for _ in rows]
     for note in fig.layout.annotations:
         if (note.xref, note.yref) == ("paper", "paper"):
             ends = [sum(row) / 2 if note.textangle else row[1] for row in rows]
             heads[min(range(len(rows)), key=lambda at: abs(ends[at] - note.y))].append(note)
-    spans = [each.domain for each in fig.select_xaxes()]
-    beside = max((text_px(text) for each in fig.select_yaxes() for text in each.ticktext or ("100",)), default=0.0)
+    spans = [axis.domain for axis in fig.select_xaxes()]
+    beside = max((text_px(text) for axis in fig.select_yaxes() for text in axis.ticktext or ("100",)), default=0.0)
     over = [_write_heads(own, spans, WIDTHS[width] - beside - 24, left) for own in heads]
-    under = [_below([each for each in fig.select_xaxes() if fig.layout[long(each.anchor)].domain == row])
+    under = [_below([axis for axis in fig.select_xaxes() if fig.layout[long(axis.anchor)].domain == row])
              for row in rows]  # fmt: skip
     gaps = [0.0, *(GAP + before + after for before, after in zip(under, over[1:], strict=False))]
     high = sum(heights) + sum(gaps)
@@ -174,7 +174,7 @@ def _stack(fig: go.Figure, heights: Sequence[float], width: str, left: bool) -> 
     for own, row in zip(heads, rows, strict=True):
         for note in own:
             note.y = places[row][1]
-    for shown, own_px in [(each, heights[rows.index(each.domain)]) for each in fig.select_yaxes()]:
+    for shown, own_px in [(axis, heights[rows.index(axis.domain)]) for axis in fig.select_yaxes()]:
         text = shown.title.text or ""
         shown.update(domain=places[shown.domain], title_text="<br>".join(wrapped(text, max(1.15 * own_px, 80.0))))
     return over[0], high, under[-1]

@@ -363,7 +363,7 @@ def _clusters(runs: Sequence[Run], several: bool) -> list[str]:
     shared = set.intersection(*({*cluster_words(run.cluster, run.engine)} for run in runs))
     common = ", ".join(word for word in cluster_words(runs[0].cluster, runs[0].engine) if word in shared)
     lines = [f"{'all clusters' if several else 'cluster'}: {common or 'not emulated'}"] if common or not several else []
-    presets = {f"cluster {each}" for each in PRESETS} if several else ()
+    presets = {f"cluster {preset}" for preset in PRESETS} if several else ()
     return lines + [f"{name}: {', '.join(word for word in own if word not in shared)}"
                     for name, own in words.items() if name in presets]  # fmt: skip
 

@@ -174,7 +174,7 @@ def stroke(line: Any, otherwise: Any = INK) -> dict[str, Any]:
     parts = [each * max(width, 3) for each in DASHES[dash]] if dash in DASHES else [
         float(each.removesuffix("px")) for each in re.split("[, ]+", dash)]  # fmt: skip
     return {"color": colour(at(line, "color", otherwise)), "linewidth": PX * width,
-            "linestyle": (0, [PX * each for each in parts]) if parts else "-"}  # fmt: skip
+            "linestyle": (0, [PX * part for part in parts]) if parts else "-"}  # fmt: skip
 
 
 def styled(text: Any) -> list[list[tuple[str, bool, bool]]]:
@@ -266,9 +266,9 @@ class Scale:
         """Values as numbers on this axis."""
         values = list(values) if isinstance(values, (list, tuple, np.ndarray)) else [values]
         if self.categories is not None:
-            return np.array([self.categories.get(str(each), each if isinstance(each, (int, float)) else math.nan)
-                             for each in values], float)  # fmt: skip
-        return np.array([math.nan if each is None or each == "" else each for each in values], float)
+            return np.array([self.categories.get(str(value), value if isinstance(value, (int, float)) else math.nan)
+                             for value in values], float)  # fmt: skip
+        return np.array([math.nan if value is None or value == "" else value for value in values], float)
 
     def saw(self, values: np.ndarray) -> None:
         """Widen the range to these values."""
@@ -451,9 +451,9 @@ class Sheet:
             scale = found[name] = Scale(name, shared | at(specs, name, {}))
             values, kind = seen[root], at(scale.spec, "type", "-")
             scale.log = kind == "log"
-            words = [each for each in values if isinstance(each, str)]
+            words = [value for value in values if isinstance(value, str)]
             if any(re.match(r"\d{4}-\d\d-\d\d", each) for each in words) or any(
-                isinstance(each, np.datetime64) or hasattr(each, "year") for each in values
+                isinstance(value, np.datetime64) or hasattr(value, "year") for value in values
             ):
                 raise NotDrawn("an axis of dates")
             named = any(not re.fullmatch(r"[-+.\deE]*", each) for each in words)
@@ -479,7 +479,7 @@ class Sheet:
         spans = {pair: (domain(self.scales[pair[0]]), domain(self.scales[pair[1]])) for pair in pairs}
         lines = []  # begins and ends of columns from the left, of rows from above
         for way in (0, 1):
-            sides = {each[way] for each in spans.values()}
+            sides = {span[way] for span in spans.values()}
             lines.append((sorted({low for low, _ in sides}), sorted({high for _, high in sides})))
         (left, right), (bottom, top) = lines
         names = {plain(each["name"]) for each in self.traces if at(each, "name") and at(each, "showlegend", True)}
@@ -592,7 +592,7 @@ class Sheet:
             self.made.set_figheight(round(self.made.get_figheight() + more, 3))
         self.made.set_layout_engine("none")  # the places stay, without the last digits, which differ between processes
         for axes in self.made.axes:
-            axes.set_position(Bbox.from_bounds(*(round(each, 5) for each in axes.get_position().bounds)))
+            axes.set_position(Bbox.from_bounds(*(round(bound, 5) for bound in axes.get_position().bounds)))
             axes.set_in_layout(True)
 
     def _wrapped(self, text: str, width: float, how: Part) -> str:
@@ -869,8 +869,8 @@ def _errors(panel: Panel, trace: Part, x: np.ndarray, y: np.ndarray, tone: Any) 
             panel.axes.errorbar(
                 x[keep],
                 y[keep],
-                xerr=[each[keep] for each in ends] if side == "x" else None,
-                yerr=[each[keep] for each in ends] if side == "y" else None,
+                xerr=[end[keep] for end in ends] if side == "x" else None,
+                yerr=[end[keep] for end in ends] if side == "y" else None,
                 fmt="none",
                 zorder=2.4,
                 ecolor=colour(at(error, "color", tone)),
@@ -1004,8 +1004,8 @@ def _bars(
     edge, edges = at(trace, "marker.line.width", 0), at(trace, "marker.line.color", "#444444")
     hatch = at(trace, "marker.pattern.shape", "")
     drawn = (axes.barh if flat else axes.bar)(
-        places, lengths, width, begin, zorder=1.5, color=[colour(each, at(trace, "opacity", 1.0)) for each in tones],
-        edgecolor=colour(edges) if edge else [colour(each) for each in tones], linewidth=PX * edge if edge else 0.25,
+        places, lengths, width, begin, zorder=1.5, color=[colour(tone, at(trace, "opacity", 1.0)) for tone in tones],
+        edgecolor=colour(edges) if edge else [colour(tone) for tone in tones], linewidth=PX * edge if edge else 0.25,
         hatch=3 * hatch if isinstance(hatch, str) and hatch else None)  # fmt: skip
     ends = begin + lengths
     long.saw(np.concatenate([begin, ends]))

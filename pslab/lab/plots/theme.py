@@ -122,7 +122,7 @@ def looks(
     found = [base[repr(key.get(lead))] for key in keys]
     if len(ranks) > 1:
         found = [variant(look, ranks[other]) for look, other in zip(found, others, strict=True)]
-    return told_apart(found, [{*each} for each in panels] if panels is not None else [{0}] * len(found))
+    return told_apart(found, [{*panel} for panel in panels] if panels is not None else [{0}] * len(found))
 
 
 def variant(look: Look, rank: int, first: int = 0) -> Look:
@@ -171,7 +171,7 @@ def _free(look: Look, taken: Collection[tuple[str, str]], shape: str) -> list[Lo
     first = DASHES.index(look.dash) if look.dash in DASHES else 0
     near = [own, *(variant(own, rank, first) for rank in range(len(DASHES) * len(FILLS)))]
     every = (dataclasses.replace(own, marker=shape + fill, dash=dash) for fill in fills(shape) for dash in DASHES)
-    return [each for each in dict.fromkeys([*near, *every]) if (each.dash, each.marker) not in taken]
+    return [look for look in dict.fromkeys([*near, *every]) if (look.dash, look.marker) not in taken]
 
 
 def _leading(column: str, values: Sequence[Any], order: Sequence[Any]) -> list[Look]:

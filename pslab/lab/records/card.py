@@ -73,7 +73,7 @@ def card(ended: str, fields: Mapping[str, object], curve: str, remarks: Iterable
     named = (f"<span style='{NOWRAP}'>{html.escape(name)} <code>{html.escape(str(value))}</code></span>"
              for name, value in fields.items())  # fmt: skip
     rows = [f"<b>{html.escape(ended)}</b>", curve, " · ".join(named) or "every field at its default"]
-    rows += [f"⚠ {html.escape(each)}" for each in remarks]
+    rows += [f"⚠ {html.escape(remark)}" for remark in remarks]
     rows.append(f"<code style='opacity:.7'>{html.escape(place)}</code>")
     return f"<div style='{FRAME}'>{''.join(f'<div>{row}</div>' for row in rows if row)}</div>"
 

@@ -226,7 +226,7 @@ def _defines(node: Definition, value: types.FunctionType | type, function: Any, 
 
 def _globals(table: symtable.SymbolTable) -> Iterator[str]:
     """The names that a text has from around it."""
-    yield from (each.get_name() for each in table.get_symbols() if each.is_global() or table.get_type() == "module")
+    yield from (name.get_name() for name in table.get_symbols() if name.is_global() or table.get_type() == "module")
     for child in table.get_children():
         yield from _globals(child)
 

@@ -71,9 +71,9 @@ def _flows(result: Any, spans: list[Event]) -> Iterator[Event]:
     pairs: list[Any] = [("application", last(push.seconds, "push", push.worker, push.iteration),
                          begun[push.range, push.version_applied][0], None)
                         for push in intervals.records(result.pushes)]  # fmt: skip
-    pairs += [("release", last(each.at_s, "apply", each.by, each.by_iteration),
-               last(each.begin_s, "wait", each.worker, each.iteration), round(1e9 * each.at_s) / 1000)
-              for each in intervals.records(intervals.releases(result))]  # fmt: skip
+    pairs += [("release", last(record.at_s, "apply", record.by, record.by_iteration),
+               last(record.begin_s, "wait", record.worker, record.iteration), round(1e9 * record.at_s) / 1000)
+              for record in intervals.records(intervals.releases(result))]  # fmt: skip
     for number, (name, source, target, ts) in enumerate(pairs):
         for ph, span, at in (("s", source, None), ("f", target, ts)) if source and target else ():
             yield {"ph": ph, "bp": "e", "name": name, "cat": name, "id": number, "pid": span["pid"],

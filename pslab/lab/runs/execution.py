@@ -187,8 +187,8 @@ def _in_parallel(
             finish(name, news)
 
     try:
-        experiments = (with_checkpoints(resolve(each), place) for each in runs.values())
-        of = [each.digest for each in runs.values()]
+        experiments = (with_checkpoints(resolve(run), place) for run in runs.values())
+        of = [run.digest for run in runs.values()]
         for index, news in parallel_runs.conduct(experiments, heed_all, lambda index: of[index] in unwanted.digests):
             try:
                 take(names[index], news)

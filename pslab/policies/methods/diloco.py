@@ -63,8 +63,8 @@ class DiLoCo(BSP):
         state, decisions = super().step(state, event, clocks)
         if not self.periods:
             return state, decisions
-        return state, tuple(each._replace(steps=self.steps_of(each.worker, each.iteration)) if isinstance(each, Start)
-                            else each for each in decisions)  # fmt: skip
+        return state, tuple(order._replace(steps=self.steps_of(order.worker, order.iteration))
+                            if isinstance(order, Start) else order for order in decisions)  # fmt: skip
 
     def steps_of(self, worker: int, iteration: int) -> int:
         """The steps of a worker's iteration."""

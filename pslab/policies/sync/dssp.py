@@ -40,7 +40,7 @@ def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s:
         while ahead < extra and slow_s + (ahead + 1) * slow_interval_s < end_s:
             ahead += 1  # the slowest worker's first end that is not before end_s
         ends = (slow_s + count * slow_interval_s for count in (ahead, ahead + 1) if count)
-        distance_s = min(abs(each - end_s) for each in ends)
+        distance_s = min(abs(end - end_s) for end in ends)
         if distance_s < least_s:
             best, least_s = granted, distance_s
     return best

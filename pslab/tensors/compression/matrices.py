@@ -305,7 +305,7 @@ class CountSketch(Rule):
     def compress(self, v: torch.Tensor, at: At) -> Parts:
         if self.rows * self.cols >= at.size:
             return [v.clone()]
-        buckets, signs = (sent(each, v.device) for each in self._hashes(at))
+        buckets, signs = (sent(numbers, v.device) for numbers in self._hashes(at))
         table = torch.zeros(self.rows, self.cols, dtype=torch.float64, device=v.device)
         return [table.scatter_add_(1, buckets, signs * v.double()).flatten().to(v.dtype)]
 
@@ -313,7 +313,7 @@ class CountSketch(Rule):
         table = parts[0].view(at.dtype)
         if self.rows * self.cols >= at.size:
             return table
-        buckets, signs = (sent(each, table.device) for each in self._hashes(at))
+        buckets, signs = (sent(numbers, table.device) for numbers in self._hashes(at))
         each = (table.double().view(self.rows, self.cols).gather(1, buckets) * signs).sort(0).values
         return ((each[self.rows // 2] + each[(self.rows - 1) // 2]) / 2).to(at.dtype)
 

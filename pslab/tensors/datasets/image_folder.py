@@ -55,7 +55,7 @@ class ImageFolder:
             ConfigError: missing folders, other classes to test than to train, too many images, one that is broken.
         """
         place = Path(self.path).expanduser().absolute()
-        tests = [place / each for each in TESTS if (place / each).is_dir()]
+        tests = [place / test for test in TESTS if (place / test).is_dir()]
         if not (place / "train").is_dir() or len(tests) != 1:
             problem = f"{place} must have a folder train and one of {' and '.join(TESTS)}, with a folder for each class"
             raise ConfigError("data", name, problem)

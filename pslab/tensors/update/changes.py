@@ -54,7 +54,7 @@ class Changes:
         if not self._tensors:
             return counted
         found = dense(mean([inside(self._part, each) for each in counted]))
-        vectors = [dense(inside(self._part, each)) for each in gradients]
+        vectors = [dense(inside(self._part, gradient)) for gradient in gradients]
         for tensor in self._tensors:
             found[tensor] = radial_directional([vector[tensor] for vector in vectors], steps)
         return [outside(found)]

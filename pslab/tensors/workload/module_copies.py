@@ -49,9 +49,9 @@ def check_carried(module: nn.Module) -> None:
     if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
         problem = "torch has hooks for all modules of this process (register_module_forward_hook, ...), which workers' "
         raise ConfigError("model", type(module).__name__, f"{problem}processes lack: register hooks on the model")
-    known = {id(each) for part in module.modules() for each in part._parameters.values() if each is not None
-             and each.requires_grad}  # fmt: skip
-    if known != {id(each) for each in module.parameters() if each.requires_grad}:
+    known = {id(parameter) for part in module.modules() for parameter in part._parameters.values()
+             if parameter is not None and parameter.requires_grad}  # fmt: skip
+    if known != {id(parameter) for parameter in module.parameters() if parameter.requires_grad}:
         problem = "its parameters() gives others than its modules have, which a run trains: freeze those to be left"
         raise ConfigError("model", type(module).__name__, f"{problem} (requires_grad_(False))")
     for problem in chain(problems, _sharing(module)):
@@ -122,7 +122,7 @@ def _enclosed(value: Any, inside: set[int], seen: set[int], function: str = "") 
     seen.add(id(value))
     if isinstance(value, types.FunctionType):
         function = function or value.__qualname__
-        cells = [each for cell in value.__closure__ or () for each in gc.get_referents(cell)]
+        cells = [referent for cell in value.__closure__ or () for referent in gc.get_referents(cell)]
         parts = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     elif isinstance(value, partial):
         parts = [value.func, *value.args, *value.keywords.values()]
@@ -130,7 +130,7 @@ def _enclosed(value: Any, inside: set[int], seen: set[int], function: str = "") 
         parts = [value.__func__, value.__self__]
     else:
         parts = [*value.values()] if isinstance(value, dict) else [*value] if isinstance(value, (list, tuple)) else []
-    return next((found for each in parts if (found := _enclosed(each, inside, seen, function))), "")
+    return next((found for part in parts if (found := _enclosed(part, inside, seen, function))), "")
 
 
 def _problems(path: str, module: nn.Module, inside: set[int]) -> list[str]:

@@ -221,7 +221,7 @@ def try_metric(metric: Metric | None, output: Any, target: Tensor, name: str) ->
         if numbers.is_complex() or not numbers.numel() or (numbers.ndim and len(numbers) != len(target)):
             wanted = f"a value for each of the {len(target)} examples, or their mean"
             raise ConfigError("metric", name, f"returned {described(value)}: must return {wanted}")
-    if wrong := [each for each in parts if not isinstance(each, str) or (each in COLUMNS and each != first)]:
+    if wrong := [part for part in parts if not isinstance(part, str) or (part in COLUMNS and part != first)]:
         raise ConfigError("metric", name, f"names a value {wrong[0]!r}: a record's table has such a column")
     return tuple(others)
 

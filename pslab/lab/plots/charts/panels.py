@@ -83,7 +83,7 @@ def compose(
     fig.layout.annotations = [note for note in fig.layout.annotations if not note.text.startswith(("x_name", "y_name"))]
     panels = {(trace.xaxis, trace.yaxis): tuple(trace.customdata[0][2:]) for trace in fig.data}
     scale(fig, {axes: (x_axes[x], y_axes[y]) for axes, (x, y) in panels.items()}, width)
-    most = max(sum((trace.xaxis, trace.yaxis) == each for trace in fig.data) for each in panels)
+    most = max(sum((trace.xaxis, trace.yaxis) == panel for trace in fig.data) for panel in panels)
     lines, behind, over, seen = list(fig.data), list[Any](), list[Any](), set[str]()
     for trace in lines:
         curve, (x, y) = ordered[int(trace.name)], panels[trace.xaxis, trace.yaxis]

@@ -141,7 +141,7 @@ def _value(shown: Axis, share: float) -> float:
 
 
 def _some_missing(table: Table, name: str) -> bool:
-    return any(missing(each, name) for each in table.rows)
+    return any(missing(row, name) for row in table.rows)
 
 
 # -- points ----------------------------------------------------------------------------------------

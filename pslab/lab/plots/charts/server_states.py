@@ -89,8 +89,8 @@ def _bars(result: Result, low: float, high: float) -> list[go.Bar]:
               "applying": inside(applied, low, high), "PULL": inside(pulling(result), low, high)}  # fmt: skip
     found = []
     for state, table in tables.items():
-        rows = [(index, each.begin_s, each.end_s, getattr(each, "answers", 0)) for each in table.itertuples()
-                for index in (ranges if each.range == ALL else [each.range])]  # fmt: skip
+        rows = [(index, row.begin_s, row.end_s, getattr(row, "answers", 0)) for row in table.itertuples()
+                for index in (ranges if row.range == ALL else [row.range])]  # fmt: skip
         if rows:
             found.append(_bar(state, rows))
     return found

@@ -37,7 +37,7 @@ EACH = {"facet": "sync", "row": "prune", "x": ["iteration", "seconds"]}
     (plots.server_states, RULES, {"by": "sync"}, "differ in prune"),
     (plots.bars, RULES, {"y": ["waitings"], "by": "prune"}, "did you mean 'waiting'"),
     (plots.bars, {"rate": ["constant", "dynsgd"], "sync": ["bsp", "asp"]}, {"y": ["rate"]},
-     "give the axis of the grid another name"),
+     "give it another name, as in grid"),
     (plots.points, BOTH, {"x": "sync", "y": "seconds", "by": []}, "differ in prune"),
     (plots.dots, RULES, {"y": "seconds", "by": "prune", "to": "nome"}, "did you mean 'none'"),
 ])  # fmt: skip
