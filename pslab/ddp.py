@@ -80,10 +80,10 @@ class CompressionState:
         self._waiting.append((bucket, future))
         if bucket.is_last():
             self._average()
-            for each, known in self._waiting:
-                for parameter, gradient in zip(each.parameters(), each.gradients(), strict=True):
+            for call, known in self._waiting:
+                for parameter, gradient in zip(call.parameters(), call.gradients(), strict=True):
                     gradient.copy_(self._mean[self._slots[id(parameter)]].view(gradient.shape))
-                known.set_result(each.buffer())
+                known.set_result(call.buffer())
         return future
 
     def _average(self) -> None:
@@ -96,7 +96,7 @@ class CompressionState:
             size = frame.write(self._room.numpy().data, pieces)
         except NonFinite as error:
             problem = str(error)
-        pushes = [frame.read(own) for own in self._gathered(size, problem)]
+        pushes = [frame.read(parts) for parts in self._gathered(size, problem)]
         self._mean.zero_()
         if self._made.rule.combine is not None:
             self._part.add(self._mean, self._made.combined(0, pushes, self._kept["told"], **whose), 1.0)
@@ -112,9 +112,9 @@ class CompressionState:
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in world]
         dist.all_gather(lengths, torch.tensor([size]), group=self._group)
         sizes, most = [int(length) for length in lengths], self._made.largest(0)
-        for process, each in enumerate(sizes):
-            if not NOTHING <= each <= most:
-                raise FrameError(f"process {process}, gradient {self.step}: a frame of {each} bytes; at most {most}")
+        for process, bytes_ in enumerate(sizes):
+            if not NOTHING <= bytes_ <= most:
+                raise FrameError(f"process {process}, gradient {self.step}: a frame of {bytes_} bytes; at most {most}")
         if NOTHING in sizes:
             bad = sizes.index(NOTHING)
             raise NonFinite(f"process {bad}, gradient {self.step}: {problem or 'it is not finite'}")
@@ -133,9 +133,9 @@ class CompressionState:
         Raises:
             ConfigError: a state of other rules, another model or another process.
         """
-        for name, own in self._named.items():
-            if (given := state["of"].get(name)) != own:
-                raise ConfigError(name, given, f"is of the state that is loaded; this hook has {own!r}: load its own")
+        for name, ours in self._named.items():
+            if (given := state["of"].get(name)) != ours:
+                raise ConfigError(name, given, f"is of the state that is loaded; this hook has {ours!r}: load its own")
         for name, memory in self._kept.items():
             memory.copy_(state["kept"][name])
         self.step = int(state["step"])
@@ -168,7 +168,7 @@ def hook(
         raise ConfigError("process_group", backend, problem)
     dtype = str(Keyspace.of(model.module).dtype).removeprefix("torch.")
     run = Run(workers=dist.get_world_size(group), prune=prune, quantize=quantize, seed=seed, dtype=dtype)
-    policies = {kind: resolve(kind, getattr(run, kind)) for kind, each in KINDS.items() if each.methods}
+    policies = {kind: resolve(kind, getattr(run, kind)) for kind, family in KINDS.items() if family.methods}
     rule = policies["prune"]
     if isinstance(rule, Ranges):
         raise ConfigError("prune", prune, "a range is pulled after it is pushed, and here nothing is pulled")

@@ -77,9 +77,9 @@ class RecordError(PslabError):
 class DamagedRecord(RecordError):
     """The record at `place` lacks a file, or has one that was cut or changed: no later attempt reads it."""
 
-    def __init__(self, place: Path, problem: str) -> None:
-        self.place, self.problem = place, problem
-        super().__init__(f"{problem}; delete {place}, and what it records is made again")
+    def __init__(self, path: Path, problem: str) -> None:
+        self.place, self.problem = path, problem
+        super().__init__(f"{problem}; delete {path}, and what it records is made again")
 
 
 class CheckpointError(PslabError):
@@ -116,9 +116,9 @@ class SweepFailed(RunError):
 
     def __init__(self, failures: Mapping[str, Exception], results: Any, completed: int) -> None:
         self.failures, self.results = dict(failures), results
-        each = "".join(f"\n  {name}: {in_a_sentence(error)}" for name, error in failures.items())
+        lines = "".join(f"\n  {name}: {in_a_sentence(error)}" for name, error in failures.items())
         count, others = len(failures), "the others are recorded" if completed else "none is recorded"
-        super().__init__(f"{count} of {count + completed} runs failed; {others}:{each}")
+        super().__init__(f"{count} of {count + completed} runs failed; {others}:{lines}")
 
 
 class WorkerFailed(RunError):

@@ -168,11 +168,11 @@ class Cluster:
             for key, value in given.items():
                 if key not in known:
                     raise ConfigError(f"cluster.{name}", key, f"nothing has this name; {nearest(str(key), known)}")
-                each = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-                if len(each) != count or not all(isinstance(x, (int, float)) and FACTOR.hold(x) for x in each):
+                factors = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+                if len(factors) != count or not all(isinstance(x, (int, float)) and FACTOR.hold(x) for x in factors):
                     wanted = "a number" if count == 1 else "two numbers, for dense and for sparse pushes,"
                     raise ConfigError(f"cluster.{name}", {key: value}, f"must map names to {wanted} {FACTOR}")
-                given[key] = _floats(each) if count == 2 else float(each[0])
+                given[key] = _floats(factors) if count == 2 else float(factors[0])
             object.__setattr__(self, name, given)
 
     def _check_shares(self) -> None:
@@ -180,8 +180,8 @@ class Cluster:
             shares = tuple((float(forward), float(backward)) for forward, backward in self.layer_shares)
         except (TypeError, ValueError):
             shares = ((-1.0, -1.0),)
-        each = [share for pair in shares for share in pair]
-        if not all(0 <= share < math.inf for share in each) or (each and not sum(each)):
+        numbers = [share for pair in shares for share in pair]
+        if not all(0 <= share < math.inf for share in numbers) or (numbers and not sum(numbers)):
             problem = "must be a pair for each layer: its forward and its backward pass's share of compute_s, from 0"
             raise ConfigError("cluster.layer_shares", self.layer_shares, problem)
         object.__setattr__(self, "layer_shares", shares)

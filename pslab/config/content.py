@@ -131,11 +131,11 @@ class _Walk:
         self._above.append(id(value))
         try:
             kind, parts = self._parts(value)
-            found = _digest(kind, parts)
+            digest = _digest(kind, parts)
         finally:
             self._above.pop()
-        self._known[id(value)] = value, found
-        return found
+        self._known[id(value)] = value, digest
+        return digest
 
     def _all(self, values: Iterable[object]) -> list[bytes]:
         return [self.of(value) for value in values]
@@ -205,34 +205,34 @@ class _Walk:
                     names.add(str(step.argval))
                 elif step.opname == "IMPORT_NAME" and step.argval:
                     imported.add(str(step.argval))
-        found = {name: value.__globals__[name] for name in sorted(names) if name in value.__globals__}
-        for name in found:
+        values = {name: value.__globals__[name] for name in sorted(names) if name in value.__globals__}
+        for name in values:
             self._set(value.__module__, name)
-        mine = {name: part for name, part in found.items()
+        mine = {name: part for name, part in values.items()
                 if isinstance(part, types.ModuleType) and not sources.installed(part.__name__)}  # fmt: skip
         modules = [*mine.values(), *(sys.modules[name] for name in sorted(imported) if name in sys.modules)]
         for module in modules:
-            found |= self._attributes(module, attributes)
-        found |= {name: part.__name__ for name, part in mine.items()}
+            values |= self._attributes(module, attributes)
+        values |= {name: part.__name__ for name, part in mine.items()}
         imported |= {part.__name__ for part in mine.values()}
-        return found | {f"import {name}": sources.of(name) for name in sorted(imported)}
+        return values | {f"import {name}": sources.of(name) for name in sorted(imported)}
 
     def _attributes(self, module: types.ModuleType, names: set[str]) -> dict[str, Any]:
         """Return the values of these names in a module of the user's, and in the user's modules that they name."""
-        found, waiting = dict[str, Any](), [module]
+        values, waiting = dict[str, Any](), [module]
         while waiting:
             module = waiting.pop()
-            if sources.installed(module.__name__) or f"{module.__name__}:" in found:
+            if sources.installed(module.__name__) or f"{module.__name__}:" in values:
                 continue
-            found[f"{module.__name__}:"] = None
+            values[f"{module.__name__}:"] = None
             for name in sorted(names & vars(module).keys()):
                 part = vars(module)[name]
                 if isinstance(part, types.ModuleType):
                     waiting.append(part)
                 else:
-                    found[f"{module.__name__}:{name}"] = part
+                    values[f"{module.__name__}:{name}"] = part
                     self._set(module.__name__, name)
-        return found
+        return values
 
     def _set(self, module: str, name: str) -> None:
         """Note the names that are reached in a module that workers import anew."""
@@ -281,11 +281,11 @@ class _Walk:
 
 
 def _digest(kind: str, parts: Iterable[bytes]) -> bytes:
-    found = hashlib.sha256(f"{kind}\0".encode())
+    digest = hashlib.sha256(f"{kind}\0".encode())
     for part in parts:
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return found.digest()
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
 
 
 def _numbers(value: Any) -> list[bytes] | None:
@@ -304,10 +304,10 @@ def _numbers(value: Any) -> list[bytes] | None:
 
 def _has_its_name(value: Any) -> bool:
     """Whether a function or class is found under its own name in its module: then pickles hold the name alone."""
-    found: Any = sys.modules.get(str(value.__module__))
+    named: Any = sys.modules.get(str(value.__module__))
     for name in value.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is value
+        named = getattr(named, name, None)
+    return named is value
 
 
 def _held(cell: types.CellType) -> tuple[object, ...]:

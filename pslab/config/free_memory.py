@@ -7,10 +7,10 @@ from pathlib import Path
 
 def free_memory_bytes() -> int | None:
     """Memory that can be had: by the machine, and by the container's limit; None where the system does not say."""
-    found = words_of(Path("/proc/meminfo"))
-    if "MemAvailable:" not in found:
+    words = words_of(Path("/proc/meminfo"))
+    if "MemAvailable:" not in words:
         return None
-    free = int(found[found.index("MemAvailable:") + 1]) * 1024
+    free = int(words[words.index("MemAvailable:") + 1]) * 1024
     limit, used = (words_of(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
     if limit and used and limit[0].isdigit():
         free = min(free, int(limit[0]) - int(used[0]))

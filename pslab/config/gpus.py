@@ -12,14 +12,14 @@ DRIVER = Path("/proc/driver/nvidia")
 @lru_cache(maxsize=4)
 def kinds(driver: Path = DRIVER) -> str:
     """``"NVIDIA H100 80GB HBM3"``; several kinds with commas, "" without a driver. Each kind computes other bits."""
-    found = {line.partition(":")[2].strip() for path in driver.glob("gpus/*/information")
+    names = {line.partition(":")[2].strip() for path in driver.glob("gpus/*/information")
              for line in path.read_text().splitlines() if line.startswith("Model:")}  # fmt: skip
-    return ", ".join(sorted(found))
+    return ", ".join(sorted(names))
 
 
 @lru_cache(maxsize=4)
 def version(driver: Path = DRIVER) -> str:
     """``"550.54.15"``; "" without a driver."""
-    place = driver / "version"
-    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", place.read_text()) if place.is_file() else None
-    return found[0] if found else ""
+    file = driver / "version"
+    match = re.search(r"\b\d+\.\d+(\.\d+)?\b", file.read_text()) if file.is_file() else None
+    return match[0] if match else ""

@@ -80,8 +80,8 @@ def metric_of(run: Measured) -> Metric:
     if not isinstance(given, str):
         name = getattr(given, "__name__", type(given).__name__)
         return Metric(_words(name), bool(getattr(given, "lower_is_better", False)), share=False)
-    name, own, rest = given.partition("#")
-    if own:
+    name, name_of_own, rest = given.partition("#")
+    if name_of_own:
         return Metric(_words(name), rest.endswith(LOWER), share=False)
     _, colon, path = given.removesuffix(LOWER).partition(":")
     if colon:
@@ -101,12 +101,12 @@ def one_metric(runs: Iterable[Measured]) -> Metric:
     Raises:
         ConfigError: they have several.
     """
-    found = [*dict.fromkeys(map(metric_of, runs))]
-    if len(found) > 1:
-        names = " and ".join(metric.name + metric.in_unit for metric in found)
-        field = "metric" if len({metric.name for metric in found}) > 1 else "data"  # or the loss
+    metrics = [*dict.fromkeys(map(metric_of, runs))]
+    if len(metrics) > 1:
+        names = " and ".join(metric.name + metric.in_unit for metric in metrics)
+        field = "metric" if len({metric.name for metric in metrics}) > 1 else "data"  # or the loss
         raise ConfigError("metric", names, f"these runs cannot be compared: keep one with results.where({field}=...)")
-    return found[0] if found else ACCURACY
+    return metrics[0] if metrics else ACCURACY
 
 
 def _words(name: str) -> str:

@@ -221,7 +221,7 @@ class Run:
     @property
     def unknown(self) -> str:
         """Why the digest does not cover everything of this run; "" if it does."""
-        return "; ".join(f"{name}: {each.unknown}" for name, each in self.surveys.items() if each.unknown)
+        return "; ".join(f"{name}: {survey.unknown}" for name, survey in self.surveys.items() if survey.unknown)
 
     @cached_property
     def digest(self) -> str:
@@ -255,10 +255,10 @@ class Run:
     @cached_property
     def _objects(self) -> dict[str, str]:
         """The fields that hold an object: its name and content in a record."""
-        found = {name: _named(getattr(self, name), each) for name, each in self.surveys.items()}
-        if "metric" in found and metric_of(self).lower:
-            found["metric"] += LOWER
-        return found
+        objects = {name: _named(getattr(self, name), survey) for name, survey in self.surveys.items()}
+        if "metric" in objects and metric_of(self).lower:
+            objects["metric"] += LOWER
+        return objects
 
     def reaches_target(self, evaluated: Iterable[float]) -> bool:
         """Whether these evaluations, in their order, end the run by its target."""
@@ -290,11 +290,11 @@ def _sources(field: str, value: object) -> dict[str, str]:
         return {"python": sys.version}
     if name == "text":
         return {"text": hashlib.sha256(sources.language_reference()).hexdigest()}
-    if name in ("libsvm", "folder") and (place := _path(value)):
+    if name in ("libsvm", "folder") and (folder := _path(value)):
         if name == "libsvm":
-            return {"rows": sources.file(place)}
-        held = split(value)[2].get("memory", "on").lower() in TRUE
-        return {"folder": found} if (found := sources.folder(place, content=held)) else {}
+            return {"rows": sources.file(folder)}
+        in_memory = split(value)[2].get("memory", "on").lower() in TRUE
+        return {"folder": digest} if (digest := sources.folder(folder, content=in_memory)) else {}
     path, colon, _ = value.partition(":")
     if not colon or not all(part.isidentifier() for part in path.split(".")):
         return {}

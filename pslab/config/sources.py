@@ -32,10 +32,10 @@ def installed(name: str) -> bool:
     if top in ("pslab", "torch", "numpy") or top in sys.stdlib_module_names:
         return True
     module = sys.modules.get(top)
-    folders = [str(each) for each in getattr(module, "__path__", ())]
+    folders = [str(folder) for folder in getattr(module, "__path__", ())]
     if (file := _file(top)) is not None:
         folders.append(str(file))
-    return not any({"site-packages", "dist-packages"}.isdisjoint(Path(each).parts) for each in folders)
+    return not any({"site-packages", "dist-packages"}.isdisjoint(Path(folder).parts) for folder in folders)
 
 
 def of(name: str) -> dict[str, str]:
@@ -46,17 +46,17 @@ def of(name: str) -> dict[str, str]:
     Raises:
         ConfigError: one of them was edited after this process imported it.
     """
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     waiting = [name]
     while waiting:
-        each = waiting.pop()
-        if each in found or installed(each) or (file := _file(each)) is None:
+        module = waiting.pop()
+        if module in files or installed(module) or (file := _file(module)) is None:
             continue
         content = file.read_bytes()
-        found[each] = _checked(each, hashlib.sha256(content).hexdigest(), file)
+        files[module] = _checked(module, hashlib.sha256(content).hexdigest(), file)
         if file.suffix == ".py":
-            waiting += _imports(each, content, file.name == "__init__.py")
-    return dict(sorted(found.items()))
+            waiting += _imports(module, content, file.name == "__init__.py")
+    return dict(sorted(files.items()))
 
 
 def folder(path: Path, *, content: bool = True) -> str:
@@ -73,12 +73,12 @@ def folder(path: Path, *, content: bool = True) -> str:
     if stamps == before:
         return digest
     _edits += bool(before)
-    found = hashlib.sha256()
+    sums = hashlib.sha256()
     for where, _ in stamps:
-        for file in sorted(each for each in Path(where).iterdir() if each.is_file()):
-            found.update(f"{file.relative_to(path)}\0{_content(file) if content else _size(file)}\0".encode())
-    _folders[path, content] = stamps, found.hexdigest()
-    return found.hexdigest()
+        for file in sorted(entry for entry in Path(where).iterdir() if entry.is_file()):
+            sums.update(f"{file.relative_to(path)}\0{_content(file) if content else _size(file)}\0".encode())
+    _folders[path, content] = stamps, sums.hexdigest()
+    return sums.hexdigest()
 
 
 def file(path: Path) -> str:
@@ -140,11 +140,11 @@ def _file(name: str) -> Path | None:
 @lru_cache(maxsize=256)
 def _imports(name: str, content: bytes, package: bool) -> list[str]:
     """The modules that a file imports anywhere in its code."""
-    found: list[str] = []
+    modules: list[str] = []
     try:
         tree = ast.parse(content)
     except SyntaxError:  # importing it says so
-        return found
+        return modules
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -154,7 +154,7 @@ def _imports(name: str, content: bytes, package: bool) -> list[str]:
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         else:
             continue
-        for each in names:
-            parts = each.split(".")
-            found += (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return list(dict.fromkeys(found))
+        for item in names:
+            parts = item.split(".")
+            modules += (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return list(dict.fromkeys(modules))

@@ -36,8 +36,8 @@ def split(text: str) -> tuple[str, list[str], dict[str, str]]:
 
 def describe(cls: Any) -> str:
     """The fields of a policy with their defaults: ``staleness, residual=True``."""
-    found = parameters(cls).items()
-    return ", ".join(f"{name}={p.shown}" if p.shown else name for name, p in found) or "no parameters"
+    fields = parameters(cls).items()
+    return ", ".join(f"{name}={p.shown}" if p.shown else name for name, p in fields) or "no parameters"
 
 
 def build(kind: str, text: str, field: str = "") -> Any:
@@ -117,14 +117,14 @@ def import_named(field: str, text: str, load: Callable[[str], Any] = import_modu
     if not colon or not all(part.isidentifier() for part in (*path.split("."), *attributes.split("."))):
         raise ConfigError(field, text, f"must have the form package.module:name{near}")
     try:
-        found = load(path)
+        loaded = load(path)
     except Exception as error:
         problem = f"{path} cannot be imported: {type(error).__name__}: {error}{near}"
         raise ConfigError(field, text, problem) from error
     for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            others = get_close_matches(attribute, dir(found), n=3, cutoff=0.4)
+        if not hasattr(loaded, attribute):
+            others = get_close_matches(attribute, dir(loaded), n=3, cutoff=0.4)
             hint = f"; did you mean {' or '.join(repr(n) for n in others)}?" if others else ""
             raise ConfigError(field, text, f"{path} has no {attribute!r}{hint}")
-        found = getattr(found, attribute)
-    return found
+        loaded = getattr(loaded, attribute)
+    return loaded

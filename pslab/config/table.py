@@ -44,8 +44,8 @@ class Row:
     def load(self) -> Any:
         """The class, factory or module that the path names."""
         module, _, attribute = self.path.partition(":")
-        found = import_module(module)
-        return getattr(found, attribute) if attribute else found
+        loaded = import_module(module)
+        return getattr(loaded, attribute) if attribute else loaded
 
     @property
     def summary(self) -> str:

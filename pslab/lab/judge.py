@@ -131,7 +131,7 @@ class _Replay:
         self.server = Server(present, self.ranges, policy)
         self.rotation, self.barrier = self.server.traits.rotation, self.server.traits.barrier
         # workers that were not there all the time in one process: they hold no weights when they are back
-        self.movers = {*range(run.workers)} - {*present} | {life["worker"] for life in facts.get("lives", ())}
+        self.movers = {*range(run.workers)} - {*present} | {record["worker"] for record in facts.get("lives", ())}
         self.movers |= {*arrivals.worker[arrivals.kind.isin(["leave", "join"])]}
         names = zip(pushes.worker, pushes.range, pushes.iteration, strict=True)
         self.losses = dict(zip(names, pushes.loss, strict=True))
@@ -190,8 +190,8 @@ class _Replay:
 
     def _name(self, worker: int, index: int, iteration: int, version: int, what: str) -> None:
         """Compare the versions that a worker's push of an iteration and its request for the next one name."""
-        if worker not in self.movers and (held := self.held.setdefault((worker, index, iteration), version)) != version:
-            raise Differs(f"{what} names version {version}; the worker holds version {held}")
+        if worker not in self.movers and (had := self.held.setdefault((worker, index, iteration), version)) != version:
+            raise Differs(f"{what} names version {version}; the worker holds version {had}")
 
     def _perform(self, effects: Iterable[Effect], now: float) -> None:
         pending = deque(effects)

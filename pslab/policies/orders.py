@@ -198,8 +198,8 @@ def _chain(places: Mapping[int, int], forward_s: Sequence[float] = ()) -> list[O
 def _impending(layers: tuple[int, ...]) -> dict[int, float]:
     """TIC's measure of each range of a model with these layers of its ranges."""
     places = dict(enumerate(layers))
-    found = weights(_chain(places), dict.fromkeys(places, 1.0))
-    return {index: weight.impending_s for index, weight in found.items()}
+    sums = weights(_chain(places), dict.fromkeys(places, 1.0))
+    return {index: weight.impending_s for index, weight in sums.items()}
 
 
 def _of(values: Sequence[Value], index: int, otherwise: Value) -> Value:

@@ -50,11 +50,11 @@ class Layers:
 
     def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
         """The layers' slices; the last one of a layer may be shorter."""
-        found = []
+        cuts = []
         for number, layer in enumerate(layers):
             most = self.most or layer.stop - layer.start
-            found += [Cut(number, at, min(at + most, layer.stop)) for at in range(layer.start, layer.stop, most)]
-        return tuple(found)
+            cuts += [Cut(number, at, min(at + most, layer.stop)) for at in range(layer.start, layer.stop, most)]
+        return tuple(cuts)
 
 
 def evenly(cuts: Sequence[Cut], servers: int) -> tuple[Cut, ...]:
@@ -63,8 +63,8 @@ def evenly(cuts: Sequence[Cut], servers: int) -> tuple[Cut, ...]:
         return tuple(cuts)
     (whole,) = cuts
     size = whole.stop - whole.start
-    each, more = divmod(size, servers)  # the first ones are longer by one
-    return in_parts(whole, [each + (number < more) for number in range(min(servers, size))])
+    least, more = divmod(size, servers)  # the first ones are longer by one
+    return in_parts(whole, [least + (number < more) for number in range(min(servers, size))])
 
 
 def in_parts(whole: Cut, sizes: Sequence[int]) -> tuple[Cut, ...]:
@@ -77,8 +77,8 @@ def servers_of(sizes: Sequence[int], servers: int) -> tuple[int, ...]:
 
     Source: Graham (SIAM J. Appl. Math. 1969), largest processing time first
     """
-    found, load = [0] * len(sizes), [0] * servers
+    servers_of_parts, load = [0] * len(sizes), [0] * servers
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]) if servers > 1 else ():
-        found[index] = least = load.index(min(load))
+        servers_of_parts[index] = least = load.index(min(load))
         load[least] += sizes[index]
-    return tuple(found)
+    return tuple(servers_of_parts)

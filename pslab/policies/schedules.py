@@ -132,8 +132,8 @@ class WarmUp:
     @cached_property
     def after(self) -> Schedule:
         """The schedule that it is the beginning of."""
-        found: Schedule = resolve("schedule", self.then.replace(";", ","))
-        return found
+        schedule: Schedule = resolve("schedule", self.then.replace(";", ","))
+        return schedule
 
     @property
     def needs_budget(self) -> bool:

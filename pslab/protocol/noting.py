@@ -24,8 +24,8 @@ def _noting(kind: Any) -> Any:
 
         return property(read)
 
-    own = {name: field(name) for name in NOTED if name in kind._fields}
-    return type(kind.__name__, (kind,), {**own, "read": set[str]()})  # of a copy: nobody asks which fields were read
+    noted = {name: field(name) for name in NOTED if name in kind._fields}
+    return type(kind.__name__, (kind,), {**noted, "read": set[str]()})  # of a copy: nobody asks which fields were read
 
 
 _KINDS = {kind: _noting(kind) for kind in (Asked, Pushed, Left)}
@@ -33,9 +33,9 @@ _KINDS = {kind: _noting(kind) for kind in (Asked, Pushed, Left)}
 
 def noting(event: Any, read: set[str]) -> Any:
     """The same event, which adds to `read` the names of the fields in NOTED that a policy reads."""
-    found = _KINDS[type(event)](*event)
-    found.read = read
-    return found
+    noted = _KINDS[type(event)](*event)
+    noted.read = read
+    return noted
 
 
 class NotingPolicy:

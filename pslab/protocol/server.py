@@ -140,8 +140,8 @@ class Server:
         if scope.reading:
             return []
         effects: list[Effect] = []
-        for each in scope.indices:
-            part = self.ranges[each]
+        for number in scope.indices:
+            part = self.ranges[number]
             taken = 0
             while taken < len(part.deferred) and not scope.reading:
                 effects += self._push(scope, part, *part.deferred[taken])
@@ -352,16 +352,16 @@ class Server:
         pull = part.asked.pop(start.worker, None)
         if pull is None or self.traits.rotation.turn(index, pull.iteration) != start.iteration:
             raise ProtocolError(f"{self.sync} starts {start}, which no worker asked for")
-        released_by, own = NO_WORKER if event.worker == start.worker else event.worker, 0
+        released_by, own_pushes = NO_WORKER if event.worker == start.worker else event.worker, 0
         if self.traits.eager:
-            own = part.clocks[start.worker] - sum([worker == start.worker for worker, _ in part.held])
+            own_pushes = part.clocks[start.worker] - sum([worker == start.worker for worker, _ in part.held])
         new = self._new and (pull.worker, index) in self._new
         if new:
             self._new.remove((pull.worker, index))
         goes_on = not (new or self.traits.fetches(pull.iteration))
         version, gradients = pull.version if goes_on else part.version, self.gradients if self.traits.counted else 0
         _, begin, steps = self._assigned.get(start.worker, (0, 0, 0))
-        return Reply(pull, version, released_by, own, goes_on, gradients, begin, steps)
+        return Reply(pull, version, released_by, own_pushes, goes_on, gradients, begin, steps)
 
     def _step(self, part: Range, index: int, decision: Apply | Aggregate) -> Step:
         aggregate = isinstance(decision, Aggregate)
@@ -372,11 +372,11 @@ class Server:
 
     def _release(self, part: Range, names: tuple[tuple[int, int], ...]) -> tuple[Push, ...]:
         """The pushes of these names (worker, iteration), no longer held."""
-        held = part.held
-        missing = [name for name in names if name not in held]
+        waiting = part.held
+        missing = [name for name in names if name not in waiting]
         if missing or not names:
             raise ProtocolError(f"{self.sync} applies {missing or 'nothing'}, which is not held")
-        return tuple([held.pop(name) for name in names])
+        return tuple([waiting.pop(name) for name in names])
 
 
 def first_step(sync: Sync, workers: int) -> Step | None:

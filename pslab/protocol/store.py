@@ -64,8 +64,8 @@ class StoreMachine:
     def order(self, order: Order, about: Any = None) -> None:
         """Queue an order behind all earlier ones."""
         if isinstance(order, Forget):
-            self.orders = [(each, more, vain or (isinstance(each, Reply) and each.pull.worker == order.worker))
-                           for each, more, vain in self.orders]  # fmt: skip
+            self.orders = [(queued, more, vain or (isinstance(queued, Reply) and queued.pull.worker == order.worker))
+                           for queued, more, vain in self.orders]  # fmt: skip
         self.orders.append((order, about, False))
 
     def done(self) -> Done:

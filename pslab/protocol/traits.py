@@ -70,8 +70,8 @@ class Lengths(NamedTuple):
 
 def sized(policy: Any, lengths: Lengths) -> Any:
     """The policy, or the schedule, for a run of these lengths; a ConfigError if they lack what it needs."""
-    found = getattr(policy, "sized", None)
-    return policy if found is None else found(lengths)
+    rule = getattr(policy, "sized", None)
+    return policy if rule is None else rule(lengths)
 
 
 def one_each(iteration: int) -> int:

@@ -219,8 +219,8 @@ class EagerWorker(Worker):
         return sent + self._compute_if_ready()
 
     def _push(self, index: int, iteration: int) -> list[Effect]:
-        (version, own), used = self._next[index], self.versions[index]
-        others = (version - used) - (own - self.own[index])
+        (version, own_pushes), used = self._next[index], self.versions[index]
+        others = (version - used) - (own_pushes - self.own[index])
         push = Push(self.worker, index, iteration, used, self._ready.pop(index), others)
         self._mine += (push,)
         return [Send(push)]  # its pull was sent before
@@ -230,7 +230,7 @@ class EagerWorker(Worker):
         return self._mine
 
     def _compute(self) -> list[Effect]:
-        self.versions, self.own = [version for version, _ in self._next], [own for _, own in self._next]
+        self.versions, self.own = [version for version, _ in self._next], [own_pushes for _, own_pushes in self._next]
         self._mine = tuple(push for push in self._mine if push.iteration >= self.own[push.range])
         pulls = [Pull(self.worker, index, self.iteration + 1, version) for index, version in enumerate(self.versions)]
         return [*map(Send, pulls), Compute(self.iteration)]

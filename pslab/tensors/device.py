@@ -98,16 +98,16 @@ class Cuda(Device):
         global _pinned
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         if _pinned[0] is not run:
-            for each in _pinned[1]:
-                runtime.cudaHostUnregister(each.data_ptr())
+            for block in _pinned[1]:
+                runtime.cudaHostUnregister(block.data_ptr())
             _pinned = run, []
-        for each in here:
-            if each.is_pinned():  # by another worker in this process
+        for block in here:
+            if block.is_pinned():  # by another worker in this process
                 continue
             with torch.cuda.device(self.place):  # so that no other device gets a context
-                refused = int(runtime.cudaHostRegister(each.data_ptr(), each.nbytes, 0))
+                refused = int(runtime.cudaHostRegister(block.data_ptr(), block.nbytes, 0))
             if not refused:
-                _pinned[1].append(each)
+                _pinned[1].append(block)
             else:  # as where a user may lock no more: copies go through torch's memory
                 with suppress(RuntimeError):  # the next launch reports that error: let it be this one
                     torch.ones(1, device=self.place)

@@ -24,9 +24,9 @@ class Entries:
         """[n], zero where an entry is absent; the values themselves of all n."""
         if self.indices is None:
             return self.values
-        found = np.zeros(self.n, self.values.dtype)
-        found[self.indices] = self.values
-        return found
+        vector = np.zeros(self.n, self.values.dtype)
+        vector[self.indices] = self.values
+        return vector
 
 
 class KeptVector(NamedTuple):

@@ -37,14 +37,14 @@ class _Forward:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.dim() != 2:
             return nn.functional.linear(x, self._layer.weight, self._layer.bias)
-        found: torch.Tensor = _Linear.apply(x, self._layer.weight, self._layer.bias)  # type: ignore[no-untyped-call]
-        return found
+        product: torch.Tensor = _Linear.apply(x, self._layer.weight, self._layer.bias)  # type: ignore[no-untyped-call]
+        return product
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [batch, in] times the transposed weight [out, in], and the bias [out]: [batch, out]."""
-    found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
 
 
 class _Linear(torch.autograd.Function):

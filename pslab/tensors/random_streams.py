@@ -84,7 +84,7 @@ class Generators:
         import torch
 
         kinds = (torch.Generator, random.Random, np.random.RandomState, np.random.BitGenerator)
-        seen = {id(each) for each in (torch.default_generator, random._inst, np.random.mtrand._rand)}
+        seen = {id(item) for item in (torch.default_generator, random._inst, np.random.mtrand._rand)}
         self._found, todo = list[Any](), list[Any](reversed(holders))
         while todo:
             value = todo.pop()
@@ -97,40 +97,40 @@ class Generators:
                 # of a long list of numbers and texts nothing is looked at again; a dict or a tuple of a generator and
                 # numbers is not tracked, either
                 todo += [part for part in _parts(value) if gc.is_tracked(part) or isinstance(part, (*kinds, dict))
-                         or (isinstance(part, tuple) and any(isinstance(each, kinds) for each in part))]  # fmt: skip
+                         or (isinstance(part, tuple) and any(isinstance(item, kinds) for item in part))]  # fmt: skip
 
     def seed(self, root: int, *names: str | int) -> None:
         """Start each of them at a stream of its own."""
         import torch
 
-        for number, each in enumerate(self._found):
+        for number, source in enumerate(self._found):
             seed = seed_of(root, *names, "generator", number)
-            if isinstance(each, torch.Generator):
-                each.manual_seed(seed)
-            elif isinstance(each, random.Random):
-                each.seed(seed)
-            elif isinstance(each, np.random.RandomState):
-                bits = getattr(np.random, each.get_state(legacy=False)["bit_generator"])
-                each.set_state(np.random.RandomState(bits(seed)).get_state(legacy=False))
+            if isinstance(source, torch.Generator):
+                source.manual_seed(seed)
+            elif isinstance(source, random.Random):
+                source.seed(seed)
+            elif isinstance(source, np.random.RandomState):
+                bits = getattr(np.random, source.get_state(legacy=False)["bit_generator"])
+                source.set_state(np.random.RandomState(bits(seed)).get_state(legacy=False))
             else:
-                each.state = type(each)(seed).state
+                source.state = type(source)(seed).state
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Restore their states afterwards."""
-        states: list[Any] = [each.getstate() if isinstance(each, random.Random) else
-                             each.state if isinstance(each, np.random.BitGenerator) else each.get_state()
-                             for each in self._found]  # fmt: skip
+        states: list[Any] = [source.getstate() if isinstance(source, random.Random) else
+                             source.state if isinstance(source, np.random.BitGenerator) else source.get_state()
+                             for source in self._found]  # fmt: skip
         try:
             yield
         finally:
-            for each, state in zip(self._found, states, strict=True):
-                if isinstance(each, random.Random):
-                    each.setstate(state)
-                elif isinstance(each, np.random.BitGenerator):
-                    each.state = state
+            for source, state in zip(self._found, states, strict=True):
+                if isinstance(source, random.Random):
+                    source.setstate(state)
+                elif isinstance(source, np.random.BitGenerator):
+                    source.state = state
                 else:
-                    each.set_state(state)
+                    source.set_state(state)
 
 
 def _parts(value: Any) -> list[Any]:

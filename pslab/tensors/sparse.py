@@ -50,8 +50,8 @@ class SparseRows:
             "the keys of a row must increase": bool((np.diff(self.keys, prepend=-1)[inner] <= 0).any()),
             "its values must be finite": not bool(np.isfinite(self.values).all()),
         }  # fmt: skip
-        for problem, found in problems.items():
-            if found:
+        for problem, wrong in problems.items():
+            if wrong:
                 raise ConfigError("data", self.name, problem)
 
     def __len__(self) -> int:
@@ -91,17 +91,17 @@ class SparseRows:
     @cached_property
     def content(self) -> str:
         """The SHA-256 of structure, values, labels and test flags."""
-        found = sha256()
+        digest = sha256()
         for array, kind in ((self.starts, "<i8"), (self.keys, "<i4"), (self.values, "<f4"), (self.labels, "<f4"),
                             (self.test, "?")):  # fmt: skip
-            found.update(np.ascontiguousarray(array, kind).tobytes() + b"|")
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(array, kind).tobytes() + b"|")
+        return digest.hexdigest()
 
 
-def rows_of(name: str, key_count: int, each: list[tuple[Array, Array]], labels: Array, test: Array) -> SparseRows:
+def rows_of(name: str, key_count: int, rows: list[tuple[Array, Array]], labels: Array, test: Array) -> SparseRows:
     """Make SparseRows of the keys and values of each row."""
-    starts = np.concatenate([[0], np.cumsum([len(keys) for keys, _ in each])]).astype(np.int64)
-    keys, values = (np.concatenate([pair[at] for pair in each] or [np.empty(0)]) for at in (0, 1))
+    starts = np.concatenate([[0], np.cumsum([len(keys) for keys, _ in rows])]).astype(np.int64)
+    keys, values = (np.concatenate([pair[at] for pair in rows] or [np.empty(0)]) for at in (0, 1))
     return SparseRows(name, key_count, starts, keys.astype(np.int32), values.astype(np.float32),
                       np.asarray(labels, np.float32), np.asarray(test, bool))  # fmt: skip
 
@@ -127,7 +127,7 @@ class SparseInputs:
     @classmethod
     def of(cls, rows: SparseRows) -> SparseInputs:
         """The inputs of all these rows."""
-        starts, keys, values = (np.ascontiguousarray(each, kind) for each, kind in (
+        starts, keys, values = (np.ascontiguousarray(array, kind) for array, kind in (
             (rows.starts, np.int64), (rows.keys, np.int32), (rows.values, np.float32)))  # fmt: skip
         return cls(rows.key_count, *map(torch.from_numpy, (starts, keys, values)))
 
@@ -189,8 +189,8 @@ class Narrow(NamedTuple):
     def inputs(self, begin: int, end: int) -> Tensor:
         """Some of the rows: a sparse CSR tensor [end - begin, k]."""
         starts = self.starts[begin : end + 1]
-        own = slice(starts[0], starts[-1])
-        return csr(starts - starts[0], self.local[own], self.values[own], len(self.keys))
+        span = slice(starts[0], starts[-1])
+        return csr(starts - starts[0], self.local[span], self.values[span], len(self.keys))
 
 
 def numbered(keys: Array) -> tuple[Array, Array]:
@@ -198,16 +198,16 @@ def numbered(keys: Array) -> tuple[Array, Array]:
 
     As np.unique with `return_inverse`, by one sort of whole numbers of which each holds a key and its place.
     """
-    found = np.sort((keys.astype(np.int64) << 32) + np.arange(len(keys)))
-    held, number = found >> 32, np.empty(len(keys), np.int32)
-    new = np.diff(held, prepend=-1) != 0
-    number[found & 0xFFFFFFFF] = np.cumsum(new) - 1
-    return held[new], number
+    pairs = np.sort((keys.astype(np.int64) << 32) + np.arange(len(keys)))
+    distinct, number = pairs >> 32, np.empty(len(keys), np.int32)
+    new = np.diff(distinct, prepend=-1) != 0
+    number[pairs & 0xFFFFFFFF] = np.cumsum(new) - 1
+    return distinct[new], number
 
 
 def csr(starts: Array, keys: Array, values: Array, key_count: int) -> Tensor:
     """A sparse CSR tensor [rows, keys]."""
-    rows, columns = (torch.from_numpy(np.ascontiguousarray(each, np.int32)) for each in (starts, keys))
+    rows, columns = (torch.from_numpy(np.ascontiguousarray(array, np.int32)) for array in (starts, keys))
     size = [len(starts) - 1, key_count]
     return torch.sparse_csr_tensor(rows, columns, torch.from_numpy(values), size=size, check_invariants=False)
 

@@ -82,7 +82,7 @@ def test_the_gradient_of_a_sparse_batch_is_that_of_the_same_dense_batch():
 
 
 def test_a_linear_model_without_data_says_whose_keys_it_needs():
-    with pytest.raises(ConfigError, match="the number of keys is that of the data"):
+    with pytest.raises(ConfigError, match="the number of keys is the data"):
         build_model("linear", 0)
 
 

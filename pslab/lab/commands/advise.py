@@ -33,17 +33,17 @@ def main(options: argparse.Namespace) -> int:
     """Print the answer, its table and its reasons. Exit status: 1 if the target is never held."""
     from pslab.lab.advise.search import advise
 
-    found = advise(asked(options), target=options.target, minutes=options.minutes, seeds=range(options.seeds),
+    advice = advise(asked(options), target=options.target, minutes=options.minutes, seeds=range(options.seeds),
                    merit=options.merit, results=options.results)  # fmt: skip
-    print(found.words)
+    print(advice.words)
     print()
-    print(found.shown.to_string(index=False))
+    print(advice.shown.to_string(index=False))
     print()
-    for remark in found.remarks:
+    for remark in advice.remarks:
         print(f"({remark})")
     print()
-    print(f"to be pasted, with a model, data and a cluster of your own: {found.run!r}")
+    print(f"to be pasted, with a model, data and a cluster of your own: {advice.run!r}")
     if options.verify:
         print()
-        print(found.verify().to_string(float_format="%.3g"))
+        print(advice.verify().to_string(float_format="%.3g"))
     return 0

@@ -41,11 +41,11 @@ def main(options: argparse.Namespace) -> int:
     """Explore, and print each result as it is found. Exit status: 1 violated or unfinished, 2 bad arguments."""
     given = dict(vars(options))
     policies, file = given.pop("policies"), given.pop("json")
-    found = check(*policies, on_explored=_Table(), **given)
-    print("\n".join(found.summary()))
+    checked = check(*policies, on_explored=_Table(), **given)
+    print("\n".join(checked.summary()))
     if file:
-        _write(file, found)
-    return 0 if found.clean else 1
+        _write(file, checked)
+    return 0 if checked.clean else 1
 
 
 class _Table:
@@ -53,11 +53,11 @@ class _Table:
 
     started = False
 
-    def __call__(self, each: Explored) -> None:
+    def __call__(self, explored: Explored) -> None:
         if not self.started:
             print(HEAD)
         self.started = True
-        print(row(each), flush=True)
+        print(row(explored), flush=True)
 
 
 def _list(text: str) -> list[int]:
@@ -68,9 +68,9 @@ def _words(text: str) -> list[str]:
     return [] if text == "none" else list(FAULTS) if text == "all" else text.split(",")
 
 
-def _write(file: Path, found: Checked) -> None:
-    explored = [{**dataclasses.asdict(each), "verdict": each.verdict} for each in found.explored]
-    content = {"states": found.states, "seconds": found.seconds, "clean": found.clean, "explored": explored}
+def _write(file: Path, checked: Checked) -> None:
+    explored = [{**dataclasses.asdict(each), "verdict": each.verdict} for each in checked.explored]
+    content = {"states": checked.states, "seconds": checked.seconds, "clean": checked.clean, "explored": explored}
     try:
         file.write_text(json.dumps(content, indent=1) + "\n")
     except OSError as error:

@@ -65,9 +65,9 @@ def packages() -> Finding:
         for requirement in map(Requirement, (requires(package) or []) if _version(package) else []):
             if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
                 continue
-            count, found = count + 1, _version(requirement.name)
-            if found is None or not requirement.specifier.contains(found, prereleases=True):
-                bad.append(f"{requirement.name} {found or 'missing'} ({package} needs {requirement.specifier})")
+            count, installed = count + 1, _version(requirement.name)
+            if installed is None or not requirement.specifier.contains(installed, prereleases=True):
+                bad.append(f"{requirement.name} {installed or 'missing'} ({package} needs {requirement.specifier})")
     if bad:
         advice = "pip install --editable . in the project's folder; torch and torchvision come from the same index"
         return Finding("packages", PROBLEM, "; ".join(bad), advice)
@@ -101,9 +101,9 @@ def cores() -> Finding:
     count = machine.usable_cores()
     if count >= WORKERS:
         return Finding("cores", OK, f"{count:g} may be used")
-    found = f"{count:g} may be used, and the default run has {WORKERS} workers"
+    text = f"{count:g} may be used, and the default run has {WORKERS} workers"
     advice = "runs that emulate a cluster go slower by themselves (Run.dilation); engine='virtual' never does"
-    return Finding("cores", NOTE, found, advice)
+    return Finding("cores", NOTE, text, advice)
 
 
 def shared_memory() -> Finding:
@@ -128,14 +128,14 @@ def shared_memory() -> Finding:
 def memory() -> Finding:
     """Free memory, and what a run of four workers takes."""
     importlib.import_module("torch")  # every process of a run loads it: that memory is measured
-    free, each = free_memory_bytes(), machine.resident_bytes()
-    if free is None or each is None:
+    free, resident = free_memory_bytes(), machine.resident_bytes()
+    if free is None or resident is None:
         return Finding("memory", NOTE, "this system does not say how much is free", "look with a tool of the system")
-    needed = (WORKERS + 2) * each  # and the server, and this process
-    found = f"{free / 1e9:.1f} GB free; six processes with torch take about {needed / 1e9:.1f} GB"
+    needed = (WORKERS + 2) * resident  # and the server, and this process
+    text = f"{free / 1e9:.1f} GB free; six processes with torch take about {needed / 1e9:.1f} GB"
     if free < needed:
-        return Finding("memory", NOTE, found, "close other programs or use fewer workers")
-    return Finding("memory", OK, found)
+        return Finding("memory", NOTE, text, "close other programs or use fewer workers")
+    return Finding("memory", OK, text)
 
 
 def results() -> Finding:
@@ -143,17 +143,17 @@ def results() -> Finding:
     from pslab.lab.records.disk import free_bytes
     from pslab.lab.records.record import default_results
 
-    place = default_results()
-    existing, free = free_bytes(place)
+    folder = default_results()
+    existing, free = free_bytes(folder)
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"pslab")
     except OSError as error:
-        return Finding("results", PROBLEM, f"{place} cannot be written to: {error.strerror or error}",
+        return Finding("results", PROBLEM, f"{folder} cannot be written to: {error.strerror or error}",
                        "change its permissions, or name another folder in PSLAB_RESULTS")  # fmt: skip
-    found, advice = f"{place} can be written to; {free / 1e9:.1f} GB free", "free some disk: a record takes megabytes"
+    text, advice = f"{folder} can be written to; {free / 1e9:.1f} GB free", "free some disk: a record takes megabytes"
     state = PROBLEM if free < FREE_DISK_BYTES[0] else NOTE if free < FREE_DISK_BYTES[1] else OK
-    return Finding("results", state, found, "" if state == OK else advice)
+    return Finding("results", state, text, "" if state == OK else advice)
 
 
 CHECKS = (python, packages, memory, cores, shared_memory, data, results)
@@ -172,11 +172,11 @@ def examine() -> Iterator[Finding]:
 
 
 def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with (gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
         while chunk := file.read(1 << 20):
-            found.update(chunk)
-    return found.hexdigest()
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _version(name: str) -> str | None:

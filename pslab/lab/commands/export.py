@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
     from pslab.lab.records.results import load
 
     results = (options.results or default_results()).resolve()
-    found = [load(name, results) for name in options.records]
-    where = export(found, options.to, options.out or results / "exports" / options.to)
-    print(f"{len(found)} in {where}; to look at it: {VIEWS[options.to].format(place=where)}")
+    records = [load(name, results) for name in options.records]
+    where = export(records, options.to, options.out or results / "exports" / options.to)
+    print(f"{len(records)} in {where}; to look at it: {VIEWS[options.to].format(place=where)}")
     return 0

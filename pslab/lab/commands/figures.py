@@ -129,9 +129,9 @@ def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> 
     wrong = [(name, claim) for name, claim in claimed if claim["holds"] is False]
     for name, claim in wrong:
         print(f"{RED}{name} ✗ {claim['text']}: {claim['value']:g} is not {claim['bounds']}{PLAIN}", file=sys.stderr)
-    kept, claims = len(entries) - len(todo), f", {len(wrong)} claims do not hold" if wrong else ""
+    recorded, claims = len(entries) - len(todo), f", {len(wrong)} claims do not hold" if wrong else ""
     where = f"; figures in {entries[0].results / 'figures'}" if entries else ""
-    print(f"{len(todo) - len(failed)} notebooks executed, {kept} up to date, {len(failed)} failed{claims}, "
+    print(f"{len(todo) - len(failed)} notebooks executed, {recorded} up to date, {len(failed)} failed{claims}, "
           f"{time.monotonic() - begun_s:.0f} s{where}")  # fmt: skip
     return 1 if failed or wrong else 0
 
@@ -147,9 +147,9 @@ def _announce(todo: Sequence[BatchEntry]) -> None:
     megabytes = sum(entry.takes[1] for entry in todo if entry.takes and not entry.stamp)
     print(f"to be executed: {', '.join(entry.name for entry in todo)}; {about}"
           + (f", {megabytes:.0f} MB of results" if megabytes else ""), flush=True)  # fmt: skip
-    place, free = free_bytes(todo[0].results)
+    disk, free = free_bytes(todo[0].results)
     if free / 1e6 < megabytes:
-        raise ConfigError("results", str(place), f"has {free / 1e6:.0f} MB free, and {megabytes:.0f} MB are needed")
+        raise ConfigError("results", str(disk), f"has {free / 1e6:.0f} MB free, and {megabytes:.0f} MB are needed")
 
 
 def _export(entries: Sequence[BatchEntry]) -> None:

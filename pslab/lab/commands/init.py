@@ -54,34 +54,34 @@ def main(options: argparse.Namespace) -> int:
     if options.study is not None and not re.fullmatch(r"\w+", options.study, re.ASCII):
         raise ConfigError("study", options.study, "must be of letters, digits and underscores: 90_mine")
     if options.folder is not None:
-        lay_out(place := options.folder.expanduser())
+        lay_out(project := options.folder.expanduser())
     if options.study is not None:
-        add_study(options.study, (folder(Path.cwd()) if options.folder is None else place / "notebooks").resolve())
+        add_study(options.study, (folder(Path.cwd()) if options.folder is None else project / "notebooks").resolve())
     return 0
 
 
-def lay_out(place: Path) -> None:
+def lay_out(folder: Path) -> None:
     """Make the folder with its files, and print how to go on.
 
     Raises:
         ConfigError: the folder has files, or there is nothing to lay out. Unwritable: the disk refuses.
     """
-    if place.exists() and not (place.is_dir() and not any(place.iterdir())):
-        raise ConfigError("folder", str(place), "is there, and not empty: name a new one")
-    found = dict(files())
-    if not found:
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ConfigError("folder", str(folder), "is there, and not empty: name a new one")
+    contents = dict(files())
+    if not contents:
         problem = "the installed package has no notebooks: install it from a wheel or from its sources"
-        raise ConfigError("folder", str(place), problem)
+        raise ConfigError("folder", str(folder), problem)
     try:
-        for name, file in found.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, place / name)
-        (place / "results").mkdir()
-        (place / "README.md").write_text(README)
+        for name, file in contents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, folder / name)
+        (folder / "results").mkdir()
+        (folder / "README.md").write_text(README)
     except OSError as error:
-        raise Unwritable(f"{place} could not be laid out: {error}") from error
-    studies = sum(name.endswith(".ipynb") for name in found)
-    print(f"{studies} notebooks and MNIST are in {place}; go there, and then\n{NEXT}")
+        raise Unwritable(f"{folder} could not be laid out: {error}") from error
+    studies = sum(name.endswith(".ipynb") for name in contents)
+    print(f"{studies} notebooks and MNIST are in {folder}; go there, and then\n{NEXT}")
 
 
 def files() -> Iterator[tuple[str, Path]]:

@@ -21,8 +21,8 @@ def add(verbs: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Replace this process by JupyterLab."""
-    place = (options.notebooks or folder(Path.cwd())).resolve()
+    root_dir = (options.notebooks or folder(Path.cwd())).resolve()
     # Jupyter refuses to run as root, which the user of a container is
     root = ["--allow-root"] * (hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options.unknown)
-    own = ["-m", "jupyterlab", f"--ServerApp.root_dir={place}", *root]
-    os.execv(sys.executable, [sys.executable, *own, *options.unknown])
+    arguments = ["-m", "jupyterlab", f"--ServerApp.root_dir={root_dir}", *root]
+    os.execv(sys.executable, [sys.executable, *arguments, *options.unknown])

@@ -47,8 +47,8 @@ def entries() -> list[Listing]:
     """Everything that has a name, by kind."""
     from pslab.tensors.update.optimizers import ELEMENTWISE  # torch
 
-    found = [_of_row(row) for rows in ROWS.values() for row in rows.values()]
-    return found + [_of_optimizer(*item) for item in ELEMENTWISE.items()] + [_of_preset(name) for name in PRESETS]
+    listings = [_of_row(row) for rows in ROWS.values() for row in rows.values()]
+    return listings + [_of_optimizer(*item) for item in ELEMENTWISE.items()] + [_of_preset(name) for name in PRESETS]
 
 
 def _of_row(row: Row) -> Listing:
@@ -69,9 +69,9 @@ def _of_optimizer(name: str, cls: type) -> Listing:
     options = [{"name": p.name, "type": str(p.annotation), "default": str(p.default), "what": ""}
                for p in inspect.signature(cls).parameters.values() if p.name not in ("params", "lr")]  # fmt: skip
     what, _, text = (inspect.getdoc(cls) or "").partition("\n")
-    own = cls.__module__.startswith("pslab.")
-    file = f"{cls.__module__.replace('.', '/')}.py" if own else f"torch.optim.{cls.__name__}"
-    text, source = (text.strip(), text.rpartition("Source: ")[2]) if own else ("", "")
+    ours = cls.__module__.startswith("pslab.")
+    file = f"{cls.__module__.replace('.', '/')}.py" if ours else f"torch.optim.{cls.__name__}"
+    text, source = (text.strip(), text.rpartition("Source: ")[2]) if ours else ("", "")
     form, example = f"{name}[:OPTION=VALUE,...]", f"{name}:weight_decay=0.0001"
     return Listing("optimizer", name, form, what.rstrip("."), text, options, source, file,
                  _command("optimizer", example if "weight_decay" in str(options) else name))  # fmt: skip
@@ -98,15 +98,15 @@ def _command(kind: str, example: str) -> str:
 # -- showing ---------------------------------------------------------------------------------------
 
 
-def overview(found: Iterable[Listing]) -> str:
+def overview(listings: Iterable[Listing]) -> str:
     """A line for each entry, by kind."""
-    found = list(found)
-    forms = [re.sub(r"\[.*\]", "[...]", entry.form) for entry in found]
+    listings = list(listings)
+    forms = [re.sub(r"\[.*\]", "[...]", entry.form) for entry in listings]
     widest = max(map(len, forms))
     lines: list[str] = []
-    for kind in dict.fromkeys(entry.kind for entry in found):
+    for kind in dict.fromkeys(entry.kind for entry in listings):
         lines += ["", kind] if lines else [kind]
-        for form, entry in zip(forms, found, strict=True):
+        for form, entry in zip(forms, listings, strict=True):
             if entry.kind == kind:
                 what = f"{entry.what}. {entry.source}" if entry.source else entry.what
                 lines += _wrapped(what, f"  {form:<{widest}}  ")
@@ -119,18 +119,18 @@ def page(entry: Listing) -> str:
     lines = [f"{entry.form}  ({entry.kind})", *_wrapped(f"{entry.what}.", "  ")]
     if entry.text:
         lines += ["", textwrap.indent(entry.text, "  ")]
-    for each in entry.parameters:
-        default = f", {each['default']} by default" if each["default"] else ""
-        lines += ["", f"  {each['name']}: {each['type']}{default}", *_wrapped(each["what"], "      ")]
+    for parameter in entry.parameters:
+        default = f", {parameter['default']} by default" if parameter["default"] else ""
+        lines += ["", f"  {parameter['name']}: {parameter['type']}{default}", *_wrapped(parameter["what"], "      ")]
     return "\n".join([*lines, "", f"  file     {entry.file}", f"  example  {entry.command}"])
 
 
-def markdown(found: Iterable[Listing], page_of: Callable[[Listing], str] = lambda entry: "") -> str:
+def markdown(listings: Iterable[Listing], page_of: Callable[[Listing], str] = lambda entry: "") -> str:
     """The documentation's page of names: a table for each kind, without names that torch alone describes.
 
     `page_of` gives the page to which a name is a link, or "".
     """
-    found = [entry for entry in found if entry.file.startswith("pslab/")]
+    listings = [entry for entry in listings if entry.file.startswith("pslab/")]
 
     def name(entry: Listing) -> str:
         return f"[`{entry.form}`]({page})" if (page := page_of(entry)) else f"`{entry.form}`"
@@ -143,10 +143,10 @@ def markdown(found: Iterable[Listing], page_of: Callable[[Listing], str] = lambd
         "four epochs of 25, 6.25, 1.5625 and 0.4 %. A quantization rule is applied to what pruning has left",
         "([how they compose](how-to/compress.md)).",
     ]  # fmt: skip
-    for kind in dict.fromkeys(entry.kind for entry in found):
+    for kind in dict.fromkeys(entry.kind for entry in listings):
         lines += ["", f"## {kind}", "", "| name | what it is | source | file |", "|---|---|---|---|"]
         lines += [f"| {name(entry)} | {entry.what.replace('|', '&#124;')} | {entry.source} | `{entry.file}` |"
-                  for entry in found if entry.kind == kind]  # fmt: skip
+                  for entry in listings if entry.kind == kind]  # fmt: skip
         lines += ["", f"Or {_others(kind, ' ([how to]({}))')}."] if kind in OTHERS else []
     return "\n".join(lines)
 
@@ -174,20 +174,20 @@ def add(verbs: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """List everything, one kind, or one name in full; exit status 2 for an unknown name."""
-    found = everything = entries()
+    listings = everything = entries()
     kinds = dict.fromkeys(entry.kind for entry in everything)
     wanted = (options.name or "").partition(":")[0].strip().lower()
     if options.name is not None:
-        found = [entry for entry in everything if wanted in (entry.name, entry.kind)]
-    if not found:
+        listings = [entry for entry in everything if wanted in (entry.name, entry.kind)]
+    if not listings:
         near = get_close_matches(wanted, sorted({*kinds, *(entry.name for entry in everything)}), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         print(f"pslab list: unknown name {options.name!r}; {hint}'pslab list' shows all", file=sys.stderr)
         return 2
     if options.markdown:
-        print(markdown(found))
+        print(markdown(listings))
     elif options.name is None or wanted in kinds:
-        print(overview(found))
+        print(overview(listings))
     else:
-        print("\n\n".join(page(entry) for entry in found))
+        print("\n\n".join(page(entry) for entry in listings))
     return 0

@@ -44,7 +44,7 @@ def example(name: str) -> str:
     field = FIELDS[name]
     if name in NAMED and name in ROWS:
         names = [row.example or row.name for row in ROWS[name].values()]
-        return next((each for each in names if ":" in each), names[-1])
+        return next((candidate for candidate in names if ":" in candidate), names[-1])
     return EXAMPLES.get(name) or next((word for word in field.choices if word != field.default), field.shown)
 
 
@@ -74,7 +74,7 @@ def add_fields(parser: argparse.ArgumentParser, without: Collection[str] = ()) -
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
-        for name in (each for each in names if each not in without):
+        for name in (known for known in names if known not in without):
             option = f"--{name.replace('_', '-')}"
             typed = f"{option} {example(name)}".replace(" ", UNBROKEN)
             words = f"{FIELDS[name].words}; as {typed}".replace("%", "%%")
@@ -127,8 +127,8 @@ def _value(name: str, value: Any) -> Any:
     known = parameters(MAPPINGS[name])
     if not isinstance(given, Mapping):
         return given
-    fields = {str(key).replace("-", "_"): each for key, each in given.items()}
-    return {key: _typed(known, key, each) for key, each in fields.items()}
+    fields = {str(key).replace("-", "_"): item for key, item in given.items()}
+    return {key: _typed(known, key, item) for key, item in fields.items()}
 
 
 def _typed(known: Mapping[str, Parameter], name: str, value: Any) -> Any:

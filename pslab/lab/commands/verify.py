@@ -97,12 +97,12 @@ def judgement(result: Result) -> Finding:
     from pslab.lab.records.record import TABLES
 
     tables = {name: getattr(result, name) for name in TABLES if f"{name}.csv" in result.manifest["sha256"]}
-    found = judge(result.run, tables, result.manifest)
-    if found.verdict == "valid":
+    findings = judge(result.run, tables, result.manifest)
+    if findings.verdict == "valid":
         return Finding("judge", OK, "valid: from the recorded arrivals the policy decides the same once more")
-    if found.verdict == "unknown" and "sync" in objects(result.run) and result.manifest.get("verdict") == "valid":
-        return Finding("judge", NOTE, f"valid when it was recorded; now {found.why}")
-    return Finding("judge", PROBLEM, f"{found.verdict}: {found.why}")
+    if findings.verdict == "unknown" and "sync" in objects(result.run) and result.manifest.get("verdict") == "valid":
+        return Finding("judge", NOTE, f"valid when it was recorded; now {findings.why}")
+    return Finding("judge", PROBLEM, f"{findings.verdict}: {findings.why}")
 
 
 def objects(run: Run) -> dict[str, str]:
@@ -184,8 +184,8 @@ def _ordered(table: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     by = [name for name in ("range", "version_applied", "pushes", "worker") if name in table]
-    found = pd.read_csv(StringIO(table.to_csv(index=False))).astype(float)
-    return found.sort_values(by, ignore_index=True)
+    frame = pd.read_csv(StringIO(table.to_csv(index=False))).astype(float)
+    return frame.sort_values(by, ignore_index=True)
 
 
 def _other_evaluations(result: Result, outcome: Outcome) -> list[str]:

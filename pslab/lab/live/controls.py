@@ -43,7 +43,7 @@ class Controls:
         self.scalars = {field: _scalar(field, values[field]) for field in SCALARS}
         titles = {field: widgets.Label(words, layout={"width": "110px"}).add_class("pslab-title")
                   for field, words in TITLES.items()}  # fmt: skip
-        chips = {field: [chip for chip, _ in own] for field, own in self.chips.items()}
+        chips = {field: [chip for chip, _ in pairs] for field, pairs in self.chips.items()}
         rows = [widgets.HBox([titles[field], *chips[field], self.others[field]], layout=ROW).add_class("pslab-group")
                 for field in KNOWN]  # fmt: skip
         self.box = widgets.VBox([*rows, widgets.HBox(list(self.scalars.values()), layout=ROW)])
@@ -60,22 +60,22 @@ class Controls:
 
     def mark(self, field: str) -> None:
         """Show which control was refused; none for an empty name."""
-        for own, widget in {**self.scalars, **self.others}.items():
-            (widget.add_class if own == field else widget.remove_class)(WRONG)
+        for known, widget in {**self.scalars, **self.others}.items():
+            (widget.add_class if known == field else widget.remove_class)(WRONG)
 
     def _several(self, field: str) -> list[Any]:
         typed = [text for text in re.split(r"[;\s]+", self.others[field].value.strip()) if text]
-        found = [value for chip, value in self.chips[field] if chip.value] + typed
-        if not found:
+        values = [value for chip, value in self.chips[field] if chip.value] + typed
+        if not values:
             raise ConfigError(field, "", "choose at least one, or type one")
-        return found
+        return values
 
 
 def _chips(field: str, chosen: Any) -> list[tuple[widgets.ToggleButton, Any]]:
     """A button for each known value and each chosen one, which are pressed."""
     wanted = [chosen] if isinstance(chosen, str) or not isinstance(chosen, Sequence) else list(chosen)
     values = [*KNOWN[field], *(value for value in wanted if not isinstance(value, str) or value not in KNOWN[field])]
-    return [(widgets.ToggleButton(value=any(value is each or value == each for each in wanted), tooltip=str(value),
+    return [(widgets.ToggleButton(value=any(value is one or value == one for one in wanted), tooltip=str(value),
                                   description=name(field, value), layout={"width": "auto"}), value)
             for value in values]  # fmt: skip
 
@@ -86,7 +86,7 @@ def _scalar(field: str, value: Any) -> widgets.Widget:
         more = {"options": list(ROWS["schedule"]), "ensure_option": False}
     elif field == "cluster":
         given = "as given" if isinstance(value, Mapping) else str(value)  # a wrong one is refused when it is run
-        own = [] if value in [*PRESETS] else [(given, value)]  # a mapping has no hash
-        more = {"options": [*own, *((preset, preset) for preset in PRESETS)]}
+        current = [] if value in [*PRESETS] else [(given, value)]  # a mapping has no hash
+        more = {"options": [*current, *((preset, preset) for preset in PRESETS)]}
     return SCALARS[field](value=value, description=field.replace("_", " "), style={"description_width": "90px"},
                           layout={"width": "210px"}, **more)  # fmt: skip

@@ -105,8 +105,8 @@ class Session:
         new = [track for track in tracks if track.digest not in self._looks]
         values = {repr(value): value for value in (plain(getattr(track.run, self._lead)) for track in new)}
         self._values |= {name: value for name, value in values.items() if name not in self._values}
-        found = looks([{self._lead: value} for value in self._values.values()])
-        self._bases = {**dict(zip(self._values, found, strict=True)), **self._bases}
+        fresh = looks([{self._lead: value} for value in self._values.values()])
+        self._bases = {**dict(zip(self._values, fresh, strict=True)), **self._bases}
         drawn = [self._looks[track.digest] for track in tracks if track.digest in self._looks]
         for track in new:
             base = self._bases[repr(plain(getattr(track.run, self._lead)))]
@@ -125,22 +125,22 @@ class Session:
 def curves(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIGHT_PAGE) -> go.Figure:
     """Accuracy against iterations and seconds; of more than SLOTS curves the newest."""
     workers = {track.run.workers for track in tracks if track.run.workers > 1}
-    each = workers.pop() if len(workers) == 1 else 1
+    divisor = workers.pop() if len(workers) == 1 else 1
     drawn = [(track, name) for track, name in zip(tracks, named, strict=True) if track.points][-SLOTS:]
-    pushes = max((track.run.pushes or track.points[-1].pushes for track, _ in drawn), default=each)
+    pushes = max((track.run.pushes or track.points[-1].pushes for track, _ in drawn), default=divisor)
     seconds = max((track.points[-1].seconds for track, _ in drawn), default=0.0)
     metrics = {metric_of(track.run) for track in tracks} or {ACCURACY}
     titles = {quantity("accuracy", metric).title for metric in metrics}
     shown = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
-    for column, unit in ((1, each), (2, 0)):
+    for column, unit in ((1, divisor), (2, 0)):
         for track, name in drawn:
             shown.add_trace(_curve(track, name, unit, ground), 1, column)
     shown.update_traces(showlegend=False, col=2)
     shown.update_layout(height=HEIGHT, margin={"t": 10, "b": 40, "l": 56, "r": 12, "autoexpand": True},
                         legend={"orientation": "h", "y": -0.16}, template=ground.template, **LOOK)  # fmt: skip
     shown.update_xaxes(title_font_size=12, title_standoff=4)
-    shown.update_xaxes(title_text=f"iteration ({each} pushes)" if each > 1 else "pushes",
-                       range=[0, WIDER * pushes / each], col=1)  # fmt: skip
+    shown.update_xaxes(title_text=f"iteration ({divisor} pushes)" if divisor > 1 else "pushes",
+                       range=[0, WIDER * pushes / divisor], col=1)  # fmt: skip
     shown.update_xaxes(title_text="training time (s)", range=[0, WIDER * seconds or 1.0], col=2)
     shown.update_yaxes(range=frame(tracks))
     shown.update_yaxes(title={"text": " or ".join(sorted(titles)), "font": {"size": 12}}, col=1)
@@ -186,15 +186,15 @@ def strips(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIG
     Colours say what it did, numbers in grey for whom it waited; the newest is at the right.
     """
     runs = [f"{escape(name.label)}, " if len(tracks) > 1 else "" for name in named]
-    rows = [(f"{run}{_row_name(track, worker)}{SPACE}{SPACE}", kept) for track, run in zip(tracks, runs, strict=True)
-            for worker, kept in enumerate(track.workers)]  # fmt: skip
-    bars = [(row, *stretch) for row, kept in rows[:LANES] for stretch in stretches(list(kept))]
+    rows = [(f"{run}{_row_name(track, worker)}{SPACE}{SPACE}", states) for track, run in zip(tracks, runs, strict=True)
+            for worker, states in enumerate(track.workers)]  # fmt: skip
+    bars = [(row, *stretch) for row, states in rows[:LANES] for stretch in stretches(list(states))]
     shown = go.Figure()
     for doing, colour in ground.doing.items():
-        own = [bar for bar in bars if bar[1] == doing]
-        shown.add_bar(y=[row for row, *_ in own], base=[first for *_, first, _, _ in own], name=WORDS[doing],
-                      x=[length for *_, length, _ in own], text=[text for *_, text in own], orientation="h", width=0.8,
-                      textposition="inside", textangle=0, insidetextanchor="middle", constraintext="none",
+        same = [bar for bar in bars if bar[1] == doing]
+        shown.add_bar(y=[row for row, *_ in same], base=[first for *_, first, _, _ in same], name=WORDS[doing],
+                      x=[length for *_, length, _ in same], text=[text for *_, text in same], orientation="h",
+                      width=0.8, textposition="inside", textangle=0, insidetextanchor="middle", constraintext="none",
                       textfont={"size": 10, "color": ink(colour)}, hoverinfo="text",
                       marker={"color": colour, "line": {"width": 0}})  # fmt: skip
     shown.update_layout(barmode="overlay", height=80 + LANE * min(LANES, len(rows)), template=ground.template,
@@ -208,25 +208,25 @@ def strips(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIG
     return shown
 
 
-def stretches(kept: Sequence[Doing]) -> list[tuple[str, float, float, str]]:
+def stretches(states: Sequence[Doing]) -> list[tuple[str, float, float, str]]:
     """The stretches of a worker's activities: kind, begin (in s, now is 0), length, and the workers it waited for,
     where they have room."""
-    found, at = [], -EACH_S * len(kept)
-    for (doing, whom), same in itertools.groupby(kept, key=lambda each: (each.doing, each.whom)):
+    lengths, at = [], -EACH_S * len(states)
+    for (doing, whom), same in itertools.groupby(states, key=lambda each: (each.doing, each.whom)):
         count, text = len(list(same)), ",".join(map(str, whom))
-        found.append((doing, at, EACH_S * count, text if doing == "waiting" and count >= len(text) else ""))
+        lengths.append((doing, at, EACH_S * count, text if doing == "waiting" and count >= len(text) else ""))
         at += EACH_S * count
-    return found
+    return lengths
 
 
 def _row_name(track: Track, worker: int) -> str:
     """``"worker 2, iteration 12 (+2), waiting 25 %, waits for 1"``: where it is, of these seconds, and now."""
-    kept = track.workers[worker]
-    now, clocks = kept[-1], [own[-1].iteration for own in track.workers if own[-1].iteration is not None]
+    states = track.workers[worker]
+    now, clocks = states[-1], [own[-1].iteration for own in track.workers if own[-1].iteration is not None]
     words = [f"worker {worker}"]
     if now.iteration is not None:
         ahead = now.iteration - min(clocks)
         words.append(f"iteration {now.iteration}" + (f" (+{ahead})" if ahead else ""))
-    words.append(f"waiting {100 * sum(each.doing == 'waiting' for each in kept) / len(kept):.0f}{SPACE}%")
+    words.append(f"waiting {100 * sum(each.doing == 'waiting' for each in states) / len(states):.0f}{SPACE}%")
     waits = f"waits for {', '.join(map(str, now.whom))}" if now.whom else "waits for its push"
     return ", ".join([*words, waits if now.doing == "waiting" else now.doing])

@@ -138,9 +138,9 @@ class Watcher:
         """Add the runs that are finished already, last and in this order."""
         for run in runs:
             known = self.tracks.get(run.digest)
-            if (known is None or known.state != UNDER_WAY) and (found := record.find(run, self.results)) is not None:
+            if (known is None or known.state != UNDER_WAY) and (result := record.find(run, self.results)) is not None:
                 self.tracks[run.digest] = Track(run, run.digest)
-                self.tracks[run.digest].close(found, FINISHED)
+                self.tracks[run.digest].close(result, FINISHED)
         for digest in [run.digest for run in runs if run.digest in self.tracks]:
             self.tracks[digest] = self.tracks.pop(digest)
 
@@ -189,11 +189,11 @@ class Watcher:
             return
         track.state = LOST
         for state, folder in ((FINISHED, "runs"), (INTERRUPTED, "interrupted")):
-            for place in (self.results / folder).glob(f"{track.digest}*"):
+            for path in (self.results / folder).glob(f"{track.digest}*"):
                 # an older one is of an earlier run; one that cannot be read was deleted
                 with contextlib.suppress(OSError, RecordError):
-                    if track.state == LOST and os.path.getmtime(place / "manifest.json") >= draft.written_s:
-                        track.close(load(place), state)
+                    if track.state == LOST and os.path.getmtime(path / "manifest.json") >= draft.written_s:
+                        track.close(load(path), state)
 
 
 def _written_s(draft: Path) -> float:

@@ -87,7 +87,7 @@ class Live:
         if self.live:
             self._build()
         else:
-            self._execute([each.but(evaluate=values.get("evaluate", "after")) for each in wanted])
+            self._execute([chosen.but(evaluate=values.get("evaluate", "after")) for chosen in wanted])
 
     # --- what a notebook or a script calls ------------------------------------------------------------------------
 
@@ -171,12 +171,12 @@ class Live:
 
     def _refresh(self) -> None:
         changed = self.watcher.poll()
-        running, own = current(), self._background
-        if own is not None and not own.alive and own is not self._settled:
-            self._settled = own
+        running, background = current(), self._background
+        if background is not None and not background.alive and background is not self._settled:
+            self._settled = background
             self.watcher.show(self._runs)  # a run may start and end between two looks
-        if own is not None and own.error and not self._error:
-            self._show_error(own.error, own.field)
+        if background is not None and background.error and not self._error:
+            self._show_error(background.error, background.field)
         self.start_button.disabled, self.stop_button.disabled = running is not None, running is None or running.stopping
         tracks = self._shown()
         self.clear_button.disabled = len(self.watcher.tracks) == len(self.watcher.under_way)
@@ -191,12 +191,12 @@ class Live:
         seen = self.watcher.tracks
         queued = self._runs if current() is not None and current() is self._background else []
         later = [Track(run, run.digest, QUEUED) for run in queued if run.digest not in seen]
-        own = [*(track for track in seen.values() if self._is_own(track)), *later][-live_figure.SLOTS :]
+        mine = [*(track for track in seen.values() if self._is_own(track)), *later][-live_figure.SLOTS :]
         others = [track for track in seen.values() if not self._is_own(track)][-live_figure.SLOTS :]
         running = sum(track.state == UNDER_WAY for track in others)
-        self.others_button.layout.display = None if own and others else "none"
+        self.others_button.layout.display = None if mine and others else "none"
         self.others_button.description = f"{len(others)} runs started elsewhere, {running} of them under way"
-        return own + others if self.others_button.value or not own else own
+        return mine + others if self.others_button.value or not mine else mine
 
     def _is_own(self, track: Track) -> bool:
         return track.here or track.digest in self._own
@@ -237,8 +237,8 @@ class Live:
 
     def _say(self) -> None:
         """Show the error and the present activity."""
-        running, own = current(), self._background
-        note = own.note if own is not None and own.note else ""
+        running, background = current(), self._background
+        note = background.note if background is not None and background.note else ""
         if running is not None:
             note = "stopping …" if running.stopping else "" if self.watcher.under_way else "starting the processes …"
         self.message.value = _message([self._error, self._broken], note)
@@ -292,7 +292,7 @@ def _far(track: Track, now: float) -> str:
     return ", ".join(filter(None, [track.again, f"{100 * track.fraction:.0f}{SPACE}%", rate, left]))
 
 
-def row_of(track: Track, label: str, own: bool) -> dict[str, str]:
+def row_of(track: Track, label: str, mine: bool) -> dict[str, str]:
     """Return the row of a run in the list."""
     state = _far(track, time.monotonic()) if track.state == UNDER_WAY else STATES[track.state]
     state = "diverged" if track.diverged else state
@@ -303,10 +303,10 @@ def row_of(track: Track, label: str, own: bool) -> dict[str, str]:
     return {"run": label + track.marks, "test": accuracy,
             "cluster time": f"{track.seconds:.1f}{SPACE}s" if started else DASH,
             "pushes": f"{track.pushes}{budget}" if started else DASH,
-            "state": state if own else f"{state}, started elsewhere"}  # fmt: skip
+            "state": state if mine else f"{state}, started elsewhere"}  # fmt: skip
 
 
 def notes_under(tracks: Sequence[Track]) -> str:
     """Return the meaning of the marks in the list."""
-    found = notes_of([track for track in tracks if track.manifest and not track.diverged])
-    return f'<p class="pslab-notes">{"<br>".join(map(escape, found))}</p>' if found else ""
+    notes = notes_of([track for track in tracks if track.manifest and not track.diverged])
+    return f'<p class="pslab-notes">{"<br>".join(map(escape, notes))}</p>' if notes else ""

@@ -66,7 +66,7 @@ def trace(result: Result) -> dict[int, list[float]]:
     """How long each gradient of a finished run took, by worker, in seconds: a cluster's `trace`."""
     computing = result.phases[result.phases.phase == "compute"].sort_values("iteration")
     spent = (computing.end_s - computing.begin_s).round(6)
-    return {int(str(worker)): [float(s) for s in own] for worker, own in spent.groupby(computing.worker)}
+    return {int(str(worker)): [float(s) for s in seconds] for worker, seconds in spent.groupby(computing.worker)}
 
 
 def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
     costs, layers_s = facts["costs"], facts.get("layers_s") or ()
     warm = phases[phases.iteration >= min(WARM, phases.iteration.max() // 2)]
     spent = (warm.end_s - warm.begin_s).groupby([warm.phase, warm.worker, warm.iteration]).sum()  # over the ranges
-    by_phase = {str(name): own for name, own in spent.groupby(level=0)}
+    by_phase = {str(name): times for name, times in spent.groupby(level=0)}
     cluster = resolve_cluster(run.cluster)
     fields = {f.name: getattr(cluster, f.name) for f in dataclasses.fields(cluster)}
     ranges = int(phases[phases.phase == "push"].groupby(["worker", "iteration"]).size().max()) if len(phases) else 1
@@ -92,10 +92,10 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
     if cluster.compute_s is None:
         named = ((int(worker), int(iteration)) for _, worker, iteration in by_phase["compute"].index)
         counts = np.array([traits.unassigned(*name) for name in named], float)
-        each = by_phase["compute"] / counts
-        fields["compute_s"] = float(each.mean())
+        compute_s = by_phase["compute"] / counts
+        fields["compute_s"] = float(compute_s.mean())
         # the mean of n gradients spreads less than one, by the root of n
-        fields["compute_sigma"] = float(np.log(each).std() * counts.mean() ** 0.5) if len(each) > 1 else 0.0
+        fields["compute_sigma"] = float(np.log(compute_s).std() * counts.mean() ** 0.5) if len(compute_s) > 1 else 0.0
     if layers_s:
         fields["layer_shares"] = [[forward, backward] for forward, backward in layers_s]
     fields["slow"] = dict(cluster.slow)
@@ -126,9 +126,9 @@ def _factors(run: Run, cluster: Cluster, sync: Any) -> tuple[float, float, float
     plain = resolve_optimizer(optimizer if known else "sgd")
     inner = 0.0
     if known and sync is not None and traits_of(sync).method in TRAINING:
-        plain, own, _ = optimizers_of(run, sync)
-        assert own is not None
-        inner = apply_factor(cluster, own.spec, None, False)
+        plain, worker_optimizer, _ = optimizers_of(run, sync)
+        assert worker_optimizer is not None
+        inner = apply_factor(cluster, worker_optimizer.spec, None, False)
     select = select_factor(cluster, prune, rate) or 1.0  # of a dense gradient nothing is selected
     return select, apply_factor(cluster, plain, rate, not isinstance(prune, Everything)) or 1.0, inner
 

@@ -26,49 +26,49 @@ Found = dict[str, Result | Exception]
 
 
 def run_missing(
-    wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event, unwanted: Unwanted
+    wanted: dict[int, Run], results: Path, progress: bool | None, stop: threading.Event, unwanted: Unwanted
 ) -> dict[int, Result | Exception]:
     """The result of each run, or why it has none. All of them are checked before the first one starts.
 
     `unwanted` is told each result as soon as it is recorded. A run that it names then is not begun, or ended, and has
     neither a result nor an error.
     """
-    names = {index: str(index) if each.unknown else each.digest for index, each in wanted.items()}
+    names = {index: str(index) if run.unknown else run.digest for index, run in wanted.items()}
     distinct: dict[str, Run] = {}
     small: dict[str, Run] = {}  # runs that take one core
-    for index, each in wanted.items():
-        distinct.setdefault(names[index], each)
-    with Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress) as shown:
-        for name, each in distinct.items():
+    for index, run in wanted.items():
+        distinct.setdefault(names[index], run)
+    with Progress(distinct, taken=taken_before(results), at_once=os.cpu_count() or 1, shown=progress) as shown:
+        for name, run in distinct.items():
             heed(stop)
             shown.say(name, "is checked")
-            small |= {name: each} if _checked(each, place) else {}
-        found = _in_parallel(small, place, shown, stop, unwanted) if len(small) > 1 else {}
-        for name, each in distinct.items():
-            if name in found:
+            small |= {name: run} if _checked(run, results) else {}
+        finished = _in_parallel(small, results, shown, stop, unwanted) if len(small) > 1 else {}
+        for name, run in distinct.items():
+            if name in finished:
                 continue
             heed(stop)
-            if each.digest in unwanted.digests:
+            if run.digest in unwanted.digests:
                 shown.drop(name)
                 continue
-            found[name] = _tried(_UnderWay(name, each, place, shown), stop)
-            unwanted.told(found[name])
-    return {index: found[name] for index, name in names.items() if name in found}
+            finished[name] = _tried(_UnderWay(name, run, results, shown), stop)
+            unwanted.told(finished[name])
+    return {index: finished[name] for index, name in names.items() if name in finished}
 
 
-def _checked(run: Run, place: Path) -> bool:
+def _checked(run: Run, results: Path) -> bool:
     """Whether a run, which can be executed, is one that takes a core."""
     experiment = resolve(run)  # it is not kept: its weights and data may be many
-    check_disk(experiment, place)
-    return parallel_runs.fits(experiment) and not awaits_evaluation(checkpoints(run, place))
+    check_disk(experiment, results)
+    return parallel_runs.fits(experiment) and not awaits_evaluation(checkpoints(run, results))
 
 
 class _UnderWay:
     """A run under way: its draft, and its progress."""
 
-    def __init__(self, name: str, run: Run, place: Path, shown: Progress) -> None:
-        self.name, self.run, self.place, self.shown = name, run, place, shown
-        self.draft = Draft(run, place, again=find(run, place) is not None)
+    def __init__(self, name: str, run: Run, results: Path, shown: Progress) -> None:
+        self.name, self.run, self.place, self.shown = name, run, results, shown
+        self.draft = Draft(run, results, again=find(run, results) is not None)
         self._begun_s = time.monotonic()
         shown.begin(name)
 
@@ -95,18 +95,18 @@ class _UnderWay:
             return ""
         if isinstance(error, RunError):
             outcome.facts |= {"outcome": "interrupted", "error": str(error)}
-        kept = self.draft.set_aside(*tables_of(self.run, outcome))
-        where = f"after {kept.manifest['pushes']} pushes; kept in {kept.path}"
+        path = self.draft.set_aside(*tables_of(self.run, outcome))
+        where = f"after {path.manifest['pushes']} pushes; kept in {path.path}"
         if isinstance(error, RunError):
             error.kept = f"the run ended {where}"
         return where
 
     def interrupted(self, outcome: Outcome | None) -> str:
         """Keep what a run had completed when it was interrupted; how much that is, where, and how it goes on."""
-        kept = self.set_aside(Interrupted(outcome))
+        message = self.set_aside(Interrupted(outcome))
         if outcome is not None and keep_trained(outcome, checkpoints(self.run, self.place)):
-            kept += "; asked for again, it goes on with its evaluation"
-        return kept
+            message += "; asked for again, it goes on with its evaluation"
+        return message
 
 
 def _tried(current: _UnderWay, stop: threading.Event) -> Result | Exception:
@@ -130,8 +130,8 @@ def _execute(current: _UnderWay, stop: threading.Event) -> Result:
         check_disk(experiment, current.place)
         outcome = execute(experiment, on_progress)
     except Interrupted as interrupt:
-        kept = current.interrupted(interrupt.outcome)
-        raise RunsInterrupted(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
+        message = current.interrupted(interrupt.outcome)
+        raise RunsInterrupted(f"interrupted {message or 'before the first push; nothing was recorded'}") from None
     except BaseException as error:
         if isinstance(error, RunError):
             current.set_aside(error)
@@ -143,7 +143,7 @@ def _execute(current: _UnderWay, stop: threading.Event) -> Result:
 
 
 def _in_parallel(
-    runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event, unwanted: Unwanted
+    runs: dict[str, Run], results: Path, shown: Progress, stop: threading.Event, unwanted: Unwanted
 ) -> Found:
     """Virtual runs, several at a time: their results and errors.
 
@@ -151,7 +151,7 @@ def _in_parallel(
     the same end.
     """
     names, under_way, done = list(runs), dict[str, _UnderWay](), Found()
-    kept: list[str] = []
+    messages: list[str] = []
     unwritable: list[RecordError] = []
     failed: list[BaseException] = []  # what the caller's own function raised that is told the results
 
@@ -169,7 +169,7 @@ def _in_parallel(
 
     def take(name: str, news: parallel_runs.News) -> None:
         if name not in under_way:
-            under_way[name] = _UnderWay(name, runs[name], place, shown)
+            under_way[name] = _UnderWay(name, runs[name], results, shown)
         current, ended = under_way[name], isinstance(news, (RunError, Outcome))
         if ended and runs[name].digest in unwanted.digests:
             under_way.pop(name).draft.drop()
@@ -182,12 +182,12 @@ def _in_parallel(
         elif not isinstance(news, Outcome):
             current.note(news)
         elif news.facts["outcome"] == "interrupted" or news.trained is not None:
-            kept.append(under_way.pop(name).interrupted(news))
+            messages.append(under_way.pop(name).interrupted(news))
         else:
             finish(name, news)
 
     try:
-        experiments = (with_checkpoints(resolve(run), place) for run in runs.values())
+        experiments = (with_checkpoints(resolve(run), results) for run in runs.values())
         of = [run.digest for run in runs.values()]
         for index, news in parallel_runs.conduct(experiments, heed_all, lambda index: of[index] in unwanted.digests):
             try:
@@ -196,7 +196,7 @@ def _in_parallel(
                 unwritable.append(error)
     except KeyboardInterrupt as interrupt:
         if not (unwritable or failed):
-            raise RunsInterrupted("; ".join([str(interrupt), *filter(None, kept)])) from None
+            raise RunsInterrupted("; ".join([str(interrupt), *filter(None, messages)])) from None
     except RunError:
         pass
     finally:

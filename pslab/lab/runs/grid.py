@@ -50,7 +50,7 @@ def grid(base: Run | pd.DataFrame, *, refused: str = "raise", **axes: Any) -> pd
     named = {name: _entries(name, values) for name, values in axes.items()}
     pairs: list[tuple[Run, dict[str, Any]]] = []
     dropped: dict[str, list[str]] = {}  # why -> which
-    for (run, start), chosen in product(_bases(base), combinations({name: [*own] for name, own in named.items()})):
+    for (run, start), chosen in product(_bases(base), combinations({name: [*axis] for name, axis in named.items()})):
         point = {name: plain(entry) for name, entry in chosen.items()}
         fields: dict[str, Any] = {}
         for name, entry in chosen.items():
@@ -109,7 +109,7 @@ def _possible(run: Run) -> Run:
     return run
 
 
-def _say(dropped: Mapping[str, Sequence[str]], kept: Sequence[Any]) -> None:
+def _say(dropped: Mapping[str, Sequence[str]], used: Sequence[Any]) -> None:
     """Warn of combinations that were left out: a line for each reason, and under it the combinations.
 
     Raises:
@@ -117,8 +117,8 @@ def _say(dropped: Mapping[str, Sequence[str]], kept: Sequence[Any]) -> None:
     """
     count = sum(map(len, dropped.values()))
     lines = [line for why, which in dropped.items() for line in (why, *(f"  {words}" for words in which))]
-    text = "\n".join([f"{count} of {count + len(kept)} combinations are refused:", *lines])
-    if not kept:
+    text = "\n".join([f"{count} of {count + len(used)} combinations are refused:", *lines])
+    if not used:
         raise ConfigError("refused", "drop", f"nothing is left: {text}")
     warnings.warn(text, RefusedCombinations, stacklevel=3)
 

@@ -142,17 +142,17 @@ def _checkpoints_of(run: Run, results: Path) -> Path:
 @lru_cache(maxsize=1)
 def _source() -> str:
     """A digest of the source files whose classes make up the state of a run."""
-    package, found = Path(__file__).parents[2], hashlib.sha256()
+    package, digest = Path(__file__).parents[2], hashlib.sha256()
     for room in ("config", "protocol", "policies", "tensors", "engines"):
         for file in sorted((package / room).rglob("*.py")):
-            found.update(file.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def resident_bytes() -> int | None:
     """Memory that this process holds."""
-    found = words_of(Path("/proc/self/statm"))
-    return int(found[1]) * os.sysconf("SC_PAGE_SIZE") if found else None
+    words = words_of(Path("/proc/self/statm"))
+    return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if words else None
 
 
 def processor() -> str:

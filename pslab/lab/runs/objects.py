@@ -33,8 +33,8 @@ def check_defaults(run: Run) -> None:
                                         ("device", "set_default_device", CPU, torch.get_default_device())):  # fmt: skip
         if value != default:
             called = f"torch.{name}({value}) was called in this process, and a worker creates new tensors as {default}"
-            way = f"restore torch.{name}({default}) and name the run's {field}"
-            raise ConfigError(field, getattr(run, field), f"{called}: {way}, or {field}=x.{field} where you create one")
+            how = f"restore torch.{name}({default}) and name the run's {field}"
+            raise ConfigError(field, getattr(run, field), f"{called}: {how}, or {field}=x.{field} where you create one")
 
 
 def check_objects(run: Run, dataset: Dataset) -> None:
@@ -49,11 +49,11 @@ def check_objects(run: Run, dataset: Dataset) -> None:
         if surveyed.trained and field not in BUILT_HERE:
             value = getattr(run, field)
             problem = f"holds {surveyed.trained} that requires a gradient; workers have copies, which no step trains"
-            way = "compute with outputs and targets alone; freeze a network that is not trained: requires_grad_(False)"
-            raise ConfigError(field, getattr(value, "__name__", value), f"{problem}: {way}")
+            how = "compute with outputs and targets alone; freeze a network that is not trained: requires_grad_(False)"
+            raise ConfigError(field, getattr(value, "__name__", value), f"{problem}: {how}")
         if run.engine != "timing":  # which has no workers
             _check_settings(field, surveyed.settings)
-    _checked.update(name for each in surveys.values() for name in each.settings)
+    _checked.update(name for survey in surveys.values() for name in survey.settings)
 
 
 def note_trial() -> None:
@@ -69,8 +69,8 @@ def _surveyed(run: Run, field: str, dataset: Dataset) -> Survey:
     value = getattr(run, field)
     if field in USERS and isinstance(value, str):
         path, colon, _ = value.partition(":")
-        own = colon and all(part.isidentifier() for part in path.split(".")) and sources.of(path)
-        return survey(import_named(field, value.removesuffix(LOWER))) if own else Survey()
+        users = colon and all(part.isidentifier() for part in path.split(".")) and sources.of(path)
+        return survey(import_named(field, value.removesuffix(LOWER))) if users else Survey()
     return run.surveys.get(field, Survey())
 
 
@@ -89,10 +89,10 @@ def _check_settings(field: str, reached: Iterable[str]) -> None:
 
 
 def _by_module(names: Iterable[str]) -> dict[str, list[str]]:
-    found = dict[str, list[str]]()
+    imported = dict[str, list[str]]()
     for name in sorted(names):
-        found.setdefault(name.partition(":")[0], []).append(name)
-    return found
+        imported.setdefault(name.partition(":")[0], []).append(name)
+    return imported
 
 
 @lru_cache(maxsize=64)

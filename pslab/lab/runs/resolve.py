@@ -148,8 +148,8 @@ def _check_objects_given(run: Run) -> None:
     for field in NAMED:
         if named_object(value := getattr(run, field)):
             name = value.partition("#")[0]
-            way = f"give yours as {field}={name}; pslab export DIGEST --to notebook writes a notebook that defines it"
-            raise ConfigError(field, value, f"this run used your {name}, which the record does not contain: {way}")
+            how = f"give yours as {field}={name}; pslab export DIGEST --to notebook writes a notebook that defines it"
+            raise ConfigError(field, value, f"this run used your {name}, which the record does not contain: {how}")
 
 
 def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | None, float]:
@@ -225,8 +225,8 @@ def _objective(
     run: Run, dataset: Dataset, module: nn.Module, sample: torch.Tensor, loss: Loss, metric: Metric | None
 ) -> Objective:
     """How a user's loss and metric relate to the examples."""
-    mine, own = find("loss", run.loss) is None, metric is not None and metric is not accuracy
-    if not (mine or own):
+    loss_given, metric_given = find("loss", run.loss) is None, metric is not None and metric is not accuracy
+    if not (loss_given or metric_given):
         return Objective()
     y = dataset.train_y
     count = min(EXAMPLES, len(y))
@@ -235,7 +235,8 @@ def _objective(
         rows = (y.argsort() if y.ndim == 1 else torch.arange(len(y)))[torch.linspace(0, len(y) - 1, count).long()]
         rows = rows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
     target = targets(y[rows], getattr(torch, run.dtype))
-    return check_objective(module, sample, target, len(dataset.test_y), loss if mine else None, metric if own else None)
+    return check_objective(module, sample, target, len(dataset.test_y), loss if loss_given else None,
+                           metric if metric_given else None)  # fmt: skip
 
 
 def _unreached(
@@ -268,9 +269,9 @@ def _without(
 
 def _on_keys(module: nn.Module, keyspace: Keyspace, sample: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
     """A model and an input as a worker has them that pulls keys: over the keys of the input alone."""
-    keys, own = np.unique(sample.col_indices().numpy()).astype(np.int64), keyspace.shell(module)
-    keyspace.bind_keys(own, _flat(module, keyspace)[keys])
-    return own, on_keys(sample, keys)
+    keys, shell = np.unique(sample.col_indices().numpy()).astype(np.int64), keyspace.shell(module)
+    keyspace.bind_keys(shell, _flat(module, keyspace)[keys])
+    return shell, on_keys(sample, keys)
 
 
 def _flat(module: nn.Module, keyspace: Keyspace) -> torch.Tensor:
@@ -325,7 +326,7 @@ def _parts(run: Run, policies: dict[str, Any], keyspace: Keyspace, owner: Any) -
     if not ranges.layered:
         return tuple(Part((slice(cut.start, cut.stop),)) for cut in cuts)
     begins = [layer.flat.start for layer in keyspace.layers]
-    first, last = ([bisect_right(begins, at) - 1 for at in each] for each in (edges[:-1], [at - 1 for at in edges[1:]]))
+    first, last = ([bisect_right(begins, at) - 1 for at in ends] for ends in (edges[:-1], [at - 1 for at in edges[1:]]))
     if run.engine == "local" and first != last:
         merged = next(at for at in range(len(first)) if first[at] != last[at])
         problem = f"merges layers {first[merged]} to {last[merged]}, and real processes push each layer by itself"

@@ -104,9 +104,9 @@ class BatchEntry:
                 and not (again and not all(map(self._kept, made["records"]))))  # fmt: skip
 
     def _kept(self, record: str) -> bool:
-        place = self.results / record
+        folder = self.results / record
         try:
-            return not (place / MANIFEST).is_file() or emulation_ok(read_manifest(place, ()))
+            return not (folder / MANIFEST).is_file() or emulation_ok(read_manifest(folder, ()))
         except DamagedRecord:  # the notebook's sweep moves it aside
             return False
 
@@ -121,8 +121,8 @@ class BatchEntry:
             missing = [name for name in made["records"] if not (self.results / name / MANIFEST).is_file()]
             share = len(missing) / max(1, len(made["records"]))
         else:
-            own = of_notebook(self.source)
-            share = work(own | dict(self.values)) / work(own | made["parameters"])
+            parameters = of_notebook(self.source)
+            share = work(parameters | dict(self.values)) / work(parameters | made["parameters"])
         return float(self.stamp["drawing_s"]) + share * float(self.stamp["swept_s"])
 
     def stamp_of(self, entries: Sequence[dict[str, Any]], begun_ns: int, seconds: float) -> dict[str, Any]:
@@ -170,19 +170,19 @@ def plan(
         if name not in known:
             whose = f"{next(iter(allowed))} has no" if len(allowed) == 1 else "none of the chosen notebooks has"
             raise ConfigError(name, value, f"{whose} such parameter; {nearest(name, known)}")
-    found = []
+    planned = []
     for item in chosen:
-        own = allowed[item["notebook"]]
+        parameters = allowed[item["notebook"]]
         values = {**item.get("set", {}), **(item.get("tiny", {}) if tiny else {}),
-                  **{name: value for name, value in given.items() if name in own}}  # fmt: skip
-        check(item["notebook"], own, values)
-        for name in own.keys() & given.keys():
-            check_named(name, own[name], given[name])
+                  **{name: value for name, value in given.items() if name in parameters}}  # fmt: skip
+        check(item["notebook"], parameters, values)
+        for name in parameters.keys() & given.keys():
+            check_named(name, parameters[name], given[name])
         seconds, megabytes = item.get("takes") or (0.0, 0.0)
-        times = work(own | values) / work(own | dict(item.get("set", {})))
+        times = work(parameters | values) / work(parameters | dict(item.get("set", {})))
         takes = (seconds * times, megabytes * times) if seconds and not tiny else None
-        found.append(BatchEntry(item["notebook"], item.get("variant", ""), values, sources, results, takes))
-    return found
+        planned.append(BatchEntry(item["notebook"], item.get("variant", ""), values, sources, results, takes))
+    return planned
 
 
 def work(values: Mapping[str, Any]) -> float:
@@ -197,9 +197,9 @@ def _amount(name: str, value: Any) -> float:
     if name == "pushes" and isinstance(value, (int, float)):
         return float(value)
     if isinstance(value, (list, tuple)):
-        return sum(_amount("", each) for each in value) or 1.0
+        return sum(_amount("", item) for item in value) or 1.0
     if isinstance(value, Mapping) and value and not set(value) & {*FIELDS, "preset"}:
-        return sum(_amount("", each) for each in value.values())
+        return sum(_amount("", item) for item in value.values())
     return 1.0
 
 
@@ -232,9 +232,9 @@ def folder(start: Path) -> Path:
     Raises:
         ConfigError: there is none; an installed package has no notebooks.
     """
-    for place in (start, *start.parents, *Path(__file__).parents):
-        if (place / "notebooks" / PLAN).is_file():
-            return place / "notebooks"
+    for parent in (start, *start.parents, *Path(__file__).parents):
+        if (parent / "notebooks" / PLAN).is_file():
+            return parent / "notebooks"
     problem = "not found from here: go to a folder that `pslab init FOLDER` made, or to a checkout of pslab"
     raise ConfigError("notebooks", None, problem)
 

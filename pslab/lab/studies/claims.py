@@ -78,13 +78,13 @@ def claim(
     bounds = " and ".join([*([f"at least {at_least:g}"] if at_least is not None else []),
                            *([f"at most {at_most:g}"] if at_most is not None else [])])  # fmt: skip
     low, high = -math.inf if at_least is None else at_least, math.inf if at_most is None else at_most
-    value, why, found = float(value), "", unique(results)
+    value, why, distinct = float(value), "", unique(results)
     if not given:
         why = "it is made for other parameters"
-    elif not all(result.emulation_ok for result in found):
+    elif not all(result.emulation_ok for result in distinct):
         why = "the machine did not keep up with the emulated cluster"
     holds = None if why else bool(low <= value <= high)  # a bound may be a number of NumPy
-    made = Claim(text.format(value=_Number(value)), value, bounds, holds, why, basis(found))
+    made = Claim(text.format(value=_Number(value)), value, bounds, holds, why, basis(distinct))
     journal.note(claim={"text": made.text, "value": value, "bounds": bounds, "holds": holds, "why": why})
     if holds is False:
         print(f"{RED}{made!r}{PLAIN}", file=sys.stderr)
@@ -93,9 +93,9 @@ def claim(
 
 def basis(results: Given) -> str:
     """The basis of a sentence about these results: ``"5 seeds"``, ``"1–5 seeds, 2 of 40 runs diverged"``."""
-    if not len(own := unique(results)):
+    if not len(distinct := unique(results)):
         return ""
-    counts = {*Counter(result.run.but(seed=0).digest for result in own).values()}
+    counts = {*Counter(result.run.but(seed=0).digest for result in distinct).values()}
     words = ONE if counts == {1} else f"{'–'.join(map(str, sorted({min(counts), max(counts)})))} seeds"
-    lost = sum(result.diverged for result in own)
-    return words + (f", {lost} of {len(own)} runs diverged" if lost else "")
+    lost = sum(result.diverged for result in distinct)
+    return words + (f", {lost} of {len(distinct)} runs diverged" if lost else "")

@@ -39,13 +39,13 @@ def execute(entry: BatchEntry, watch: BatchProgress, *, again: bool = False) -> 
     begun_s, before = time.monotonic(), entry.figures
     draft = entry.executed.with_name(f".{entry.name}.partial.ipynb")
     entry.executed.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pslab-kernel-") as place:
-        begun_ns = Path(place).stat().st_mtime_ns  # by the file system's clock: the notebook may be edited from now on
-        written = Path(place) / "journal"
+    with tempfile.TemporaryDirectory(prefix="pslab-kernel-") as home:
+        begun_ns = Path(home).stat().st_mtime_ns  # by the file system's clock: the notebook may be edited from now on
+        written = Path(home) / "journal"
         watch.start(entry, written)
         try:
             with _environment(entry, written, again):
-                _papermill(entry, draft, Path(place))
+                _papermill(entry, draft, Path(home))
             content = _whole(draft)
         except Exception:
             with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def execute(entry: BatchEntry, watch: BatchProgress, *, again: bool = False) -> 
     return time.monotonic() - begun_s
 
 
-def _papermill(entry: BatchEntry, draft: Path, place: Path) -> None:
+def _papermill(entry: BatchEntry, draft: Path, home: Path) -> None:
     import papermill
     from traitlets.config import Config
 
@@ -73,7 +73,7 @@ def _papermill(entry: BatchEntry, draft: Path, place: Path) -> None:
     # a socket in a folder of its own: over TCP, anyone on the machine could talk to the kernel
     papermill.execute_notebook(
         str(entry.source), str(draft), parameters=dict(entry.values), kernel_name="python3", progress_bar=False,
-        cwd=str(entry.sources), config=Config(KernelManager={"transport": "ipc", "ip": f"{place}/socket"}),
+        cwd=str(entry.sources), config=Config(KernelManager={"transport": "ipc", "ip": f"{home}/socket"}),
     )  # fmt: skip
 
 
@@ -166,13 +166,13 @@ class BatchProgress:
         return "; ".join(words)
 
     def _sweeping(self) -> str:
-        found = journal.entries(self._journal) if self._journal else []
-        sweeping = [entry for entry in found if {"progress", "asked", "swept_s"} & set(entry)]
+        sweeps = journal.entries(self._journal) if self._journal else []
+        sweeping = [entry for entry in sweeps if {"progress", "asked", "swept_s"} & set(entry)]
         latest: dict[str, Any] = sweeping[-1] if sweeping else {}
         if latest.get("missing"):
             return f"{latest['missing']} runs"
         if "progress" not in latest:
-            return "draws" if found else "images" if self._place and not self._journal else "starts"
+            return "draws" if sweeps else "images" if self._place and not self._journal else "starts"
         at = latest["progress"]
         left = "" if at["left_s"] is None else f", about {in_words(at['left_s'])} left"
         return f"run {min(at['done'] + 1, at['of'])}/{at['of']}{left}"

@@ -172,13 +172,13 @@ def _look(wanted: dict[str, Any], training: Training, rules: dict[str, Any]) -> 
                 rows["concentration"] += [at | row for row in concentration(g)]
         training.step(iteration)
     training.seconds = time.monotonic() - start_s
-    return {name: pd.DataFrame(found) for name, found in rows.items()}
+    return {name: pd.DataFrame(table) for name, table in rows.items()}
 
 
 def chosen(rule: Any, v: torch.Tensor) -> NDArray[np.int64]:
     """The indices that a rule selects of a layer's vector, as a rule gives them or from its mask."""
-    found = torch.as_tensor(rule.select(v)).cpu()
-    return (found.nonzero().flatten() if found.dtype == torch.bool else found).numpy()
+    indices = torch.as_tensor(rule.select(v)).cpu()
+    return (indices.nonzero().flatten() if indices.dtype == torch.bool else indices).numpy()
 
 
 def statistics(g: Values) -> dict[str, Any]:
@@ -200,16 +200,16 @@ def histogram(g: Values) -> list[dict[str, Any]]:
     """How many entries have log10 |g| in each bin of width 1 / BINS, for bins that have any; zeros are in none."""
     places = np.floor(BINS * np.log10(np.abs(g[g != 0]))).astype(np.int64)
     bins, counts = np.unique(places, return_counts=True)
-    return [{"log10": int(place) / BINS, "count": int(count)} for place, count in zip(bins, counts, strict=True)]
+    return [{"log10": int(edge) / BINS, "count": int(count)} for edge, count in zip(bins, counts, strict=True)]
 
 
 def concentration(g: Values) -> list[dict[str, Any]]:
     """The share of the squared norm that the largest entries carry, by their share of all entries."""
-    kept = np.cumsum(np.sort(g * g)[::-1])
-    if not kept[-1] > 0:
+    energy = np.cumsum(np.sort(g * g)[::-1])
+    if not energy[-1] > 0:
         return []
     counts = np.unique(np.ceil(SHARES * len(g)).astype(np.int64).clip(1))
-    return [{"sent_share": int(k) / len(g), "norm_share": float(kept[k - 1] / kept[-1])} for k in counts]
+    return [{"sent_share": int(k) / len(g), "norm_share": float(energy[k - 1] / energy[-1])} for k in counts]
 
 
 def selection(g: Values, indices: NDArray[np.int64]) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def _seconds(operation: Callable[[], object], device: str) -> float:
 
 def devices() -> dict[str, str]:
     """The devices that selection is timed on, with their names."""
-    found = {"cpu": processor()}
+    names = {"cpu": processor()}
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_device_name(0)
-    return found
+        names["cuda"] = torch.cuda.get_device_name(0)
+    return names

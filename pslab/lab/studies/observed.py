@@ -95,16 +95,16 @@ class Observed:
         """By device and operation: median seconds, share of a gradient's median, and share_low and share_high, the
         lowest and the highest share of a round."""
         rounds = self._of_gradients(["device", "round"]).groupby(["device", "operation"], sort=False).share
-        found = self._of_gradients(["device"]).set_index(["device", "operation"])
+        costs = self._of_gradients(["device"]).set_index(["device", "operation"])
         low, high = rounds.min(), rounds.max()
-        return found.assign(share_low=np.minimum(found.share, low), share_high=np.maximum(found.share, high))
+        return costs.assign(share_low=np.minimum(costs.share, low), share_high=np.maximum(costs.share, high))
 
     def _of_gradients(self, keys: list[str]) -> pd.DataFrame:
         """The median of each operation's seconds, and its share of the gradient's median."""
-        found = self.costs.groupby([*keys, "operation"], sort=False).seconds.median().reset_index()
-        gradient = found[found.operation == "gradient"].drop(columns="operation")
-        found = found.merge(gradient, on=keys, suffixes=("", "_gradient"))
-        return found.assign(share=found.seconds / found.seconds_gradient).drop(columns="seconds_gradient")
+        medians = self.costs.groupby([*keys, "operation"], sort=False).seconds.median().reset_index()
+        gradient = medians[medians.operation == "gradient"].drop(columns="operation")
+        medians = medians.merge(gradient, on=keys, suffixes=("", "_gradient"))
+        return medians.assign(share=medians.seconds / medians.seconds_gradient).drop(columns="seconds_gradient")
 
     def _table(self, name: str) -> pd.DataFrame:
         return read_table(self.path, name, self.manifest, NAMES)

@@ -62,9 +62,9 @@ def given(notebook: str, cells: Sequence[str], namespace: Mapping[str, Any]) -> 
     """
     names = declared(notebook, next((cell for cell in cells if _declares(cell)), ""))
     recent = [*cells[:-1]]
-    for place in range(len(recent) - 1, -1, -1):
-        if recent[place] == cells[-1]:
-            recent = recent[place + 1 :]
+    for number in range(len(recent) - 1, -1, -1):
+        if recent[number] == cells[-1]:
+            recent = recent[number + 1 :]
             break
     assigned = [name for cell in recent if _declares(cell) for name in _assigned(cell)]
     values = {name: namespace[name] for name in dict.fromkeys([*names, *assigned]) if name in namespace}
@@ -80,15 +80,15 @@ def declared(notebook: str, cell: str) -> dict[str, Any]:
     """
     if not _declares(cell):
         raise ConfigError("notebook", notebook, f"needs a first cell that starts with {CELL!r} and declares parameters")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for statement in ast.parse(cell).body:
         try:
             (target,) = statement.targets  # type: ignore[attr-defined]
-            found[target.id] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+            values[target.id] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
         except (AttributeError, TypeError, ValueError):
             text = ast.unparse(statement)
             raise ConfigError("notebook", notebook, f"a parameter is NAME = a plain literal, not {text!r}") from None
-    return found
+    return values
 
 
 def of_notebook(path: Path) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return [text for each in inner for text in _texts(each)]
+    return [text for item in inner for text in _texts(item)]
 
 
 def _check_value(name: str, default: Any, value: Any) -> None:

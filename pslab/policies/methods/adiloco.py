@@ -85,18 +85,18 @@ class AsyncDiLoCo:
         state, paces = state[0], {pace.worker: pace for pace in state[1]}
         if isinstance(event, Left):
             paces.pop(event.worker, None)
-        elif isinstance(event, Pushed) and (own := paces[event.worker]).released_s < event.now:
-            paces[event.worker] = own._replace(speed=own.steps / (event.now - own.released_s))
+        elif isinstance(event, Pushed) and (worker_pace := paces[event.worker]).released_s < event.now:
+            paces[event.worker] = worker_pace._replace(speed=worker_pace.steps / (event.now - worker_pace.released_s))
         state, decisions = self.gate.step(state, event, clocks)
-        found = list[Any]()
-        for each in decisions:
-            if isinstance(each, Start):
-                speed = paces[each.worker].speed if each.worker in paces else 0.0
+        adjusted = list[Any]()
+        for decision in decisions:
+            if isinstance(decision, Start):
+                speed = paces[decision.worker].speed if decision.worker in paces else 0.0
                 steps = self._fitted(speed, max((pace.speed for pace in paces.values()), default=0.0))
-                paces[each.worker] = WorkerPace(each.worker, event.now, steps, speed)
-                each = each._replace(steps=steps)
-            found.append(each)
-        return (state, frozenset(paces.values())), tuple(found)
+                paces[decision.worker] = WorkerPace(decision.worker, event.now, steps, speed)
+                decision = decision._replace(steps=steps)
+            adjusted.append(decision)
+        return (state, frozenset(paces.values())), tuple(adjusted)
 
     def _fitted(self, speed: float, fastest: float) -> int:
         """The steps of a worker of this speed, if it is known."""

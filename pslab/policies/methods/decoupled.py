@@ -83,6 +83,6 @@ class Decoupled(Streaming):
         if pushes and (stuck or len(pushes) >= min(self.quorum, clocks.members)):
             # in the workers' order: a sum of floats depends on it
             merge, pushes = (Aggregate(tuple(sorted(pushes))),), ()
-        held = dict(pushes)
-        starts = [Start(*each) for each in waiting if each[0] not in held]
-        return (pushes, tuple(each for each in waiting if each[0] in held), workers), (*merge, *starts)
+        counted = dict(pushes)
+        starts = [Start(*start) for start in waiting if start[0] not in counted]
+        return (pushes, tuple(start for start in waiting if start[0] in counted), workers), (*merge, *starts)

@@ -41,7 +41,7 @@ class DiLoCo(BSP):
 
     def __post_init__(self) -> None:
         check(self)
-        if self.periods and (not all(each.strip().isdecimal() for each in self.periods.split(";"))
+        if self.periods and (not all(period.strip().isdecimal() for period in self.periods.split(";"))
                              or min(self.each) < 1 or max(self.each) != self.period):  # fmt: skip
             raise ValueError(f"periods={self.periods} must be whole numbers of at least 1, as in 50;50;25;12, the "
                              f"largest of them the period, {self.period}")  # fmt: skip

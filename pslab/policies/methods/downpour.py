@@ -82,8 +82,8 @@ class Downpour:
     def _step(self, exchange: int) -> int:
         """Return the step before which the exchange of this number takes place, by both periods."""
         steps = exchanges(self.n_fetch, self.n_push)
-        rounds, place = divmod(exchange, len(steps))
-        return rounds * math.lcm(self.n_fetch, self.n_push) + steps[place]
+        rounds, index = divmod(exchange, len(steps))
+        return rounds * math.lcm(self.n_fetch, self.n_push) + steps[index]
 
     def _before(self, step: int) -> int:
         """How many of these exchanges come before a step."""

@@ -83,20 +83,20 @@ class Streaming(BSP):
         """
         if self.layout == "balanced":
             by_name = sorted(range(len(layers)), key=lambda number: layers[number][0])
-            dealt = servers_of([layers[number][1] for number in by_name], self.fragments)
-            found = [fragment for _, fragment in sorted(zip(by_name, dealt, strict=True))]
+            fragments = servers_of([layers[number][1] for number in by_name], self.fragments)
+            by_block = [fragment for _, fragment in sorted(zip(by_name, fragments, strict=True))]
         else:
             matches = [BLOCK.match(name) for name, _ in layers]
             blocks = [match and match[0] for match in matches] if any(matches) else [name for name, _ in layers]
             numbers = {block: number for number, block in enumerate(dict.fromkeys(filter(None, blocks)))}
             first = int(None in blocks and self.fragments > 1)
             several = self.fragments - first
-            found = [0 if block is None else first + (
+            by_block = [0 if block is None else first + (
                 numbers[block] % several if self.layout == "strided" else numbers[block] * several // len(numbers))
                 for block in blocks]  # fmt: skip
-        if (able := len({*found})) < self.fragments:
+        if (able := len({*by_block})) < self.fragments:
             what = "its layers" if self.layout == "balanced" else f"its blocks by layout={self.layout}"
             problem = f"the model makes {able} of {what}: use {able}, or fewer"
             more = ", or layout=balanced" if self.layout != "balanced" and len(layers) >= self.fragments else ""
             raise ConfigError("fragments", self.fragments, problem + more)
-        return tuple(found)
+        return tuple(by_block)

@@ -114,7 +114,7 @@ class ElasticBSP:
             return state, ()
         rows = sorted(state.rows)
         idx, first = self._idx(rows), 0 if self.include_last else 1
-        targets = (row._replace(target=row.clock + place - 1 + first) for row, place in zip(rows, idx, strict=True))
+        targets = (row._replace(target=row.clock + index - 1 + first) for row, index in zip(rows, idx, strict=True))
         return Superstep(frozenset(targets), True), (Searched(len(rows) * self.iterations),)
 
     def _idx(self, rows: list[WorkerProgress]) -> tuple[int, ...]:

@@ -30,10 +30,10 @@ def write_above(x: Array, added: Array | None, edge: float, indices: Array, valu
         for number in range(len(words)):
             word = words[number]
             while word:  # a turn for each mark, of which the lowest is taken: WHICH moves its number into the top byte
-                i = 8 * number + np.int64((word & (~word + ONE)) * WHICH >> np.uint64(56))
-                indices[count] = begin + i
+                at = 8 * number + np.int64((word & (~word + ONE)) * WHICH >> np.uint64(56))
+                indices[count] = begin + at
                 if values is not None:
-                    values[count] = y[i]
+                    values[count] = y[at]
                 count, word = count + 1, word & (word - ONE)
     return count
 

@@ -61,43 +61,43 @@ def load(library: Path | None = None) -> SparseRows:
     Raises:
         ConfigError: there are no sources, as where the library is zipped.
     """
-    place = Path(sysconfig.get_paths()["stdlib"]) if library is None else library
+    folder = Path(sysconfig.get_paths()["stdlib"]) if library is None else library
     words: list[set[str]] = []
     labels, test = list[bool](), list[bool]()
-    for path in _files(place):
-        text = (place / path).read_text(encoding="utf-8")
+    for path in _files(folder):
+        text = (folder / path).read_text(encoding="utf-8")
         lines = text.splitlines()
         for name, function in _functions(ast.parse(text)):
             docstring = ast.get_docstring(function, clean=False) is not None
-            own = lines[function.lineno - 1 : function.end_lineno]
+            body = lines[function.lineno - 1 : function.end_lineno]
             if docstring:
                 first, last = (line - function.lineno for line in _span(function.body[0]))
-                own = own[:first] + own[last + 1 :]
-            words.append(set(WORD.findall("\n".join(own))))
+                body = body[:first] + body[last + 1 :]
+            words.append(set(WORD.findall("\n".join(body))))
             labels.append(docstring)
             test.append(zlib.crc32(f"{path}:{name}".encode()) % TEST_SHARE == 0)
     if not words:
-        raise ConfigError("data", "functions", f"no sources of Python are below {place}")
+        raise ConfigError("data", "functions", f"no sources of Python are below {folder}")
     counts = Counter(word for row in words for word in row)
     key_of = {word: key for key, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
-    each = [np.array(sorted(map(key_of.__getitem__, row)), np.int64) for row in words]
-    found = rows_of("", len(key_of), [(keys, np.full(len(keys), max(len(keys), 1) ** -0.5)) for keys in each],
+    indices = [np.array(sorted(map(key_of.__getitem__, row)), np.int64) for row in words]
+    rows = rows_of("", len(key_of), [(keys, np.full(len(keys), max(len(keys), 1) ** -0.5)) for keys in indices],
                     np.array(labels), np.array(test))  # fmt: skip
-    parts = (found.starts.astype("<i8").tobytes(), found.keys.astype("<i8").tobytes(), bytes(labels), bytes(test),
+    parts = (rows.starts.astype("<i8").tobytes(), rows.keys.astype("<i8").tobytes(), bytes(labels), bytes(test),
              "\n".join(key_of).encode())  # fmt: skip
     name = f"functions-{sha256(b'|'.join(parts)).hexdigest()[:8]}"
-    return SparseRows(name, found.key_count, found.starts, found.keys, found.values, found.labels, found.test)
+    return SparseRows(name, rows.key_count, rows.starts, rows.keys, rows.values, rows.labels, rows.test)
 
 
-def _files(place: Path) -> list[str]:
-    found = []
-    for path in place.rglob("*.py"):
-        *folders, file = path.relative_to(place).parts
+def _files(folder: Path) -> list[str]:
+    files = []
+    for path in folder.rglob("*.py"):
+        *folders, file = path.relative_to(folder).parts
         names = {*folders, file.removesuffix(".py")}
         if names & LEFT_OUT or any(name.startswith("config-") for name in folders) or file.startswith("_sysconfigdata"):
             continue
-        found.append("/".join((*folders, file)))
-    return sorted(found)
+        files.append("/".join((*folders, file)))
+    return sorted(files)
 
 
 def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:

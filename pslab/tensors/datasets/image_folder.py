@@ -54,12 +54,12 @@ class ImageFolder:
         Raises:
             ConfigError: missing folders, other classes to test than to train, too many images, one that is broken.
         """
-        place = Path(self.path).expanduser().absolute()
-        tests = [place / test for test in TESTS if (place / test).is_dir()]
-        if not (place / "train").is_dir() or len(tests) != 1:
-            problem = f"{place} must have a folder train and one of {' and '.join(TESTS)}, with a folder for each class"
+        folder = Path(self.path).expanduser().absolute()
+        tests = [folder / test for test in TESTS if (folder / test).is_dir()]
+        if not (folder / "train").is_dir() or len(tests) != 1:
+            problem = f"{folder} needs a folder train and one of {' and '.join(TESTS)}, with a folder for each class"
             raise ConfigError("data", name, problem)
-        return _read(name, self, place / "train", tests[0], str(sources.folder(place, content=self.memory)))
+        return _read(name, self, folder / "train", tests[0], str(sources.folder(folder, content=self.memory)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -71,11 +71,11 @@ def _read(name: str, chosen: ImageFolder, train: Path, test: Path, content: str)
         raise ConfigError("data", name, f"{train} and {test} have other classes: {', '.join(different[:5])}")
     if not chosen.memory:
         return streamed(name, *(DataLoader(Images(name, chosen, *part), num_workers=chosen.loaders) for part in parts))
-    each = (3 if chosen.colour else 1) * chosen.side**2
+    bytes_each = (3 if chosen.colour else 1) * chosen.side**2
     count = sum(len(samples) for samples, _ in parts)
-    if count * each > LIMIT_BYTES:
-        side = int((LIMIT_BYTES / count / (each / chosen.side**2)) ** 0.5)
-        problem = f"{count} images of {each} bytes take {count * each / 1e9:.1f} GB of memory, more than"
+    if count * bytes_each > LIMIT_BYTES:
+        side = int((LIMIT_BYTES / count / (bytes_each / chosen.side**2)) ** 0.5)
+        problem = f"{count} images of {bytes_each} bytes take {count * bytes_each / 1e9:.1f} GB of memory, more than"
         fits = f"side={side} fits" + (", or colour=off" if chosen.colour else "")
         fits += "; memory=off reads each when it is needed"
         raise ConfigError("data", name, f"{problem} {LIMIT_BYTES / 1e9:g} GB: {fits}")
@@ -86,18 +86,18 @@ def _read(name: str, chosen: ImageFolder, train: Path, test: Path, content: str)
 def _listed(name: str, folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     """(file, class) of each image, in the order of their names; the classes."""
     try:
-        found: Any = torchvision().datasets.ImageFolder(str(folder))
+        files: Any = torchvision().datasets.ImageFolder(str(folder))
     except OSError as error:
         raise ConfigError("data", name, f"{folder}: {error}") from error
-    return found.samples, found.classes
+    return files.samples, files.classes
 
 
 def _decoded(name: str, chosen: ImageFolder, samples: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
     """[N, channels, side, side] uint8, and [N] int64."""
     x = np.empty((len(samples), 3 if chosen.colour else 1, chosen.side, chosen.side), np.uint8)
 
-    def decode(place: int) -> None:
-        x[place] = _image(name, chosen, samples[place][0])
+    def decode(index: int) -> None:
+        x[index] = _image(name, chosen, samples[index][0])
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for _ in threads.map(decode, range(len(samples))):
@@ -128,6 +128,6 @@ class Images(torch.utils.data.Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self._samples)
 
-    def __getitem__(self, place: int) -> tuple[Tensor, int]:
-        file, label = self._samples[place]
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        file, label = self._samples[index]
         return torch.from_numpy(_image(self._name, self._chosen, file).copy()), label

@@ -39,8 +39,8 @@ class Libsvm:
 
     def dataset(self, name: str, root: Path) -> Dataset:
         """The rows; the same object until the file changes."""
-        place = Path(self.path).expanduser().absolute()
-        return _dataset(place, str(sources.file(place)))
+        file = Path(self.path).expanduser().absolute()
+        return _dataset(file, str(sources.file(file)))
 
 
 @lru_cache(maxsize=1)
@@ -54,7 +54,7 @@ def load(path: Path | str) -> SparseRows:
     Raises:
         ConfigError: it cannot be read, or a line is none of this format; which one, and why.
     """
-    each, labels, test, most = [], list[bool](), list[bool](), 0
+    rows, labels, test, most = [], list[bool](), list[bool](), 0
     try:
         lines = read_bytes(Path(path), TEXT_TIMES).decode("ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -72,8 +72,8 @@ def load(path: Path | str) -> SparseRows:
         if len(keys) and (keys[0] < 1 or keys[-1] > LARGEST_KEY or (np.diff(keys) <= 0).any()):
             raise ConfigError("data", str(path), f"line {number}: keys must be from 1 and increase: {line[:60]!r}")
         most = max(most, int(keys[-1]) if len(keys) else 0)
-        each.append((keys - 1, np.array([value for _, value in pairs])))
+        rows.append((keys - 1, np.array([value for _, value in pairs])))
         test.append(zlib.crc32(line.encode()) % TEST_SHARE == 0)
-    if not each:
+    if not rows:
         raise ConfigError("data", str(path), "has no rows")
-    return rows_of(Path(path).name, most, each, np.array(labels), np.array(test))
+    return rows_of(Path(path).name, most, rows, np.array(labels), np.array(test))

@@ -82,13 +82,13 @@ def _read_stream(stream: BinaryIO, path: Path, shape: tuple[int, ...]) -> Tensor
 
 def _stamps(raw: Path) -> tuple[tuple[str, int, int], ...]:
     """(path, size, time of modification) of the four files; ConfigError if one is missing."""
-    found = {name: next((p for p in (raw / name, raw / f"{name}.gz") if p.is_file()), None) for name in FILES}
-    if missing := [name for name, path in found.items() if path is None]:
+    files = {name: next((p for p in (raw / name, raw / f"{name}.gz") if p.is_file()), None) for name in FILES}
+    if missing := [name for name, path in files.items() if path is None]:
         problem = (f"looked in {raw.absolute()} for {', '.join(missing)} (also with .gz): put the files there, name "
                    "another folder in PSLAB_DATA (the one that contains MNIST/raw), or use 'torchvision:MNIST', which "
                    "downloads them")  # fmt: skip
         raise ConfigError("data", "mnist", problem)
-    return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found.values() if path)
+    return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files.values() if path)
 
 
 @functools.lru_cache(maxsize=4)

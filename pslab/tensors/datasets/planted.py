@@ -58,20 +58,20 @@ class Planted:
         everywhere = everywhere.reshape(self.communities, -1).T.ravel()[: self.keys]  # key r of community c: r * C + c
         noisy = chance.binomial(self.per_row, self.noise, self.rows)
         weights = chance.standard_normal(self.keys)
-        each, scores = [], np.empty(self.rows)
+        rows, scores = [], np.empty(self.rows)
         for row in range(self.rows):
-            own = _drawn(inside, self.per_row - int(noisy[row]), chance) * self.communities + community[row]
+            drawn = _drawn(inside, self.per_row - int(noisy[row]), chance) * self.communities + community[row]
             if noisy[row]:
                 left = everywhere + 0.0
-                left[own] = -np.inf
-                own = np.concatenate([own, _drawn(left, int(noisy[row]), chance)])
-            keys = np.sort(key_of[own])
-            each.append((keys, np.full(len(keys), len(keys) ** -0.5)))
+                left[drawn] = -np.inf
+                drawn = np.concatenate([drawn, _drawn(left, int(noisy[row]), chance)])
+            keys = np.sort(key_of[drawn])
+            rows.append((keys, np.full(len(keys), len(keys) ** -0.5)))
             scores[row] = weights[keys].sum() * len(keys) ** -0.5
         labels = chance.random(self.rows) < 1 / (1 + np.exp(-SHARPNESS * scores))
         name = (f"planted: {self.rows} rows, {self.keys} keys, {self.per_row} a row, {self.communities} communities, "
                 f"noise {100 * self.noise:g} %, exponent {self.exponent:g}, seed {self.seed}")  # fmt: skip
-        return rows_of(name, self.keys, each, labels, chance.random(self.rows) < TEST_SHARE)
+        return rows_of(name, self.keys, rows, labels, chance.random(self.rows) < TEST_SHARE)
 
 
 @lru_cache(maxsize=1)

@@ -89,16 +89,16 @@ def _bisected(pins: Lists, weights: Array, limits: Array, least: int, chance: np
 def transposed(lists: Lists, count: int) -> Lists:
     """The lists the other way round: for each of `count` items, the lists that hold it, increasing."""
     starts, items = lists
-    found = np.zeros(count + 1, np.int64)
+    begins = np.zeros(count + 1, np.int64)
     for item in items:
-        found[item + 1] += 1
-    found = np.cumsum(found)
-    at, holders = found[:-1].copy(), np.empty(len(items), np.int64)
+        begins[item + 1] += 1
+    begins = np.cumsum(begins)
+    at, holders = begins[:-1].copy(), np.empty(len(items), np.int64)
     for number in range(len(starts) - 1):
-        for place in range(starts[number], starts[number + 1]):
-            holders[at[items[place]]] = number
-            at[items[place]] += 1
-    return found, holders
+        for pin in range(starts[number], starts[number + 1]):
+            holders[at[items[pin]]] = number
+            at[items[pin]] += 1
+    return begins, holders
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -117,8 +117,8 @@ def matched(nets: Lists, pins: Lists, weights: Array, order: Array, heaviest: in
             first, end = pins[0][nets[1][at]], pins[0][nets[1][at] + 1]
             if end - first > LARGE_NET:
                 continue
-            for place in range(first, end):
-                other = pins[1][place]
+            for pin in range(first, end):
+                other = pins[1][pin]
                 if pair[other] < 0 and other != vertex:
                     if rating[other] == 0:
                         met[count] = other
@@ -142,11 +142,11 @@ def contracted(pins: Lists, group: Array, groups: int) -> Lists:
     """The nets over groups of vertices; a negative group is left out, and so are nets with fewer than two groups."""
     starts, items = np.zeros(len(pins[0]), np.int64), np.empty(len(pins[1]), np.int64)
     seen = np.full(groups, -1, np.int64)
-    kept = end = 0
+    nets = end = 0
     for net in range(len(pins[0]) - 1):
         first = end
-        for place in range(pins[0][net], pins[0][net + 1]):
-            member = group[pins[1][place]]
+        for pin in range(pins[0][net], pins[0][net + 1]):
+            member = group[pins[1][pin]]
             if member >= 0 and seen[member] != net:
                 seen[member] = net
                 items[end] = member
@@ -154,9 +154,9 @@ def contracted(pins: Lists, group: Array, groups: int) -> Lists:
         if end - first < 2:
             end = first
             continue
-        kept += 1
-        starts[kept] = end
-    return starts[: kept + 1].copy(), items[:end].copy()
+        nets += 1
+        starts[nets] = end
+    return starts[: nets + 1].copy(), items[:end].copy()
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -247,8 +247,8 @@ def _counted(nets: Lists, pins: Lists, side: Array) -> tuple[Array, Array]:
     """The pins of each net on each side, and by how many cut nets fewer there are if a vertex moves."""
     counts = np.zeros((len(pins[0]) - 1, 2), np.int64)
     for net in range(len(counts)):
-        for place in range(pins[0][net], pins[0][net + 1]):
-            counts[net, side[pins[1][place]]] += 1
+        for pin in range(pins[0][net], pins[0][net + 1]):
+            counts[net, side[pins[1][pin]]] += 1
     gains = np.zeros(len(side), np.int64)
     for vertex in range(len(side)):
         for at in range(nets[0][vertex], nets[0][vertex + 1]):
@@ -291,8 +291,8 @@ def _move(
             left = of_net[which]
             if left > 1:
                 continue
-            for place in range(pins[0][net], pins[0][net + 1]):
-                other = pins[1][place]
+            for pin in range(pins[0][net], pins[0][net + 1]):
+                other = pins[1][pin]
                 if other == vertex or (left == 1 and side[other] != which):
                     continue
                 gains[other] += change if left == 0 else -change

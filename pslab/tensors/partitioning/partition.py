@@ -165,8 +165,8 @@ def relieve(problem: Problem, parts: Array) -> bool:
     if load.max() <= most:
         return False
     for worker in np.flatnonzero(load > most).tolist():
-        own = np.flatnonzero(parts == worker)
-        for row in own[np.argsort(weights[own], kind="stable")].tolist():
+        rows = np.flatnonzero(parts == worker)
+        for row in rows[np.argsort(weights[rows], kind="stable")].tolist():
             other = int(load.argmin())
             if load[worker] <= most or load[other] + weights[row] > most:
                 break
@@ -189,7 +189,7 @@ def _packed(weights: Array, workers: int, most: int) -> Array:
             return parts
         weight = int(weights[order[len(choices)]])
         fits = {load[worker]: worker for worker in range(workers) if load[worker] + weight <= most}  # equal ones once
-        choices.append([fits[held] for held in sorted(fits)])
+        choices.append([fits[total] for total in sorted(fits)])
         while choices and not choices[-1]:
             choices.pop()
             if choices:

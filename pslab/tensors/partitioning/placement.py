@@ -37,12 +37,12 @@ def parsa(uses: Uses, key_count: int, servers: int | None = None) -> Array:
     load, owner = np.zeros(workers, np.int64), np.zeros(key_count, np.int64)
     everywhere = np.arange(min(servers or workers, workers))
     for key in np.unique(keys).tolist():
-        own = users[ends[key - 1] if key else 0 : ends[key]]
-        near = own[own < len(everywhere)]
+        key_users = users[ends[key - 1] if key else 0 : ends[key]]
+        near = key_users[key_users < len(everywhere)]
         among = near if len(near) else everywhere
-        load[own] += 1
+        load[key_users] += 1
         owner[key] = chosen = int(among[load[among].argmax()])
-        load[chosen] -= chosen in own
+        load[chosen] -= chosen in key_users
     return owner
 
 
@@ -68,31 +68,31 @@ def place(uses: Uses, key_count: int, servers: int) -> Array:
     """
     owner, unused = parsa(uses, key_count, servers), np.ones(key_count, bool)
     unused[uses[1]] = False
-    held = np.bincount(owner[~unused], minlength=servers)
-    if (idle := np.flatnonzero(held == 0)).size:
+    counts = np.bincount(owner[~unused], minlength=servers)
+    if (idle := np.flatnonzero(counts == 0)).size:
         raise ConfigError("placement", "parsa", f"leaves server {idle[0]} of {servers} without keys: use fewer servers")
-    owner[unused] = np.repeat(np.arange(servers), filled(held, int(unused.sum())))
+    owner[unused] = np.repeat(np.arange(servers), filled(counts, int(unused.sum())))
     return owner
 
 
-def filled(held: Array, more: int) -> Array:
+def filled(counts: Array, more: int) -> Array:
     """How many of so many more each is to get, so that the fewest are as many as can be: int64 [servers]."""
-    found, order = np.zeros(len(held), np.int64), np.argsort(held, kind="stable")
-    for count in range(len(held), 0, -1):  # those with the fewest get all
+    added, order = np.zeros(len(counts), np.int64), np.argsort(counts, kind="stable")
+    for count in range(len(counts), 0, -1):  # those with the fewest get all
         low = order[:count]
-        level, over = divmod(int(held[low].sum()) + more, count)
-        if level >= held[low[-1]]:
-            found[low] = level - held[low]
-            found[low[:over]] += 1
+        level, over = divmod(int(counts[low].sum()) + more, count)
+        if level >= counts[low[-1]]:
+            added[low] = level - counts[low]
+            added[low[:over]] += 1
             break
-    return found
+    return added
 
 
 def renumbered(owner: Array) -> Array:
     """Return new numbers of the keys (int64 [keys]): the keys of a server follow each other, in their old order."""
-    found = np.empty(len(owner), np.int64)
-    found[np.argsort(owner, kind="stable")] = np.arange(len(owner))
-    return found
+    numbers = np.empty(len(owner), np.int64)
+    numbers[np.argsort(owner, kind="stable")] = np.arange(len(owner))
+    return numbers
 
 
 def as_held(weights: Flat, places: Array | None) -> Flat:

@@ -39,11 +39,11 @@ def remote(spreads: Array) -> int:
 
 def of_batches(rows: SparseRows, batches: Iterable[Array], owner: Array | None = None, worker: int = -1) -> int:
     """Return the keys that one worker's batches of rows ask for, without the keys that `worker` itself owns."""
-    found = 0
+    total = 0
     for batch in batches:
         keys = np.unique(rows.take(np.asarray(batch)).keys)
-        found += len(keys) if owner is None else int((owner[keys] != worker).sum())
-    return found
+        total += len(keys) if owner is None else int((owner[keys] != worker).sum())
+    return total
 
 
 def exchanged(places: Array, starts: Array) -> Array:
@@ -53,13 +53,13 @@ def exchanged(places: Array, starts: Array) -> Array:
         places: int [k], increasing, where the keys lie: they themselves, or what `placement.renumbered` makes of them.
         starts: int [servers + 1], where each server's begin, and the number of all keys.
     """
-    found = np.zeros((len(starts) - 1, 3), np.int64)
+    counts = np.zeros((len(starts) - 1, 3), np.int64)
     bounds = np.searchsorted(places, starts)
-    for server in range(len(found)):
+    for server in range(len(counts)):
         own = places[bounds[server] : bounds[server + 1]] - starts[server]
         count = int(starts[server + 1] - starts[server])
-        found[server] = push_bytes(own, count), request_bytes(own, count), reply_bytes(own)
-    return found
+        counts[server] = push_bytes(own, count), request_bytes(own, count), reply_bytes(own)
+    return counts
 
 
 def push_bytes(keys: Array, count: int) -> int:

@@ -93,8 +93,8 @@ def two_tests(path: Path) -> None:
     ("change", "problem"),
     [(broken, "3.png is no image that can be read"), (other_class, "have other classes: bears, bees"),
      (empty_class, "Found no valid file for the classes cats"),
-     (no_test, "must have a folder train and one of test and val"),
-     (two_tests, "must have a folder train and one of test and val")],
+     (no_test, "needs a folder train and one of test and val"),
+     (two_tests, "needs a folder train and one of test and val")],
 )  # fmt: skip
 def test_folders_that_do_not_fit_are_refused(pictures: Path, change, problem: str):
     change(pictures)
