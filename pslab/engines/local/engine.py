@@ -16,11 +16,10 @@ from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing, State
 from pslab.engines.experiment.checkpoint.file import unpack
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
-from pslab.engines.local import rehearsal
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.liveness import Liveness
-from pslab.engines.local.pace import DILATIONS, EMULATED, Pace, emulation, kept, larger
+from pslab.engines.local.pace import DILATIONS, EMULATED, Pace, emulation, kept, larger, rehearse
 from pslab.engines.local.recovery.checkpoints import Checkpoint, CheckpointParts
 from pslab.engines.local.recovery.replacing import PhaseTables, Recovery
 from pslab.engines.local.server import LocalServer
@@ -134,7 +133,7 @@ class _LocalRun(Coordinator):
 
     def _rehearse(self) -> None:
         """Find out whether workers may let others first, and how slowly the cluster must run."""
-        self.pace, asked = rehearsal.rehearse(self, self.workers, self.precedence), self.run.dilation
+        self.pace, asked = rehearse(self, self.workers, self.precedence), self.run.dilation
         least = larger(self.before) if self.before else 1.0
         self.dilation = asked if isinstance(asked, float) else self.pace.dilation(self.experiment, least)
 
