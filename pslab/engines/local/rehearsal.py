@@ -12,8 +12,7 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.stream import Spin, ready
 from pslab.engines.worker.gradient import Computing, module_of
-from pslab.engines.worker.tensors import Producer
-from pslab.tensors.compression import frame
+from pslab.engines.worker.modes import producer_of
 from pslab.tensors.finite import NonFinite
 
 GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long
@@ -36,7 +35,7 @@ def rehearsed(job: Job, worker: int, arena: Arena, data: Arena) -> dict[str, lis
         begin_s = time.monotonic()
         compute(len(spent_s))
         spent_s.append(time.monotonic() - begin_s)
-        if job.sparse:
+        if job.sends_frames:
             begin_s, used_s = time.monotonic(), time.thread_time()
             with contextlib.suppress(NonFinite):  # the run will say so
                 choose(len(delays_s))
@@ -52,12 +51,14 @@ def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     weights = device.to(arena.tensor(layout.server, layout.size, layout.dtype).clone())
     buffer = torch.zeros_like(weights)
     computing = Computing(job, worker, job.shelf.dataset(data), weights, [buffer], module_of(job, device))
+    if (rules := job.compression) is None:
+        return lambda step: computing.gradient(step, 0), lambda step: None
+    from pslab.tensors.compression import frame  # only who compresses loads it
+
     room = memoryview(bytearray(max(size for _, size in job.layout.frames)))
     kept = {name: memory.zeros(device.place) for name, memory in layout.memories.items()}
 
     def choose(step: int) -> None:
-        if (rules := job.compression) is None:
-            return
         for index in range(len(job.parts)):
             pieces, _ = rules.push(index, buffer, kept, worker=worker, step=step, slices=[slice(0, 64)])
             frame.write(room, pieces)
@@ -67,7 +68,7 @@ def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
 
 def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     """The first one again and again: of no other are the weights here."""
-    producer = Producer(job, worker, arena, data)
+    producer = producer_of(job, worker, arena, data)
     return lambda step: producer.gradient(0), lambda step: producer.payloads(0, 0.0)
 
 
