@@ -25,11 +25,11 @@ from pslab.config.table import KINDS
 from pslab.engines.experiment.compatibility import check_factored, check_together
 from pslab.errors import ConfigError, FrameError
 from pslab.tensors.compression import compression, frame
-from pslab.tensors.compression.codes import Plain
-from pslab.tensors.compression.rule import Compression
+from pslab.tensors.compression.pieces import Compression
 from pslab.tensors.compression.sparse import Ranges
+from pslab.tensors.compression.uncompressed import Plain
 from pslab.tensors.finite import NonFinite
-from pslab.tensors.update.store import Part
+from pslab.tensors.update.part import Part
 from pslab.tensors.workload.keyspace import Keyspace
 
 NOTHING = 0  # the size of a frame that could not be written

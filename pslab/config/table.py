@@ -136,7 +136,7 @@ ROWS = _table(
     Row("sync", "backup", "pslab.policies.sync.backup:Backup", source="Chen et al. (ICLR workshop 2016)",
         example="backup:1", label="backup workers, {spare} spare", colour="#8877CC", marker="hexagon", averages=True),
 
-    Row("prune", "none", "pslab.tensors.compression.sparse:Everything", label="dense", colour="#000000",
+    Row("prune", "none", "pslab.tensors.compression.uncompressed:Everything", label="dense", colour="#000000",
         marker="circle"),
     Row("prune", "static", "pslab.tensors.compression.sparse:Static",
         source="Tsai (thesis report 2018); Aji and Heafield (EMNLP 2017)", example="static:1%",
@@ -166,7 +166,7 @@ ROWS = _table(
     Row("prune", "ef21", "pslab.tensors.compression.sparse:EF21", source="Richtárik et al. (NeurIPS 2021)",
         example="ef21:1%", label="EF21 {fraction:%}"),
 
-    Row("quantize", "none", "pslab.tensors.compression.codes:Plain", label="not quantized"),
+    Row("quantize", "none", "pslab.tensors.compression.uncompressed:Plain", label="not quantized"),
     Row("quantize", "fp16", "pslab.tensors.compression.codes:Half", source="Micikevicius et al. (ICLR 2018)",
         label="float16"),
     Row("quantize", "bf16", "pslab.tensors.compression.codes:Brain", source="Kalamkar et al. (arXiv 2019)",

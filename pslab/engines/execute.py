@@ -16,11 +16,16 @@ from pslab.config.table import ROWS
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, OnProgress, Outcome, Trained
 from pslab.engines.processes import pool as pools
-from pslab.engines.processes.coordinator import Coordinator
-from pslab.engines.server.evaluate import Evaluating
+from pslab.engines.processes.coordinator import EVALUATOR, Coordinator
 from pslab.errors import WorkerDied
 
+LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
 STARTS = 4  # of a run that replaces its processes
+
+
+def fits(experiment: Experiment) -> bool:
+    """Whether a run may be one of many side by side: in virtual time, with gradients on a model that is not large."""
+    return experiment.run.engine == "virtual" and experiment.keyspace.size <= LARGEST
 
 
 def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
@@ -113,7 +118,7 @@ class _Evaluation(Coordinator):
             self.snapshots, self.evaluated = dict(trained.snapshots), dict(trained.evaluated)
             numbers = range(count)
             for number in numbers:
-                self.pool.start(number, Evaluating, job)
+                self.pool.start(number, EVALUATOR, job)
             self.await_prepared(numbers)
             self.evaluate_rest(numbers)
         except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from pslab.config.cluster import resolve_cluster
 from pslab.config.run import Run
 from pslab.config.spec import resolve
 from pslab.engines.experiment.compatibility import lengths
-from pslab.engines.experiment.wire import Gradient
+from pslab.engines.experiment.wire import PushInfo
 from pslab.errors import ConfigError
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.noting import NotingPolicy
@@ -177,7 +177,7 @@ class _Replay:
 
     def _push(self, row: Any, what: str) -> None:
         name = row.worker, row.range, row.iteration
-        push = Push(*name, row.version, Gradient(0, 0, self.losses.get(name, np.nan)))
+        push = Push(*name, row.version, PushInfo(0, 0, self.losses.get(name, np.nan)))
         effects = self.server.handle(push, row.seconds)
         if not (effects and isinstance(effects[0], Refuse)):
             turn = self.rotation.turn(row.range, row.iteration)

@@ -13,6 +13,9 @@ from pslab.protocol.messages import Decisions, SyncEvent
 from pslab.protocol.rotation import ALL, Rotation
 from pslab.protocol.window import Window
 
+BUFFERS = 2  # gradient buffers per worker
+EAGER_BUFFERS = 3  # one is written by the computation; two pushes are under way, or not yet acknowledged
+
 
 class Sync(Protocol):
     """A synchronization policy: one pure function on the clocks of a range.
@@ -118,6 +121,16 @@ class Traits:
     def accumulates(self) -> bool:
         """Whether a push may be made of several gradients."""
         return self.gradients_before is not one_each
+
+    @property
+    def buffers(self) -> int:
+        """How many gradient buffers a worker has."""
+        return EAGER_BUFFERS if self.eager else BUFFERS
+
+    @property
+    def several(self) -> bool:
+        """Whether a push is not just one gradient on the next batch."""
+        return self.accumulates or self.assigns or self.repeats or bool(self.method or self.overlap)
 
     def unassigned(self, worker: int, iteration: int) -> int:
         """The number of gradients of a worker's iteration, as far as it is known before a Start assigns it."""

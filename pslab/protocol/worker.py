@@ -25,15 +25,7 @@ from pslab.errors import ProtocolError
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.requests import Request
 from pslab.protocol.rotation import ALL, Rotation
-from pslab.protocol.traits import Sync, traits_of
-
-BUFFERS = 2  # gradient buffers per worker
-EAGER_BUFFERS = 3  # one is written by the computation; two pushes are under way, or not yet acknowledged
-
-
-def buffers_of(eager: bool) -> int:
-    """How many gradient buffers a worker has."""
-    return EAGER_BUFFERS if eager else BUFFERS
+from pslab.protocol.traits import BUFFERS, EAGER_BUFFERS, Sync, traits_of
 
 
 class Compute(NamedTuple):

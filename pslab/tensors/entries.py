@@ -1,15 +1,16 @@
-"""Vectors of which some entries are known, and vectors that a worker keeps."""
+"""Vectors of which some entries are known, vectors that a worker keeps, and the order of keys at servers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Flat = TypeVar("Flat", Array, torch.Tensor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,3 +40,20 @@ class KeptVector(NamedTuple):
     def zeros(self, device: torch.device | str) -> torch.Tensor:
         """A new one."""
         return torch.zeros(self.entries, dtype=self.dtype, device="cpu" if self.scalars else device)
+
+
+def as_held(weights: Flat, places: Array | None) -> Flat:
+    """Weights as servers hold them, each at its place, of weights in the order of their keys; None: the same order."""
+    return weights if places is None else weights[np.argsort(places)]
+
+
+def by_key(flat: Flat, places: Array | None) -> Flat:
+    """Weights in the order of their keys, of weights as servers hold them."""
+    return flat if places is None else flat[places]
+
+
+def renumbered(owner: Array) -> Array:
+    """Return new numbers of the keys (int64 [keys]): the keys of a server follow each other, in their old order."""
+    numbers = np.empty(len(owner), np.int64)
+    numbers[np.argsort(owner, kind="stable")] = np.arange(len(owner))
+    return numbers

@@ -150,3 +150,11 @@ def _names(code: types.CodeType) -> list[str]:
     """The names that a code object reads, with the code in it."""
     inner = [name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const)]
     return [*code.co_names, *inner]
+
+
+@contextmanager
+def temporary_seed(seed: int = 0) -> Iterator[None]:
+    """Start the global generators at the stream "init" of `seed`; restore them afterwards."""
+    with restored_globals():
+        seed_globals(seed, "init")
+        yield

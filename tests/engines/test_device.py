@@ -21,10 +21,12 @@ from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Experiment, Outcome
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.engines.experiment.wire import WHOLE, Gradient
+from pslab.engines.experiment.wire import WHOLE, PushInfo
 from pslab.engines.local.worker import Selecting
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.virtual import parallel_runs
+from pslab.engines.worker.layered import LayeredProducer
+from pslab.engines.worker.modes import producer_of
 from pslab.engines.worker.tensors import Producer, Pulled
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors import device as devices
@@ -176,7 +178,7 @@ def test_what_selection_waits_for_others_is_an_overrun_on_a_device_too(apart, sp
 
 def producer(device: Device, **fields: Any) -> Producer:
     """Worker 0 of a run, all of it in this process."""
-    return Producer(*placed(device, **fields))
+    return producer_of(*placed(device, **fields))
 
 
 def placed(device: Device, **fields: Any) -> tuple[Job, int, Arena, Arena]:
@@ -189,14 +191,15 @@ def pushed(device: Device, iterations: int = 3, **fields: Any) -> tuple[list[byt
     waited for the device."""
     with elsewhere() as waits:
         job, _, arena, _ = given = placed(device, **fields)
-        worker, found, each = Producer(*given), list[bytes](), list[list[str]]()
+        worker, found, each = producer_of(*given), list[bytes](), list[list[str]]()
         worker.warm_up()
-        worker.attend(lambda layer: None, lambda: None, lambda *ready: take(*ready))
+        if isinstance(worker, LayeredProducer):
+            worker.attend(lambda layer: None, lambda: None, lambda *ready: take(*ready))
         for iteration in range(iterations):
-            payloads = dict[int, Gradient]()
+            payloads = dict[int, PushInfo]()
 
-            def take(layer: int, loss: float, at: int = iteration, into: dict[int, Gradient] = payloads) -> None:
-                into |= dict(zip(job.ranges_of[layer], worker.payloads(at, loss, layer)[0], strict=True))
+            def take(layer: int, loss: float, at: int = iteration, into: dict[int, PushInfo] = payloads) -> None:
+                into |= dict(zip(job.ranges_of[layer], worker.payloads_of(at, loss, layer)[0], strict=True))
 
             waits.clear()
             worker.install(Pulled(0, iteration, WHOLE))
@@ -257,11 +260,11 @@ from apart import Apart
 from contexts import laid_out
 from tiny import tiny
 from pslab.engines.server.shard import TensorShard
-from pslab.engines.worker.tensors import Producer
+from pslab.engines.worker.modes import producer_of
 from pslab.lab.runs.resolve import resolve
 
 job, arena, data = laid_out(dataclasses.replace(resolve(tiny(workers=1, quantize="int8")), device=Apart()))
-worker, server = Producer(job, 0, arena, data), TensorShard(job, arena)
+worker, server = producer_of(job, 0, arena, data), TensorShard(job, arena)
 worker.warm_up()
 worker.payloads(0, worker.gradient(0))
 assert "pslab.tensors.compression.loops" not in sys.modules

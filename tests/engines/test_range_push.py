@@ -18,7 +18,7 @@ from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.engines.worker.range_schedule import SWEEP_COLUMNS
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
-from pslab.tensors.compression.frame import START
+from pslab.tensors.compression.uncompressed import START
 
 KEYS = 42  # of the tiny net
 SLOW = {"preset": "lab", "slow": {0: 2.0}}

@@ -23,7 +23,8 @@ from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.worker.driver import WorkerDriver
-from pslab.engines.worker.tensors import Producer, Pulled
+from pslab.engines.worker.modes import producer_of
+from pslab.engines.worker.tensors import Pulled
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Ack
 from pslab.protocol.server import Server
@@ -42,7 +43,7 @@ class Bytes(Transport):
         self.clock, self.under_way = WallClock(), deque[tuple[str, int, bytes]]()
         self.server = ServerDriver(self.job, machine, accounts, self.shard, self.clock, self)
         self.workers = [WorkerDriver(self.job, worker, self.sender(worker), []) for worker in workers]
-        self.producers = [Producer(self.job, worker, arena, data) for worker in workers]
+        self.producers = [producer_of(self.job, worker, arena, data) for worker in workers]
 
     def sender(self, worker: int) -> Any:
         return lambda frame, now: self.under_way.append(("up", worker, pack(frame)))
@@ -78,7 +79,7 @@ class Bytes(Transport):
             return
         driver, producer = self.workers[worker], self.producers[worker]
         driver.begin(self.clock.now())
-        loss = producer.gradient(iteration, driver.basis(iteration))
+        loss = producer.gradient(iteration, driver.take_basis(iteration))
         payloads, _ = producer.payloads(iteration, loss)
         now = self.clock.now()
         self.compute(worker, driver.computed(range(len(payloads)), payloads, now, now, now))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pslab.engines.experiment.wire import Answer, Frame, Gradient, Wanted
+from pslab.engines.experiment.wire import Answer, Frame, PushInfo, Wanted
 from pslab.engines.local.lines.stream import Stream, ready
 from pslab.protocol.messages import Pull, Push, Weights
 
@@ -10,7 +10,7 @@ LIMIT_S = 60.0
 
 
 def push(size_bytes: int, index: int = 0, iteration: int = 3) -> Push:
-    return Push(1, index, iteration, 2, Gradient(size_bytes, 7, 0.5, 0.1))
+    return Push(1, index, iteration, 2, PushInfo(size_bytes, 7, 0.5, 0.1))
 
 
 def weights(size_bytes: int, index: int = 0, iteration: int = 3) -> Weights:

@@ -27,7 +27,7 @@ from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Event, 
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import Ack, Push, Weights
 from pslab.protocol.traits import traits_of
-from pslab.protocol.worker import Compute, Send, buffers_of, worker_of
+from pslab.protocol.worker import Compute, Send, worker_of
 
 FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
 DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
@@ -39,8 +39,8 @@ class WorkerSide:
     def __init__(self, sync: Any, ranges: int, iterations: int, faults: int, layered: bool,
                  servers: int = 1) -> None:  # fmt: skip
         self._sync, self._ranges, self._layered = sync, ranges, layered
-        self._eager, self._rotation = traits_of(sync).eager, traits_of(sync).rotation
-        self._buffers = buffers_of(self._eager)
+        traits = traits_of(sync)
+        self._eager, self._rotation, self._buffers = traits.eager, traits.rotation, traits.buffers
         self._iterations, self._faults = iterations, faults
         self._server_of = [index * servers // ranges for index in range(ranges)]
         self._numbers: dict[Any, int] = {}  # of machines, messages and locals

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,15 +15,14 @@ from pslab.errors import ConfigError, nearest
 from pslab.protocol.noting import NotingPolicy
 from pslab.protocol.server import first_step
 from pslab.protocol.traits import Lengths, traits_of
-from pslab.tensors.compression import Compression, rule_of
-from pslab.tensors.compression.codes import Plain
-from pslab.tensors.compression.downlink import downlink_rules
-from pslab.tensors.compression.frame import dense_bytes
-from pslab.tensors.compression.matrices import CountSketch, DeMo, Factors, PowerSGD
-from pslab.tensors.compression.sparse import EF21, Everything, Ranges
+from pslab.tensors.compression import rule_of
+from pslab.tensors.compression.uncompressed import Everything, Plain, dense_bytes
 from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
-from pslab.tensors.update.store import Part
+from pslab.tensors.update.part import Part
+
+if TYPE_CHECKING:
+    from pslab.tensors.compression.pieces import Compression
 
 MOST_CHOSEN = 4096  # ranges: with more, what an order compares would take minutes in each iteration
 
@@ -121,13 +120,13 @@ def _check_quantize(run: Run, prune: Any, quantize: Any) -> None:
 def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
     """Refuse server state per worker unless each step has a push of every worker."""
     rule, quantize, traits = rule_of(policies["prune"]), policies["quantize"], traits_of(policies["sync"])
-    if isinstance(rule, (Factors, DeMo)) and quantize.draws:
+    if rule.changes_all and quantize.draws:
         problem = f"draws its roundings, whose errors prune={run.prune!r} would add up in its residual"
         raise ConfigError("quantize", run.quantize, f"{problem}: use none, or a rule such as fp16 or int8")
-    if isinstance(rule, CountSketch) and run.pull == "changed" and run.engine == "timing":
-        raise ConfigError("pull", run.pull, "without tensors nobody knows which weights a step changes: use whole")
-    if isinstance(rule, (Factors, DeMo)) and run.pull != "whole":
+    if rule.changes_all and run.pull != "whole":
         raise ConfigError("pull", run.pull, f"prune={run.prune!r} changes all weights in each step: use pull='whole'")
+    if rule.own_momentum and run.pull == "changed" and run.engine == "timing":
+        raise ConfigError("pull", run.pull, "without tensors nobody knows which weights a step changes: use whole")
     if (rule.rounds or quantize.combine) and getattr(policies["sync"], "by", "workers") == "steps":
         problem = "counts pushes by their steps, and here the server makes more of them than a mean: use by=workers"
         raise ConfigError("sync", run.sync, problem)
@@ -136,23 +135,22 @@ def _check_aggregate(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
         raise ConfigError("quantize", run.quantize, problem)
     if not rule.rounds:
         return
-    if isinstance(rule, PowerSGD) and traits.rotation.fragments > 1:
+    if rule.alternates and traits.rotation.fragments > 1:
         problem = "sends its two factors in turn, as fragments are sent in turn"
         raise ConfigError("prune", run.prune, f"{problem}: use a rule that sends both at once, or one fragment")
     if not traits.rounds:
         able = ", ".join(name for name, row in ROWS["sync"].items() if getattr(row.load(), "rounds", False))
         problem = "needs a push of every worker in each step, and this policy's steps are no rounds"
         raise ConfigError("prune", run.prune, f"{problem}: use sync: {able}, or another rule, such as static")
-    own = isinstance(rule, (DeMo, CountSketch))
-    if own and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
+    if rule.own_momentum and (traits.changes or not resolve_optimizer(run.optimizer).without_momentum):
         problem = "has a momentum of its own: use optimizer='sgd', and no policy that pushes changes of the weights"
         raise ConfigError("prune", run.prune, problem)
     here = run.on_death == "restart" and run.engine == "local" and run.device == "cpu"
-    if isinstance(rule, EF21) and run.on_death != "stop" and not here:
+    if rule.remembers and run.on_death != "stop" and not here:
         problem = f"prune={run.prune!r} keeps at the server what a dead worker has sent, and its successor forgets it"
         raise ConfigError("on_death", run.on_death, f"{problem}: use stop")
     for field in ("leave", "join"):
-        if isinstance(rule, EF21) and (given := getattr(cluster, field)):
+        if rule.remembers and (given := getattr(cluster, field)):
             problem = f"prune={run.prune!r} keeps at the server what each worker has sent: let all of them stay"
             raise ConfigError(f"cluster.{field}", dict(given), problem)
 
@@ -187,6 +185,8 @@ def _check_downlink(run: Run, policies: Mapping[str, Any]) -> None:
     for field, problem in problems.items():
         if problem:
             raise ConfigError(field, getattr(run, field), f"with downlink={run.downlink!r} {problem}")
+    from pslab.tensors.compression.downlink import downlink_rules  # loaded by runs that have one
+
     made = downlink_rules(run.downlink)
     if run.engine == "timing" and made and not (_sends_known(made.prune) and _length_known(made.quantize)):
         problem = "without tensors it must be known how much is sent: use static, a code such as int8, or both"
@@ -199,7 +199,7 @@ def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
         raise ConfigError("cluster", run.cluster, f"virtual time needs {MODELLED}; calibrate(run) measures it here")
     if run.engine != "timing":
         return
-    if not isinstance(rule, Ranges) and not (_sends_known(rule) and run.pull in ("whole", "changed")):
+    if not _in_ranges(rule) and not (_sends_known(rule) and run.pull in ("whole", "changed")):
         able = ", ".join(name for name, row in ROWS["prune"].items() if getattr(row.load(), "sends", None))
         problem = f"without tensors it must be known how much is sent: use none, {able}, with pull='whole' or 'changed'"
         raise ConfigError("prune", run.prune, problem)
@@ -213,6 +213,11 @@ def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
                           "use engine='virtual'")  # fmt: skip
     if run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors nothing is evaluated")
+
+
+def _in_ranges(rule: Any) -> bool:
+    """Whether workers push ranges of keys in turn."""
+    return getattr(rule, "pull", "") == "range"
 
 
 def _sends_known(rule: Any) -> bool:
@@ -239,12 +244,12 @@ def _check_dilation(run: Run, cluster: Cluster) -> None:
 def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
     """Refuse ranges of keys that are pushed and not pulled, or the other way round."""
     rule = policies["prune"]
-    if isinstance(rule, Ranges) and run.pull != "range":
+    if _in_ranges(rule) and run.pull != "range":
         raise ConfigError("pull", run.pull, "ranges are pushed: set pull='range', so that the same keys are pulled")
-    if run.pull == "range" and not isinstance(rule, Ranges):
+    if run.pull == "range" and not _in_ranges(rule):
         problem = "the keys that were pushed are pulled: set prune='range:300', say, or use whole or changed"
         raise ConfigError("pull", run.pull, problem)
-    if isinstance(rule, Ranges) and rule.applies:
+    if _in_ranges(rule) and rule.applies:
         _check_own_writes(run, policies, "prune", "local_apply=off")
 
 
@@ -310,7 +315,8 @@ def check_servers(run: Run, parts: tuple[Part, ...]) -> None:
 
 def check_factored(run: Run, rules: Compression | None) -> None:
     """Refuse a rank at which every matrix is sent unchanged."""
-    if rules is None or not isinstance(rule := rules.rule, Factors) or any(map(rule.factored, rules.pieces)):
+    rule: Any = None if rules is None else rules.rule
+    if rules is None or not hasattr(rule, "factored") or any(map(rule.factored, rules.pieces)):
         return
     shapes = [shape for at in rules.pieces if len(shape := rule.shape(at)) == 2]
     most = max(((rows * columns - 1) // (2 * (rows + columns)) for rows, columns in shapes), default=0)
@@ -359,7 +365,7 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
         problem = "judges its residuals over the whole model, which one server must have: use servers=1"
         raise ConfigError("sync", run.sync, problem)
     if _goes_on(sync):
-        if isinstance(policies["prune"], Ranges):
+        if _in_ranges(policies["prune"]):
             problem = "pushes ranges of keys in turn, and the policy not after every fetch: use another rule, or none"
             raise ConfigError("prune", run.prune, problem)
         if run.on_death == "restart" and run.engine not in IN_VIRTUAL_TIME:
@@ -370,7 +376,7 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
 def _check_inner(run: Run, policies: Mapping[str, Any]) -> None:
     """Refuse fields that do not fit pushes which are steps of the workers' own optimizers."""
     rule, what = policies["prune"], "the policy pushes changes of the weights, not gradients"
-    if isinstance(rule, Ranges) or rule_of(rule).momentum:
+    if _in_ranges(rule) or rule_of(rule).momentum:
         raise ConfigError("prune", run.prune, f"{what}, whose momentum is the server's: use none, static, std, dynamic")
     if find("rate", policies["rate"]) is not ROWS["rate"]["constant"]:
         raise ConfigError("rate", run.rate, f"{what}, which outer_learning_rate scales: use constant")
@@ -405,7 +411,7 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
             raise ConfigError("order", run.order, problem)
         return
     traits = traits_of(policies["sync"])
-    if isinstance(policies["prune"], Ranges):
+    if _in_ranges(policies["prune"]):
         problem = "pushes ranges of keys in turn, whatever their layers: use ranges='whole', or another rule"
         raise ConfigError("prune", run.prune, problem)
     if traits.eager:

@@ -5,36 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from pslab.config.cluster import APPLY_FACTORS, SELECT_FACTORS, Cluster
+from pslab.config.cluster import APPLY_FACTORS, SELECT_FACTORS
 from pslab.config.products import MKL
-from pslab.config.run import Run
 from pslab.config.table import find
-from pslab.engines.experiment.checkpoint.store import CheckpointStore
-from pslab.policies.rates import Rate
-from pslab.policies.schedules import Schedule
-from pslab.protocol.requests import Order
-from pslab.protocol.traits import Sync, Traits, traits_of
+from pslab.protocol.traits import Traits, traits_of
 from pslab.tensors.compression import compression
-from pslab.tensors.compression.downlink import DownlinkRules
-from pslab.tensors.compression.rule import Compression
-from pslab.tensors.compression.sparse import Chosen
 from pslab.tensors.device import Device
 from pslab.tensors.entries import KeptVector
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.update import methods, rate_state
-from pslab.tensors.update.inner import InnerOptimizer
-from pslab.tensors.update.optimizers import OptimizerSpec
-from pslab.tensors.update.store import Part
-from pslab.tensors.workload.data import Dataset
-from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy
 from pslab.tensors.workload.running_statistics import calibration
+
+if TYPE_CHECKING:  # what a run does not have it does not load
+    from pslab.config.cluster import Cluster
+    from pslab.config.run import Run
+    from pslab.engines.experiment.checkpoint.store import CheckpointStore
+    from pslab.policies.rates import Rate
+    from pslab.policies.schedules import Schedule
+    from pslab.protocol.requests import Order
+    from pslab.protocol.traits import Sync
+    from pslab.tensors.compression.downlink import DownlinkRules
+    from pslab.tensors.compression.pieces import Compression
+    from pslab.tensors.update.inner import InnerOptimizer
+    from pslab.tensors.update.optimizers import OptimizerSpec
+    from pslab.tensors.update.part import Part
+    from pslab.tensors.workload.data import Dataset
+    from pslab.tensors.workload.keyspace import Keyspace
 
 SQUARES = "squares"  # the memory of a rate that needs its worker's own
 
@@ -91,7 +94,7 @@ class Setup:
         return whole and alone and self.traits.barrier
 
     @property
-    def own(self) -> bool:
+    def applies_own_pushes(self) -> bool:
         """Whether a worker applies to its own weights what it has not yet sent."""
         return bool(getattr(self.prune, "applies", False))
 
@@ -106,7 +109,7 @@ class Setup:
         return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.separate
 
     @cached_property
-    def sparse(self) -> bool:
+    def sends_frames(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
         return self.keyed or self.compression is not None
 
@@ -118,7 +121,7 @@ class Setup:
     @property
     def _chosen(self) -> bool:
         """Whether a push holds some entries of a gradient, and not all."""
-        return self.keyed or (self.compression is not None and isinstance(self.compression.rule, Chosen))
+        return self.keyed or (self.compression is not None and self.compression.rule.chooses)
 
     @cached_property
     def compression(self) -> Compression | None:

@@ -6,22 +6,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from pslab.engines.experiment.experiment import Experiment, Setup
-from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.experiment import Setup
 from pslab.engines.experiment.shared_memory import Arena, aligned
 from pslab.engines.experiment.wire import WHOLE
 from pslab.policies.partition import servers_of
-from pslab.protocol.server import Step
-from pslab.tensors.compression.frame import dense_bytes
+from pslab.tensors.compression.uncompressed import dense_bytes
 from pslab.tensors.sparse import SparseInputs
-from pslab.tensors.update.store import joined
-from pslab.tensors.workload.data import Dataset
-from pslab.tensors.workload.reading import Column, Rows
+from pslab.tensors.update.part import joined
+from pslab.tensors.workload.data import Column, Dataset, Rows
+
+if TYPE_CHECKING:
+    from pslab.engines.experiment.experiment import Experiment
+    from pslab.engines.experiment.layout import Layout
+    from pslab.protocol.server import Step
 
 FIELDS = ("train_x", "train_y", "test_x", "test_y")
 ARRAYS = ("assignment", "evaluated", "places")  # of an experiment: int64, as long as there are examples, or keys

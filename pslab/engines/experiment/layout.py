@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from mmap import PAGESIZE
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena, aligned
-from pslab.protocol.worker import buffers_of
-from pslab.tensors.entries import KeptVector
 from pslab.tensors.update import methods
+
+if TYPE_CHECKING:
+    from pslab.engines.experiment.experiment import Experiment
+    from pslab.tensors.entries import KeptVector
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ class Layout:
         flat = size * dtype.itemsize
         server = take(flat)
         weights = tuple(server if in_place else take(flat) for _ in range(workers))
-        buffers = range(buffers_of(eager))
+        buffers = range(experiment.traits.buffers)
         gradients = tuple(tuple(take(flat) for _ in buffers) for _ in range(workers))
         up = tuple(tuple(take(room) for _ in buffers) for _ in range(workers))
         down = tuple(tuple(take(room) for _ in range(1 + eager)) for _ in range(workers))
@@ -104,7 +105,8 @@ class Layout:
         kept = tuple({name: take(memory.entries * memory.dtype.itemsize) for name, memory in memories.items()}
                      for _ in range(workers))  # fmt: skip
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
-        apart = eager or experiment.own or experiment.traits.overlap  # weights come while it computes, or it moves them
+        # weights come while a worker computes, or the worker moves them
+        apart = eager or experiment.applies_own_pushes or experiment.traits.overlap
         used = tuple(take(flat) if apart else own for own in weights)
         places = server, weights, gradients, up, arrivals, used, down, memories, kept
         asked = tuple(tuple(take(room) for _ in range(2)) for _ in range(workers)) if experiment.keyed else ()

@@ -20,7 +20,7 @@ REQUEST_BYTES = 87  # of a pull on an emulated link: a figure of the emulation, 
 # --- payloads -----------------------------------------------------------------------------------------------------
 
 
-class Gradient(NamedTuple):
+class PushInfo(NamedTuple):
     """Of a Push: where it lies follows from its worker, range and iteration (see Layout)."""
 
     size_bytes: int  #: of the encoded entries, or WHOLE; 0: nothing is pushed
@@ -153,7 +153,7 @@ class _Record:
 
 
 _KINDS: tuple[tuple[Any, ...], ...] = (
-    (Push, "HIqqqqddqq", Gradient),
+    (Push, "HIqqqqddqq", PushInfo),
     (Pull, "HIqqqqdq", Wanted),
     (Weights, "HIqqqhdddddqqqq", Answer),
     (Ack, "HIqdd", Taken),

@@ -12,27 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing, State
 from pslab.engines.experiment.checkpoint.file import unpack
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
-from pslab.engines.local import rehearsal
-from pslab.engines.local.layered_worker import LocalLayeredWorker
-from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.liveness import Liveness
-from pslab.engines.local.pace import DILATIONS, EMULATED, Pace, emulation, kept, larger
+from pslab.engines.local.pace import DILATIONS, EMULATED, Pace, emulation, kept, larger, rehearse
 from pslab.engines.local.recovery.checkpoints import Checkpoint, CheckpointParts
 from pslab.engines.local.recovery.replacing import PhaseTables, Recovery
-from pslab.engines.local.server import LocalServer
-from pslab.engines.local.store import StoreRole
-from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
-from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator
+from pslab.engines.processes.child import Role, number_of
+from pslab.engines.processes.coordinator import EVALUATOR, INTERRUPT_LIMIT_S, POLL_S, Coordinator
 from pslab.engines.processes.pool import ENDS, SERVER, Pool
 from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import ENDING, EVALUATING, PREPARING
-from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, REPLAYED_COLUMNS, reached
 from pslab.engines.server.rows import Rows, rows_in
 from pslab.errors import CheckpointError, RunError
@@ -40,6 +33,8 @@ from pslab.tensors.update.states import fitting
 
 AGAIN = "the machine did not keep the cluster's pace: once again, slower"
 TABLES = len(PUSH_COLUMNS), len(REPLAYED_COLUMNS)  # columns of the tables that servers write
+WORKER = Role("pslab.engines.local.worker:LocalWorker", "worker {}")
+LAYERED_WORKER = Role("pslab.engines.local.layered_worker:LocalLayeredWorker", "worker {}")
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
 
 
@@ -128,13 +123,13 @@ class _LocalRun(Coordinator):
         workers = self.workers - self.lost
         if len(workers) > 1 or self.run.device != "cpu":
             return workers
-        self.pool.start(SERVER, Evaluating, self.job)
+        self.pool.start(SERVER, EVALUATOR, self.job)
         self.await_prepared([SERVER])
         return workers | {SERVER}
 
     def _rehearse(self) -> None:
         """Find out whether workers may let others first, and how slowly the cluster must run."""
-        self.pace, asked = rehearsal.rehearse(self, self.workers, self.precedence), self.run.dilation
+        self.pace, asked = rehearse(self, self.workers, self.precedence), self.run.dilation
         least = larger(self.before) if self.before else 1.0
         self.dilation = asked if isinstance(asked, float) else self.pace.dilation(self.experiment, least)
 
@@ -247,19 +242,20 @@ class _LocalRun(Coordinator):
         for worker in sorted(self.workers):
             self._give_role(worker, self.resumed)
         if self.evaluator is not None:
-            self.pool.start(self.evaluator, Evaluating, job)
+            self.pool.start(self.evaluator, EVALUATOR, job)
         self.await_prepared(self.all)
 
     def _start_servers(self) -> None:
         """Give the servers their roles, and their parts of the newest checkpoint, if there is one."""
-        others = [StoreRole(server, self.run.servers) for server in range(1, self.run.servers)]
-        roles: list[Any] = [LocalServer, *others]
-        parts = [None] * len(roles) if self.parts.newest is None else self.parts.newest.parts
-        for number, role, part in zip(self.recovery.servers, roles, parts, strict=True):
-            self.pool.start(number, role, self.job, part)
+        count, newest = self.run.servers, self.parts.newest
+        parts = [None] * count if newest is None else newest.parts
+        self.pool.start(SERVER, Role("pslab.engines.local.server:LocalServer", "server"), self.job, parts[0])
+        for server, number in enumerate(self.recovery.servers[1:], 1):
+            role = Role("pslab.engines.local.store:LocalStore", f"server {server} of {count}")
+            self.pool.start(number, role, self.job, server, parts[server])
 
     def _give_role(self, worker: int, successor: bool = False) -> None:
-        role = LocalLayeredWorker if self.job.layered else LocalWorker
+        role = LAYERED_WORKER if self.job.layered else WORKER
         if successor:
             self.phases.take(worker)
         self.pool.start(worker, role, self.job, successor)
@@ -429,12 +425,15 @@ class _LocalRun(Coordinator):
         else:  # the server has not reported its end: no more is known than it had written down
             facts = {"outcome": "interrupted", **reached(pushes, len(self.experiment.parts), self.experiment.traits)}
         faulted = [row for body in (self.facts, *self.worked.values()) for row in body.get("faulted", ())]
+        if self.experiment.cluster.faults:
+            from pslab.engines.emulation.faults import facts as fault_facts  # most runs plan none
+
+            facts |= fault_facts(self.experiment.cluster, [tuple(row) for row in faulted])
         facts |= {
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist() if self.worked else [],
             "deaths": self.liveness.deaths,
             **({"ended_late": sorted(self.liveness.late)} if self.liveness.late else {}),
-            **fault_facts(self.experiment.cluster, [tuple(row) for row in faulted]),
             "dilation": self.dilation,
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,

@@ -6,6 +6,7 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Blocked
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes.child import ProcessContext
+from pslab.engines.worker.layered import LayeredProducer
 
 
 class LocalLayeredWorker(LocalWorker):
@@ -18,12 +19,14 @@ class LocalLayeredWorker(LocalWorker):
     def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
         super().__init__(context, job, successor)
         self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # how long each layer's passes really took
+        assert isinstance(self.producer, LayeredProducer)
+        self.pushed_layers = self.producer
         self.producer.attend(self._needs, self._turns, self._layer_ready)
 
     def _compute(self, iteration: int) -> int | None:
         begin_s = self.until_s = self.now()  # a pass ends at `until_s`, as modelled
         self.driver.begin(begin_s)
-        self.total_s, self.idle_s = self.driver.modelled_s(iteration), 0.0
+        self.total_s, self.idle_s = self.driver.draw_compute_s(iteration), 0.0
         self.next: int | None = None
         self.layer, self.marked_s = -1, begin_s  # the layer whose forward pass is under way, and since when
         self.producer.gradient(iteration)
@@ -57,13 +60,13 @@ class LocalLayeredWorker(LocalWorker):
         self._keep_to_model()
         computed_s = self._paused(self.iteration, self.marked_s, self.now())
         self.until_s = max(self.until_s, computed_s)
-        payloads, selected_s = self.producer.payloads(self.iteration, loss, layer)
+        payloads, selected_s = self.pushed_layers.payloads_of(self.iteration, loss, layer)
         encoded_s = self.now()
         self._die_if_killed(self.iteration)
         self.next = self.driver.computed(self.job.ranges_of[layer], payloads, computed_s, self.clock.at(selected_s),
                                          encoded_s)  # fmt: skip
         self.marked_s = self.now()
-        if self.job.sparse:
+        if self.job.sends_frames:
             self.until_s += self.marked_s - computed_s  # choosing and coding come on top
 
     def _keep_to_model(self) -> None:

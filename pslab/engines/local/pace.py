@@ -6,6 +6,8 @@ slower than in its own seconds: to it the machine is k times faster.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -13,12 +15,18 @@ import numpy as np
 
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.processes.coordinator import Coordinator
+from pslab.engines.processes.pool import SERVER
+from pslab.engines.processes.precedence import Precedence
+from pslab.engines.processes.watch import REHEARSING
 
 KEPT_SHARE = 0.05  # of the workers' time that overruns and late messages may take
 AIM_SHARE = 0.03  # the share to aim at
 DILATIONS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 40.0, 48.0, 64.0)
 MESSAGES = 2  # of an iteration, each of which may be late
 DRAWN = 64  # modelled gradients of each worker that stand for all of them
+STARVED = 1.25  # workers that let others first may compute so much longer
+STARVING_LIMIT_S = 0.5  # for which a rehearsal may starve workers that let others first
 EMULATED = ("late_s_mean", "late_s_99th", "messages", "stalled_s")  # of the server's report, for `emulation` alone
 
 
@@ -58,6 +66,36 @@ class Pace(NamedTuple):
             return 1.0  # workers compute as fast as this machine, in its seconds
         able = (k for k in DILATIONS if k >= least and self.late_share(experiment, k) <= AIM_SHARE)
         return next(able, DILATIONS[-1])
+
+
+def rehearse(run: Coordinator, workers: Collection[int], precedence: Precedence) -> Pace:
+    """The pace of a run; `precedence` says then whether its workers let others first."""
+    begin_s = time.monotonic()
+    pace = measured(run, workers, precedence)
+    if precedence.asked is False:
+        return pace
+    with precedence.yielding(True) as done:
+        behind = measured(run, workers, precedence, max(STARVING_LIMIT_S, 2 * (time.monotonic() - begin_s)))
+    precedence.yields = done and (bool(precedence.asked) or behind.gradient_s <= STARVED * pace.gradient_s)
+    return behind if precedence.yields else pace
+
+
+def measured(run: Coordinator, workers: Collection[int], precedence: Precedence, limit_s: float = math.inf) -> Pace:
+    """The pace while all workers compute side by side; if they let others first, for no longer than `limit_s`."""
+    until_s = time.monotonic() + limit_s
+    numbers = [*sorted(workers), SERVER]
+    for number in numbers:
+        run.pool.order(number, "rehearse")
+
+    def meanwhile() -> None:
+        if time.monotonic() > until_s:
+            precedence.as_usual()
+
+    reports = run.await_reports(numbers, REHEARSING, meanwhile)
+    gradients_s, delays_s = ([each for report in reports for each in report.body.get(name, ())]
+                             for name in ("gradients_s", "delays_s"))  # fmt: skip
+    delayed_s = max(0.0, float(np.mean(delays_s or 0.0)))
+    return Pace(tuple(gradients_s), sum(report.body.get("late_s", 0.0) for report in reports), delayed_s)
 
 
 def emulation(

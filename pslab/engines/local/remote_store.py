@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Frame, Go, Stop
-from pslab.engines.local.lines.ends import number_of, order_stream
+from pslab.engines.local.lines.ends import order_stream
 from pslab.engines.local.lines.stream import ready
 from pslab.engines.local.store import frame_of
-from pslab.engines.processes.child import ProcessContext
+from pslab.engines.processes.child import ProcessContext, number_of
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Finished, Work
 from pslab.protocol.server import Reply

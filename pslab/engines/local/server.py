@@ -32,11 +32,9 @@ PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
 class LocalServer:
     """The role of the server's process: one run, and the driver's transport."""
 
-    called = "server"
-
     def __init__(self, context: ProcessContext, job: Job, part: bytearray | None = None) -> None:
         self.job = job = job.on(context.data)
-        self.run_, self.context, self.parent = job.run, context, context.parent
+        self.run_config, self.context, self.parent = job.run, context, context.parent
         self.spin = None if job.cluster.emulated else Spin()
         self.clock = WallClock()
         self.stores = RemoteStores(job, context, self.clock)
@@ -76,7 +74,7 @@ class LocalServer:
             self.stores.send(Go(self.clock.zero_s))
             self.driver.start()
             self._checkpoint(self.checkpoints.able)
-            for worker in range(self.run_.workers):
+            for worker in range(self.run_config.workers):
                 self._send(worker, [Go(self.clock.zero_s)])
         else:
             before_s = self.resumed["seconds"]
@@ -126,13 +124,14 @@ class LocalServer:
                     self._obey()
                 else:
                     self._hear(worker)
-            if not self.stores.serve(self.clock.now()) and self.run_.on_death != "restart":  # all are to begin again
+            # all are to begin again where servers are replaced
+            if not self.stores.serve(self.clock.now()) and self.run_config.on_death != "restart":
                 self._end("died")
             self._attach_due()
             self._deliver()
             self._take_one()
             self._checkpoint(not driver.outcome and self.checkpoints.due(self.machine))
-            if self.run_.seconds is not None and self.clock.now() >= self.run_.seconds:
+            if self.run_config.seconds is not None and self.clock.now() >= self.run_config.seconds:
                 self._end("seconds")
             self._progress()
 
@@ -143,10 +142,10 @@ class LocalServer:
         which owe one: the `awaited`, or those that compute.
         """
         now = self.clock.now()
-        if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS):
+        if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_config.lease_s / LOOKS):
             return
         self.reported_s, links = now, self.links
-        travelling = [links.travelling(worker) for worker in range(self.run_.workers)]
+        travelling = [links.travelling(worker) for worker in range(self.run_config.workers)]
         workers = doings(self.machine, travelling)
         if awaited is None:
             awaited = [worker for worker, does in enumerate(workers) if does["doing"] == "computing"]
@@ -184,8 +183,9 @@ class LocalServer:
 
     def _patience_s(self) -> float:
         """For how many real seconds nothing can happen by itself."""
-        due_s = min(self.links.next_s(), self.stores.next_s(), self.run_.seconds or math.inf)
-        return max(0.0, min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())))
+        due_s = min(self.links.next_s(), self.stores.next_s(), self.run_config.seconds or math.inf)
+        looks_s, left_s = self.run_config.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())
+        return max(0.0, min(PROGRESS_PERIOD_S, looks_s, left_s))
 
     def _hear(self, worker: int) -> None:
         """Read what a worker has sent, or that it is gone."""
@@ -277,12 +277,12 @@ class LocalServer:
         at = next((at for at in (iteration, iteration + 1) if self.faults.kills(worker, at)), None)  # eager: one more
         if at is not None or self.faults.kill_s(worker) <= self.clock.now():
             self.faults.killed(worker, iteration if at is None else at, self.clock.now())
-        if self.run_.on_death != "restart":
+        if self.run_config.on_death != "restart":
             self._leave(worker)
 
     def _leave(self, worker: int) -> None:
         self.left.add(worker)
-        if self.run_.on_death == "stop" or len(self.machine.workers) == 1:
+        if self.run_config.on_death == "stop" or len(self.machine.workers) == 1:
             self._end("died")
         else:
             self.driver.leave(worker)
@@ -290,7 +290,7 @@ class LocalServer:
     def _dismiss(self) -> None:
         """Stop the workers, and read each one's stream to its last message: the next run begins with empty streams."""
         waiting = {worker for worker, stream in enumerate(self.streams) if stream is not None}
-        for worker in set(range(self.run_.workers)) - waiting - self.left:  # it waits for a process: for none, now
+        for worker in set(range(self.run_config.workers)) - waiting - self.left:  # it waits for no process now
             report(self.parent, "lost", {"worker": worker, "over": True})
         self.coming.clear()
         self.stores.send(Stop(0))

@@ -6,7 +6,6 @@ Orders come with the messages that they are about, and what came of each goes ba
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Carried, ComputedOn, Frame, Go, Ordered, Stop
@@ -52,32 +51,18 @@ def order_of(frame: Frame) -> tuple[Order | None, Work]:
     return (PLAIN[first.kind](first.about) if first.kind in PLAIN else None), Work()
 
 
-@dataclass(frozen=True)
-class StoreRole:
-    """The role of a process, for one run; a new process is given its part of a checkpoint."""
-
-    server: int
-    servers: int
-
-    @property
-    def called(self) -> str:
-        return f"server {self.server} of {self.servers}"
-
-    def __call__(self, context: ProcessContext, job: Job, part: bytearray | None = None) -> LocalStore:
-        return LocalStore(context, job, self, part)
-
-
 class LocalStore:
-    """A server's weights, and the operations on them."""
+    """The role of another server's process, for one run: its weights, and the operations on them. A new process is
+    given its part of a checkpoint."""
 
     iteration = 0  # it has none
 
-    def __init__(self, context: ProcessContext, job: Job, role: StoreRole, part: bytearray | None = None) -> None:
+    def __init__(self, context: ProcessContext, job: Job, server: int, part: bytearray | None = None) -> None:
         job = job.on(context.data)
-        self._context, self._job, self._role, self._clock = context, job, role, WallClock()
+        self._context, self._job, self._server, self._clock = context, job, server, WallClock()
         self._orders = order_stream(job, context.pipes[0], decides=False)
         self._shard = (TensorShard(job, context.arena) if part is None
-                       else restored_shard(job, context, role.server, part))  # fmt: skip
+                       else restored_shard(job, context, server, part))  # fmt: skip
         self._spin = None if job.cluster.emulated else Spin()
         self._over = False  # whether the decider has said so
         self._life = LifeSigns(context.parent, job.run.lease_s)
@@ -126,8 +111,8 @@ class LocalStore:
         order, work = order_of(frame)
         if isinstance(order, Keep):
             begin_s = self._clock.now()
-            send_part(self._context, order.number, {}, self._shard.state(self._role.server))
+            send_part(self._context, order.number, {}, self._shard.state(self._server))
             took = 0, begin_s, self._clock.now()
         else:
-            took = carry_out(order, work, self._role.server, self._job, self._shard, self._clock, self.copy)
+            took = carry_out(order, work, self._server, self._job, self._shard, self._clock, self.copy)
         self._tell([Carried(*took)])

@@ -19,10 +19,10 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.rows import Rows
-from pslab.engines.worker.batches import requests_of
 from pslab.engines.worker.driver import WorkerDriver
+from pslab.engines.worker.modes import producer_of, requests_of
 from pslab.engines.worker.phases import PHASE_COLUMNS
-from pslab.engines.worker.tensors import Producer, Pulled
+from pslab.engines.worker.tensors import Pulled
 from pslab.protocol.messages import Ack, Weights
 from pslab.tensors.finite import NonFinite
 
@@ -34,8 +34,6 @@ class Stopped(Exception):
 class LocalWorker:
     """The role of a worker's process: one run."""
 
-    called = "worker {}"
-
     def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
         self._evaluating = Evaluating(context, job)
         self.context, self.job = context, (job := self._evaluating.job)
@@ -44,8 +42,8 @@ class LocalWorker:
         requests = requests_of(job, context.arena, context.data)
         rows = Rows(len(PHASE_COLUMNS), context.phases)  # they outlive this process
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.stream.send(frame), rows, requests)
-        self.producer = Producer(job, self.worker, context.arena, context.data, successor=successor,
-                                 requests=requests)  # fmt: skip
+        self.producer = producer_of(job, self.worker, context.arena, context.data, successor=successor,
+                                    requests=requests)  # fmt: skip
         self.producer.warm_up()
         self.faults, self.spared = Faults(job.cluster, job.run.seed), NEVER
         self.layers_s: list[list[float]] = []
@@ -126,9 +124,9 @@ class LocalWorker:
         if self.pulled:
             self._install_pulled(iteration)
         self.driver.begin(self.now())
-        basis = self.driver.basis(iteration)
+        basis = self.driver.take_basis(iteration)
         self.idle_since_s = math.inf
-        begin_s, modelled_s, woke_s = self.now(), self.driver.modelled_s(iteration), self.clock.now()
+        begin_s, modelled_s, woke_s = self.now(), self.driver.draw_compute_s(iteration), self.clock.now()
         loss = self.producer.gradient(iteration, basis)
         real_s = self.clock.now() - woke_s
         self._hold_until(begin_s + modelled_s)
@@ -152,7 +150,7 @@ class LocalWorker:
     def _follow(self, iteration: int) -> int | None:
         """Take the steps that follow a push, while that travels; the next iteration, if its weights have come."""
         self.idle_since_s = math.inf
-        begin_s, modelled_s = self.now(), self.driver.following_s()
+        begin_s, modelled_s = self.now(), self.driver.draw_following_s()
         self.producer.follow(iteration)
         self.real_s, self.modelled_s = self.real_s + self.now() - begin_s, self.modelled_s + modelled_s
         found = self._hold_until(begin_s + modelled_s)
@@ -213,7 +211,7 @@ class LocalWorker:
         try:
             frames, late_s = awaited(self.stream, self.idle_since_s, self.spin)
             self.idle_since_s = math.inf
-            messages = [message for frame in frames if not self.driver.repeated(frame) for message in frame]
+            messages = [message for frame in frames if not self.driver.drop_if_repeated(frame) for message in frame]
         except EOFError:
             raise Stopped from None
         late_s /= self.clock.dilation

@@ -14,6 +14,8 @@ import signal
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
@@ -32,6 +34,23 @@ SERVER = -1  # the number of the process to which all others have a line; they c
 def name(number: int) -> str:
     """The name of a process that has no role in messages."""
     return "server" if number == SERVER else f"worker {number}"
+
+
+def number_of(workers: int, server: int) -> int:
+    """The number of a server's process in the pool; not of server 0."""
+    return workers + server - 1
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role by its name, so that the parent, which takes none, need not load its code."""
+
+    path: str  #: "module:class"
+    called: str  #: how messages name the process: "host {}"
+
+    def __call__(self, context: ProcessContext, *arguments: Any) -> Any:
+        module, _, made = self.path.partition(":")
+        return getattr(import_module(module), made)(context, *arguments)
 
 
 class Memory(NamedTuple):

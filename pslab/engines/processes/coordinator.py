@@ -14,13 +14,15 @@ from pslab.engines.experiment.experiment import Experiment, OnProgress, Trained
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import Layout
 from pslab.engines.processes.channel import Report
+from pslab.engines.processes.child import Role
 from pslab.engines.processes.pool import ENDS, Pool
 from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch
 from pslab.errors import RunError, StartFailed
-from pslab.tensors.partitioning.placement import by_key
+from pslab.tensors.entries import by_key
 
 INTERRUPT_LIMIT_S = 1.2  # the evaluation that is under way then comes on top
 EVALUATION_LIMIT_S = 0.6  # more, for evaluations that have begun
+EVALUATOR = Role("pslab.engines.server.evaluate:Evaluating", "evaluator")
 POLL_S = 0.1  # how often the receiver of the news may end the run
 
 

@@ -22,7 +22,7 @@ from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import Changes
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import ConfigError, RunError, StartFailed, WorkerDied, WorkerFailed
-from pslab.tensors.partitioning.placement import by_key
+from pslab.tensors.entries import by_key
 
 POLL_S = 0.1  # how often the receiver of the news may end the run
 INTERRUPT_LIMIT_S = 1.2  # in which the server ends a run that was interrupted

@@ -13,10 +13,10 @@ from pslab.engines.ray.contents import Content, Contents, ObjectArena
 from pslab.engines.ray.server import Member
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluator
-from pslab.engines.worker.batches import requests_of
 from pslab.engines.worker.driver import WorkerDriver
+from pslab.engines.worker.modes import producer_of, requests_of
 from pslab.engines.worker.phases import Row
-from pslab.engines.worker.tensors import Producer, Pulled
+from pslab.engines.worker.tensors import Pulled
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.tensors.device import DEVICES
 from pslab.tensors.finite import NonFinite
@@ -39,7 +39,7 @@ class RayWorker(Member):
         job, requests = self.job, requests_of(self.job, self.arena, self.data)
         self._contents, self._clock, self._pulled = Contents(job, self.arena), WallClock(), list[Pulled]()
         self._driver = WorkerDriver(job, worker, self._send, self._rows, requests)
-        self._producer = Producer(job, worker, self.arena, self.data, successor=life > 0, requests=requests)
+        self._producer = producer_of(job, worker, self.arena, self.data, successor=life > 0, requests=requests)
         self._producer.warm_up()
 
     def run(self, server: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class RayWorker(Member):
                 producer.install(each)
             driver.decoded(iteration - 1, begin_s, clock.now())
         driver.begin(clock.now())
-        loss = producer.gradient(iteration, driver.basis(iteration))
+        loss = producer.gradient(iteration, driver.take_basis(iteration))
         computed_s = clock.now()
         payloads, selected_s = producer.payloads(iteration, loss)
         found = driver.computed(job.exchanged(iteration), payloads, computed_s, clock.at(selected_s), clock.now())

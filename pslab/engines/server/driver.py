@@ -21,7 +21,6 @@ from pslab.engines.server.store import NO_WORK, Dealt, Finished, OwnStore, Shard
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 from pslab.protocol.store import Forget, Order, Snapshot
-from pslab.protocol.worker import buffers_of
 from pslab.tensors.update import rate_state
 from pslab.tensors.workload.data import rounds
 
@@ -52,7 +51,7 @@ class ServerDriver:
         self._joined = rate_state.joins(job.rate)  # whether a store needs the versions that workers compute on
         self._stores: list[Store] = [OwnStore(job, shard, clock, accounts.ledger), *others]
         self._clock, self._transport, self._waiting = clock, transport, waiting
-        self._buffers = buffers_of(job.traits.eager)
+        self._buffers = job.traits.buffers
         # of (worker, server) what goes with the next weights
         self._outbox: dict[tuple[int, int], Frame] = {}
         self._dealt: dict[tuple[int, int], Dealt] = {}  # of (worker, range) the last push: taken, done
@@ -253,11 +252,11 @@ class ServerDriver:
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
         accounts, index = self.accounts, step.range
-        rate, store = accounts.rate(step), self._store_of(index)
+        rate, store = accounts.start_step(step), self._store_of(index)
         own = self._dealt.get(led_by) if led_by is not None and self._store_of(led_by[1]) is store else None
         computing = accounts.computing(index) if self._joined else ()
         self._hand(store, step, Work(rate, computing, self._dealt_with(step.pushes), own))
-        if accounts.counted(step):
+        if accounts.count(step):
             self._snapshot_if_due()
 
     def _reply(self, reply: Reply) -> None:
@@ -282,7 +281,7 @@ class ServerDriver:
         ledger, applied = self._ledger, self.accounts.applied
         if len(self._stores) == 1:
             ledger.snapshot_if_due(applied, self._applied_s)
-        elif ledger.due(applied, self._clock.now()):
+        elif ledger.take_due(applied, self._clock.now()):
             self._open_snapshot(0.0)
 
     def _open_snapshot(self, since_s: float) -> None:

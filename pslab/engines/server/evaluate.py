@@ -17,15 +17,12 @@ from pslab.tensors.device import DEVICES, Device
 from pslab.tensors.products import use_onednn
 from pslab.tensors.random_streams import Generators, seed_globals
 from pslab.tensors.sparse import on_keys
-from pslab.tensors.workload.data import Dataset, batch, label_error
-from pslab.tensors.workload.example_check import joined
+from pslab.tensors.workload.data import batch, batch_slices, label_error, read_batches
 from pslab.tensors.workload.module_copies import copied
-from pslab.tensors.workload.objective import loss_sum, metric_sums, placed, targets
-from pslab.tensors.workload.reading import batch_slices, read_batches
-from pslab.tensors.workload.running_statistics import calibration, recompute
+from pslab.tensors.workload.objective import joined, loss_sum, metric_sums, placed, targets
+from pslab.tensors.workload.running_statistics import calibration_batches, recompute
 
 BATCH = 1000
-CALIBRATION_BATCH = 256
 KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model takes them
 
 
@@ -109,17 +106,8 @@ class Evaluator:
         return map(self._batch, calibration_batches(self._dataset, self._job.run.seed))
 
 
-def calibration_batches(dataset: Dataset, seed: int) -> Iterator[torch.Tensor]:
-    """The inputs from which a run's evaluations recompute running statistics."""
-    chosen = calibration(seed, len(dataset.train_y))
-    batches = [chosen[piece] for piece in batch_slices(len(chosen), CALIBRATION_BATCH)]
-    return (x for x, _ in read_batches(dataset.train_x, dataset.train_y, batches))
-
-
 class Evaluating:
     """The role of a process that evaluates snapshots when it is ordered to, and perhaps does more."""
-
-    called = "evaluator"
 
     def __init__(self, context: ProcessContext, job: Job) -> None:
         self.context, self.job = context, job.on(context.data)

@@ -10,7 +10,7 @@ import torch
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.engines.experiment.wire import Gradient, Wanted
+from pslab.engines.experiment.wire import PushInfo, Wanted
 from pslab.engines.server.rows import Changes, Rows
 from pslab.protocol.messages import Pull, Push, Weights
 from pslab.protocol.traits import Traits
@@ -116,11 +116,11 @@ class Ledger:
 
     def snapshot_if_due(self, pushes: int, now: float) -> None:
         """Keep the weights for evaluation, if a period has passed."""
-        if self.due(pushes, now):
+        if self.take_due(pushes, now):
             self._snapshot(pushes, now)
 
-    def due(self, pushes: int, now: float) -> bool:
-        """Whether a period has passed, and there is something to be evaluated; to be asked once."""
+    def take_due(self, pushes: int, now: float) -> bool:
+        """Begin the next period if one has passed; return whether there is something to be evaluated then."""
         run, period = self._job.run, self._job.run.evaluation_period
         measure = pushes if period is not None else now
         if measure < self._next:
@@ -183,7 +183,7 @@ def message_of(row: Sequence[float]) -> Push | Pull:
     kind, *name, _, size_bytes, entries, loss, seen, start, stop = row
     worker, index, iteration, version = map(int, name)
     if kind == PUSHED:
-        gradient = Gradient(int(size_bytes), int(entries), loss)
+        gradient = PushInfo(int(size_bytes), int(entries), loss)
         return Push(worker, index, iteration, version, gradient, int(seen))
     return Pull(worker, index, iteration, version, Wanted(int(start), int(stop), size_bytes=int(size_bytes)))
 

@@ -13,7 +13,7 @@ from pslab.protocol.server import Discard, Reply, Step
 
 
 class PushAccounts:
-    """What is kept of one run: `rate` and `counted` when a step is decided, `applied_at` when it has been applied."""
+    """Accounts of one run: `start_step` and `count` when a step is decided, `applied_at` when it has been applied."""
 
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
@@ -25,8 +25,8 @@ class PushAccounts:
         self.applied = 0  #: gradients of which every range has been applied, or is going to be
         self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
 
-    def rate(self, step: Step) -> float:
-        """The learning rate of a step. Its workers compute no more.
+    def start_step(self, step: Step) -> float:
+        """Start a step, whose workers compute no more; return its learning rate.
 
         Raises:
             ProtocolError: a policy with a barrier steps while a worker may compute.
@@ -50,8 +50,8 @@ class PushAccounts:
         """The versions of a range on which workers compute now."""
         return self._computing[index].values()
 
-    def counted(self, step: Step) -> bool:
-        """A step was decided, and is or will be applied; whether an iteration was complete with it."""
+    def count(self, step: Step) -> bool:
+        """Count a decided step, which is or will be applied; return whether an iteration was complete with it."""
         complete = False
         for push in step.pushes:
             if self._ranges == 1 or self._complete(push):

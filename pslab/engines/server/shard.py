@@ -16,13 +16,17 @@ from pslab.engines.experiment.wire import WHOLE
 from pslab.errors import FrameError, WorkerFailed
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
-from pslab.tensors.compression import frame, prepare
-from pslab.tensors.compression.bits import indices_of
+from pslab.tensors.compression import frame
+from pslab.tensors.compression.bits import indices_of, prepare
 from pslab.tensors.compression.downlink import HeldWeights
+from pslab.tensors.compression.rule import Parts
 from pslab.tensors.entries import Entries
-from pslab.tensors.update import changes, methods, rate_state
+from pslab.tensors.update import changes, rate_state
+from pslab.tensors.update.consensus import Consensus
+from pslab.tensors.update.methods import STATED
+from pslab.tensors.update.part import Gradient, Part
 from pslab.tensors.update.states import State, fitting, named, under
-from pslab.tensors.update.store import Gradient, Part, WeightStore
+from pslab.tensors.update.store import WeightStore
 from pslab.tensors.workload.keyspace import KeyRange
 
 _NOTHING = np.empty(0, np.int64)  # the indices of no entries
@@ -46,9 +50,10 @@ class TensorShard:
         self._store = WeightStore(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
         self._rate_states = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
-        stated = [arena.tensor(own[methods.STATED], *job.layout.memories[methods.STATED][:2])
-                  for own in job.layout.kept if methods.STATED in own]  # fmt: skip
-        self._consensus = methods.at_server(job.sync, job.parts, weights, stated, job.layout.number(arena))
+        stated = [arena.tensor(own[STATED], *job.layout.memories[STATED][:2])
+                  for own in job.layout.kept if STATED in own]  # fmt: skip
+        rho = job.layout.number(arena)
+        self._consensus = None if rho is None else Consensus(job.sync, job.parts[0], weights, stated, rho)
         self._changes = changes.at_server(job.sync, job.parts, job.keyspace, job.shell)
         self._served = [] if job.compression is None else [
             torch.zeros(job.compression.served(index), dtype=job.layout.dtype) for index in range(len(job.parts))]
@@ -141,9 +146,9 @@ class TensorShard:
         if self._consensus is not None:
             gradients = self._consensus.adjust(step, gradients)
         elif self._job.keyed:
-            gradients = methods.over_users(self._job.sync, self._job.parts[step.range], gradients)
+            gradients = changes.over_users(self._job.sync, self._job.parts[step.range], gradients)
         if getattr(self._job.sync, "by", "workers") == "steps":
-            gradients = methods.by_steps(self._job.parts[step.range], gradients, [push.steps for push in step.pushes])
+            gradients = changes.by_steps(self._job.parts[step.range], gradients, [push.steps for push in step.pushes])
         if self._changes and gradients:
             gradients = self._changes[step.range].adjust(step, gradients)
         if self._rate_states and gradients:
@@ -199,14 +204,14 @@ class TensorShard:
         place = self._arena.bytes(in_turn(layout.down[pull.worker], pull.iteration) + offset, room)
         return frame.write(place, [[torch.from_numpy(values)]])
 
-    def _of_keys(self, index: int, keys: KeyRange) -> frame.Parts:
+    def _of_keys(self, index: int, keys: KeyRange) -> Parts:
         """Return the weights of some keys in a range, as parts."""
         slices = self._job.keyspace.slices(keys)
         indices = np.concatenate([np.arange(s.start, s.stop) for s in slices])
         values = torch.cat([self._store.weights[s] for s in slices]).numpy()
         return frame.parts_of(self._job.parts[index].inside(indices, values))
 
-    def _write(self, pull: Pull, key: Any, parts: Callable[[], frame.Parts]) -> int:
+    def _write(self, pull: Pull, key: Any, parts: Callable[[], Parts]) -> int:
         """What is pulled, as a frame; several workers of one round get the same, which is encoded once."""
         place = self._room(pull)
         if self._encoded is None or (self._encoded[0] is not key and (
@@ -236,7 +241,7 @@ class TensorShard:
             assert self._job.compression is not None
             return self._job.compression.read(push.range, pieces, self._served[push.range], **self._whose(push))
 
-    def _pieces(self, push: Push) -> list[frame.Parts]:
+    def _pieces(self, push: Push) -> list[Parts]:
         """Read the parts of a push."""
         place = in_turn(self._job.layout.up[push.worker], push.iteration) + self._job.layout.frames[push.range][0]
         with _refusing(push, "frame"):

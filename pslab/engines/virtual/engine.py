@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import time
@@ -20,7 +21,7 @@ from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
-from pslab.engines.worker.batches import by_load, requests_of
+from pslab.engines.worker.modes import requests_of
 from pslab.errors import RunError, WorkerDied
 from pslab.tensors.device import one_thread
 
@@ -85,7 +86,8 @@ class VirtualRun(Coordinator):
             self.await_prepared(self.hosts.numbers)
             self.preparation_s, arena, snapshots = time.monotonic() - self.start_s, self.pool.arena, self.pool.snapshots
             requests = requests_of(job, arena, self.pool.data)
-            job = by_load(job, requests)
+            if requests is not None and job.run.servers > 1:
+                job = dataclasses.replace(job, shares=requests.shares)
             shard = TensorShard(job, arena)
             ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
             self.simulator = simulator = self._made(job, PushAccounts(job, ledger), shard, self.hosts, requests)

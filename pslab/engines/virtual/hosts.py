@@ -21,8 +21,8 @@ from pslab.engines.processes.pool import Pool
 from pslab.engines.processes.watch import COMPUTING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
-from pslab.engines.worker.range_schedule import RangeOfIteration
-from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write, lay_initial
+from pslab.engines.worker.modes import producer_of
+from pslab.engines.worker.tensors import Basis, Producer, Pulled, RangeOfIteration, Write
 from pslab.tensors.finite import NonFinite
 
 WAIT_S = 0.1
@@ -59,7 +59,7 @@ class Host(Evaluating):
     def _producer(self, worker: int) -> Producer:
         found = self._producers.get(worker)
         if found is None:
-            found = Producer(self.job, worker, self.context.arena, self.context.data, self._module)
+            found = producer_of(self.job, worker, self.context.arena, self.context.data, self._module)
             self._producers[worker] = found
         return found
 
@@ -138,6 +138,8 @@ class Hosts:
             for name, place in kept.items():
                 arena.tensor(place, layout.memories[name].entries, layout.memories[name].dtype).zero_()
         if job.keyed:
+            from pslab.engines.worker.keyed import lay_initial  # no other run loads it
+
             for worker in range(job.run.workers):
                 lay_initial(job, worker, arena, data)
             return

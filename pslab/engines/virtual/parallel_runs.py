@@ -27,15 +27,9 @@ from pslab.errors import RunError, StartFailed, WorkerFailed
 
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
-LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
 LEFT = "left"  # what a run that fails has completed
 TRAINED = "trained"  # what a run that is interrupted while it is evaluated has left of that
 NOTHING = "nothing"  # a run that is interrupted before it has started has completed nothing
-
-
-def fits(experiment: Experiment) -> bool:
-    """Whether a run may be one of many side by side: in virtual time, with gradients on a model that is not large."""
-    return experiment.run.engine == "virtual" and experiment.keyspace.size <= LARGEST
 
 
 News = dict[str, Any] | Outcome | RunError

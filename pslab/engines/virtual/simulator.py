@@ -30,7 +30,7 @@ from pslab.engines.server.worker_status import doings
 from pslab.engines.virtual.scheduler import AT_SERVER, AT_WORKER, JOINS, LEAVES, Scheduler
 from pslab.engines.virtual.server_node import ServerNode
 from pslab.engines.virtual.worker_node import Gradients, WorkerNode
-from pslab.engines.worker.batches import Requests
+from pslab.engines.worker.keyed import Requests
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.protocol.server import Server
 

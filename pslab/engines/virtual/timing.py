@@ -26,12 +26,12 @@ from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.store import Shard
 from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.virtual.worker_node import Gradients
-from pslab.engines.worker.range_schedule import RangeOfIteration
-from pslab.engines.worker.tensors import Basis, Pulled
+from pslab.engines.worker.tensors import Basis, Pulled, RangeOfIteration
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.compression.bits import positions
-from pslab.tensors.compression.frame import dense_bytes, length
+from pslab.tensors.compression.frame import length
 from pslab.tensors.compression.sparse import Ranges
+from pslab.tensors.compression.uncompressed import dense_bytes
 from pslab.tensors.workload.data import rounds
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -152,7 +152,7 @@ class NoGradients:
         self._nothing = {"payloads": [[0, 0] for _ in job.parts], "loss": math.nan}
         self._ranges: dict[int, RangeOfIteration] = {}
         self._iterations: dict[int, int] = {}
-        self._pruned = job.sparse and not isinstance(job.prune, Ranges)
+        self._pruned = job.sends_frames and not isinstance(job.prune, Ranges)
 
     def start(
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis

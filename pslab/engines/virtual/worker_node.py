@@ -9,10 +9,10 @@ from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.layer_progress import Pass
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.wire import Diverged, Frame, Gradient
+from pslab.engines.experiment.wire import Diverged, Frame, PushInfo
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
-from pslab.engines.worker.batches import Requests
 from pslab.engines.worker.driver import WorkerDriver
+from pslab.engines.worker.keyed import Requests
 from pslab.engines.worker.phases import Log
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.messages import Ack, Weights
@@ -100,7 +100,7 @@ class WorkerNode:
     def arrive(self, frame: Frame, now: float) -> None:
         """Take the server's frame that has arrived."""
         job, driver = self._job, self.driver
-        if driver.repeated(frame):
+        if driver.drop_if_repeated(frame):
             return
         for message in frame:
             if isinstance(message, Ack):
@@ -123,7 +123,7 @@ class WorkerNode:
     def _start_gradient(self, iteration: int, now: float) -> None:
         self._started = True
         pulled, self._pulled, self._unsettled = self._pulled, [], len(self._job.exchanged(iteration))
-        self._gradients.start(self.worker, iteration, pulled, now, self.driver.basis(iteration))
+        self._gradients.start(self.worker, iteration, pulled, now, self.driver.take_basis(iteration))
 
     def _result(self) -> dict[str, Any]:
         self._started = False
@@ -153,12 +153,12 @@ class WorkerNode:
     def _spent_s(self, iteration: int) -> float:
         """Return the seconds of an iteration's gradients until its push, and of the steps between them."""
         steps = self.driver.gradients(iteration) - self._job.traits.overlap
-        return self.driver.modelled_s(iteration) + steps * self._job.inner_s
+        return self.driver.draw_compute_s(iteration) + steps * self._job.inner_s
 
     def _follow(self, iteration: int, now: float) -> None:
         """Take the steps that follow the push of an iteration, which may take until after its weights are here."""
         self._following = True
-        ends_s = now + self.driver.following_s() + self._job.traits.overlap * self._job.inner_s
+        ends_s = now + self.driver.draw_following_s() + self._job.traits.overlap * self._job.inner_s
         ends_s += self._simulator.faults.pause_s(self.worker, iteration, now, ends_s)
         self._scheduler.at(ends_s, COMPUTED, self.worker, self._followed, (iteration, now))
 
@@ -173,7 +173,7 @@ class WorkerNode:
         job, costs, ends_s = self._job, self._job.cluster, now + spent_s
         ends_s += self._simulator.faults.pause_s(self.worker, self.driver.iteration, now, ends_s)
         selected_s = ends_s + share * costs.select_s * job.select_factor
-        encoded_s = selected_s + (share * costs.encode_s if job.sparse else 0.0)
+        encoded_s = selected_s + (share * costs.encode_s if job.sends_frames else 0.0)
         self._scheduler.at(encoded_s, COMPUTED, self.worker, act, (content, ends_s, selected_s))
 
     def _computed(self, content: tuple[int, float, float], now: float) -> None:
@@ -195,7 +195,7 @@ class WorkerNode:
             return False
         fragments = self._job.traits.rotation.fragments  # of each of which every so many ranges are exchanged
         each = [payloads[index // fragments] for index in ranges]
-        found = [Gradient(size, entries, loss, now) for size, entries in each]
+        found = [PushInfo(size, entries, loss, now) for size, entries in each]
         self._compute(self.driver.computed(ranges, found, ends_s, selected_s, now), now)
         return True
 

@@ -7,18 +7,20 @@ hands the gradient back to `computed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.wire import Frame, Gradient, Wanted
-from pslab.engines.worker.batches import Requests
+from pslab.engines.experiment.wire import Frame, PushInfo, Wanted
+from pslab.engines.worker.modes import range_schedule_of
 from pslab.engines.worker.phases import Log, PhaseLog
-from pslab.engines.worker.range_schedule import range_schedule_of
 from pslab.engines.worker.tensors import Basis, Write
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.worker import Compute, EagerWorker, Effect, LayeredWorker, Worker, worker_of
+
+if TYPE_CHECKING:
+    from pslab.engines.worker.keyed import Requests
 
 Send = Callable[[Frame, float], None]  # hand a frame to the transport, at an instant
 
@@ -66,8 +68,8 @@ class WorkerDriver:
         its weights."""
         self._resumed = self._job.traits.assigns  # then its weights say how many gradients have been computed
         for before in range(0 if self._resumed else iteration):
-            self.modelled_s(before)
-            self.following_s()
+            self.draw_compute_s(before)
+            self.draw_following_s()
         if self.range_schedule:
             self.range_schedule.join(iteration)
         self.machine.join(iteration)
@@ -76,20 +78,20 @@ class WorkerDriver:
         """Start computing now."""
         self._burst_s = now
 
-    def basis(self, iteration: int) -> Basis:
-        """The basis of an iteration beside the weights; to be asked once for each."""
+    def take_basis(self, iteration: int) -> Basis:
+        """Take the basis of an iteration beside the weights, once for each."""
         keys = self.range_schedule.range_of(iteration, self.machine) if self.range_schedule else None
         return Basis(own_writes(self._job, self.machine), keys)
 
-    def modelled_s(self, iteration: int) -> float:
-        """How long an iteration's gradients take until its push, in the modelled cluster; to be asked once for each."""
+    def draw_compute_s(self, iteration: int) -> float:
+        """Draw how long an iteration's gradients take until its push, in the modelled cluster, once for each."""
         if self._resumed:
             self._resumed = False
             self._drawn_s(self.machine.begin)
         return self._drawn_s(self.gradients(iteration) - self._job.traits.overlap)
 
-    def following_s(self) -> float:
-        """How long those take that follow a push; to be asked once for each."""
+    def draw_following_s(self) -> float:
+        """Draw how long those gradients take that follow a push, once for each."""
         return self._drawn_s(self._job.traits.overlap)
 
     def _drawn_s(self, count: int) -> float:
@@ -100,7 +102,7 @@ class WorkerDriver:
         return self.machine.steps or self._job.traits.unassigned(self.machine.worker, iteration)
 
     def computed(
-        self, ranges: Sequence[int], payloads: Iterable[Gradient], ends_s: float, selected_s: float, now: float
+        self, ranges: Sequence[int], payloads: Iterable[PushInfo], ends_s: float, selected_s: float, now: float
     ) -> int | None:
         """The gradients of these ranges are ready since now: computed at `ends_s`, chosen at `selected_s`, encoded.
 
@@ -109,7 +111,7 @@ class WorkerDriver:
         machine, iteration, effects = self.machine, self.machine.iteration, list[Effect]()
         for index, payload in zip(ranges, payloads, strict=True):
             effects += machine.computed(index, payload)
-        sparse = self._job.sparse
+        sparse = self._job.sends_frames
         if self.range_schedule:
             self.range_schedule.computed(now - self._burst_s)
         if machine.iteration > iteration or (sparse and now > ends_s):
@@ -139,10 +141,10 @@ class WorkerDriver:
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
-    def repeated(self, frame: Frame) -> bool:
-        """Whether a frame that is here was here before: it is refused as a whole, before anything of it is read.
+    def drop_if_repeated(self, frame: Frame) -> bool:
+        """Refuse a frame that was here before, as a whole, before anything of it is read; return whether it was.
 
-        To be asked once for each, in the order in which they come.
+        Called once for each frame, in the order in which frames come.
         """
         last = frame[-1]
         if type(last) not in (Weights, Ack):
@@ -208,7 +210,7 @@ class WorkerDriver:
             self.range_schedule.pushed(iteration, now)
         if sent_s == now:
             return push
-        return Push(worker, index, iteration, version, Gradient(size_bytes, entries, loss, now), seen)
+        return Push(worker, index, iteration, version, PushInfo(size_bytes, entries, loss, now), seen)
 
     def _pull(self, pull: Pull, now: float) -> Pull:
         start, stop = self.range_schedule.asked(pull.iteration, now) if self.range_schedule else (0, 0)

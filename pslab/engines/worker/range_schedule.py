@@ -1,4 +1,4 @@
-"""The range of keys that each iteration of a worker exchanges, in turn, and how its size is fitted.
+"""The range of keys that each iteration of a worker exchanges, in turn, how its size is fitted, and its tensors.
 
 An exchange is the push of a range and the pull of the same one. Where both ways overlap with computing (an eager
 worker's) it takes as long as the longer of them; else from the push to the weights, without the wait for others. A
@@ -8,30 +8,25 @@ until the weights have arrived. The worker's clock measures all but the end of a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import PushInfo
+from pslab.engines.worker.framed_tensors import FramedProducer
+from pslab.engines.worker.tensors import Basis, RangeOfIteration
 from pslab.policies.planning.range_size import Fit
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Ack, Weights
 from pslab.protocol.server import first_step
 from pslab.protocol.worker import Worker
 from pslab.tensors.compression.sparse import Ranges, keys_of, ranges_in
+from pslab.tensors.entries import Entries
 from pslab.tensors.workload.keyspace import KeyRange
 
 SWEEP_COLUMNS = ("worker", "iteration", "keys", "alpha_s", "beta_s", "compute_s")
-
-
-class RangeOfIteration(NamedTuple):
-    """An iteration's keys, and the rate by which its worker applies to its own weights what the server has not."""
-
-    start: int
-    stop: int
-    rate: float = 0.0
-
-    @property
-    def keys(self) -> KeyRange:
-        return KeyRange(self.start, self.stop)
 
 
 class RangeSchedule:
@@ -64,8 +59,8 @@ class RangeSchedule:
         if iteration or self._next:  # or it has been here before
             self._resume(iteration)
 
-    def keys(self, iteration: int) -> KeyRange:
-        """The range of an iteration: the next one to be decided, or one of the last few."""
+    def decide_keys(self, iteration: int) -> KeyRange:
+        """Decide the range of an iteration, the next one, or return one of the last few."""
         while self._next <= iteration:
             if self._rule.fitted and self._next - self._begin == ranges_in(self._size, self._keys):
                 self._resume(self._next)
@@ -76,7 +71,7 @@ class RangeSchedule:
 
     def range_of(self, iteration: int, machine: Worker) -> RangeOfIteration:
         """The range of an iteration that starts now, and its rate."""
-        keys = self.keys(iteration)
+        keys = self.decide_keys(iteration)
         return RangeOfIteration(keys.start, keys.stop, self._rate(iteration, machine.versions[0]))
 
     # --- learning -------------------------------------------------------------------------------------------------
@@ -89,7 +84,7 @@ class RangeSchedule:
         """Take weights as asked for; return the keys: those of the push before, or all after a join."""
         if iteration == self._joined:
             return 0, self._keys
-        keys = self.keys(iteration - 1)
+        keys = self.decide_keys(iteration - 1)
         self._asked_s[iteration - 1] = now
         return keys.start, keys.stop
 
@@ -158,7 +153,7 @@ class RangeSchedule:
     def _rate(self, iteration: int, version: int) -> float:
         """The rate by which the server is going to move the weights for a push of this worker."""
         job, run = self._job, self._job.run
-        if self._step is None or not (job.own or job.traits.eager):
+        if self._step is None or not (job.applies_own_pushes or job.traits.eager):
             return 0.0
         pushes, aggregate = len(self._step.pushes), self._step.aggregate
         step = Applied(run.workers, pushes, aggregate, run.push_weight, 0, 0, 0)
@@ -166,6 +161,55 @@ class RangeSchedule:
         return job.learning_rate(round(applied)) * job.rate.scale(step) / pushes
 
 
-def range_schedule_of(job: Job, worker: int) -> RangeSchedule | None:
-    """The ranges of a worker, if the run has any."""
-    return RangeSchedule(job, worker) if isinstance(job.prune, Ranges) else None
+class RangeProducer(FramedProducer):
+    """The tensors of a worker, of which each iteration exchanges the keys of a range."""
+
+    def __init__(self, job: Job, *given: Any, **named: Any) -> None:
+        super().__init__(job, *given, **named)
+        self._slices: Sequence[slice] = ()  # of the flat vector, that this iteration exchanges
+        self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
+
+    def _take(self, basis: Basis) -> None:
+        """Add to weights the own pushes that they lack: overtaken ones, and entries that are not yet pushed."""
+        job, exchanged = self._job, basis.range
+        assert exchanged is not None  # the schedule of ranges gives one for each iteration
+        self._slices, self._rate = job.keyspace.slices(exchanged.keys), exchanged.rate
+        if job.traits.reads_own:
+            for write in basis.writes:  # where newer weights have overwritten it
+                pushed = self._sent(write.range, write.iteration, write.size_bytes)
+                for index, came in self._came:
+                    if index == write.range:
+                        job.parts[index].add(self._held, common(pushed, came), -write.rate)
+        self._came = []
+        if job.traits.eager or job.applies_own_pushes:
+            self._shared_weights.copy_(self._held)
+            self._to_device()
+        if job.applies_own_pushes and "residual" in self._memories:
+            self._weights.add_(self._memories["residual"], alpha=-self._rate)
+
+    def _encode(
+        self, iteration: int, loss: float, ranges: Sequence[int], made: Sequence[int], span: slice
+    ) -> tuple[list[PushInfo], float]:
+        payloads, selected_s = super()._encode(iteration, loss, ranges, made, span)
+        for index, payload in zip(ranges, payloads, strict=True) if self._job.traits.reads_own else ():
+            # until weights of these keys come that have it
+            self._job.parts[index].add(self._held, self._sent(index, iteration, payload.size_bytes), -self._rate)
+        return payloads, selected_s
+
+    def _whose(self, iteration: int) -> dict[str, Any]:
+        return {**super()._whose(iteration), "slices": self._slices}
+
+    def _put_entries(self, index: int, entries: Entries) -> None:
+        super()._put_entries(index, entries)
+        self._came += [(index, entries)] if self._job.traits.reads_own else []
+
+
+def common(pushed: Entries, came: Entries) -> Entries:
+    """The entries of the first vector whose places the second has, too."""
+    if came.indices is None:
+        return pushed
+    here = np.arange(pushed.n) if pushed.indices is None else pushed.indices
+    if np.array_equal(here, came.indices):  # in most cases
+        return pushed
+    kept = np.isin(here, came.indices, assume_unique=True)
+    return Entries(pushed.n, here[kept], pushed.values[kept])

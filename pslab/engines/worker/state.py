@@ -29,11 +29,6 @@ class WorkerState:
         places = [layout.kept_at(worker), *(begin + HEAD_BYTES + copy * size for copy in range(layout.copies))]
         self._states = [np.frombuffer(arena.bytes(place, size), dtype=np.uint8) for place in places]
 
-    @classmethod
-    def of(cls, job: Job, worker: int, arena: Arena) -> WorkerState | None:
-        """The states of a worker whose run replaces it; None if nothing lasts, or not where others see it."""
-        return cls(job, worker, arena) if job.layout.states else None
-
     def clear(self) -> None:
         """Set all to zero, as the run starts."""
         self._numbers[:] = TORN

@@ -21,7 +21,6 @@ import pandas as pd
 from pslab.config.run import Run
 from pslab.errors import Unwritable
 from pslab.lab.records import disk, journal
-from pslab.lab.records.own_source import texts_of
 from pslab.lab.records.record import FILES, WEIGHTS, Result, emulation_ok, environment, read_facts
 
 LIVE = "live.jsonl"
@@ -89,13 +88,21 @@ class Draft:
                 raise Unwritable(f"{problem}; nor to {tempfile.gettempdir()}: {other}") from error
             raise Unwritable(f"{problem}; completed runs are kept in {found.path}") from error
 
+    def _source(self) -> dict[str, Any]:
+        """Return the text of the user's own objects, if the run has any."""
+        if not self.run.surveys:
+            return {}
+        from pslab.lab.records.own_source import texts_of  # a run of names has no text
+
+        return {"source": texts} if (texts := texts_of(self.run)) else {}
+
     def _write(
         self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path, kept: bool
     ) -> Result:
         manifest = {
             "digest": self.run.digest,
             "run": self.run.plain(),
-            **({"source": texts} if (texts := texts_of(self.run)) else {}),
+            **self._source(),
             **({"not_found_again": self.run.unknown} if self.run.unknown else {}),
             **facts,
             "weights_sha256": hashlib.sha256(np.ascontiguousarray(weights).data).hexdigest(),

@@ -113,7 +113,7 @@ def _factors(run: Run, cluster: Cluster, sync: Any) -> tuple[float, float, float
     from pslab.engines.experiment.experiment import apply_factor, select_factor
     from pslab.lab.runs.resolve import optimizers_of
     from pslab.protocol.traits import traits_of
-    from pslab.tensors.compression.sparse import Everything
+    from pslab.tensors.compression.uncompressed import Everything
     from pslab.tensors.update.methods import TRAINING
     from pslab.tensors.update.optimizers import resolve_optimizer
 

@@ -6,12 +6,11 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslab.config.run import Run
-from pslab.engines.execute import awaits_evaluation, execute, keep_trained
+from pslab.engines.execute import awaits_evaluation, execute, fits, keep_trained
 from pslab.engines.experiment.experiment import Interrupted, Outcome
-from pslab.engines.virtual import parallel_runs
 from pslab.errors import RecordError, RunError, RunsInterrupted, Unwritable
 from pslab.lab.judge import tables_of
 from pslab.lab.records.card import times
@@ -21,6 +20,9 @@ from pslab.lab.runs.interrupts import Unwanted, heed
 from pslab.lab.runs.machine import check_disk, checkpoints, forget_checkpoints, with_checkpoints
 from pslab.lab.runs.progress import Progress, taken_before
 from pslab.lab.runs.resolve import resolve
+
+if TYPE_CHECKING:
+    from pslab.engines.virtual.parallel_runs import News
 
 Found = dict[str, Result | Exception]
 
@@ -60,7 +62,7 @@ def _checked(run: Run, results: Path) -> bool:
     """Whether a run, which can be executed, is one that takes a core."""
     experiment = resolve(run)  # it is not kept: its weights and data may be many
     check_disk(experiment, results)
-    return parallel_runs.fits(experiment) and not awaits_evaluation(checkpoints(run, results))
+    return fits(experiment) and not awaits_evaluation(checkpoints(run, results))
 
 
 class _UnderWay:
@@ -150,6 +152,8 @@ def _in_parallel(
     Those without either are unwanted, or were under way in a process that is gone, or not begun: alone these come to
     the same end.
     """
+    from pslab.engines.virtual import parallel_runs  # a single run, or one on another engine, loads none of it
+
     names, under_way, done = list(runs), dict[str, _UnderWay](), Found()
     messages: list[str] = []
     unwritable: list[RecordError] = []
@@ -167,7 +171,7 @@ def _in_parallel(
         except BaseException as error:  # the others end in order first
             failed.append(error)
 
-    def take(name: str, news: parallel_runs.News) -> None:
+    def take(name: str, news: News) -> None:
         if name not in under_way:
             under_way[name] = _UnderWay(name, runs[name], results, shown)
         current, ended = under_way[name], isinstance(news, (RunError, Outcome))

@@ -14,8 +14,7 @@ from pslab.config.metric import LOWER
 from pslab.config.run import NAMED, USERS, Run
 from pslab.engines.processes.anew import Settings, settings_anew
 from pslab.errors import ConfigError
-from pslab.tensors.workload.data import Dataset
-from pslab.tensors.workload.reading import Column
+from pslab.tensors.workload.data import Column, Dataset
 from pslab.tensors.workload.torchvision_ops import import_named
 
 CPU = torch.device("cpu")

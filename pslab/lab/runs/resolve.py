@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 import numpy as np
@@ -22,29 +22,22 @@ from pslab.config.run import FIELDS, NAMED, Run, named_object
 from pslab.config.table import find
 from pslab.engines.experiment.compatibility import check_factored, check_order, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.server.evaluate import calibration_batches
 from pslab.errors import ConfigError, shortened
 from pslab.lab.runs.machine import check_memory
 from pslab.lab.runs.objects import check_defaults, check_objects, note_trial
 from pslab.policies.partition import evenly, in_parts
 from pslab.protocol.server import first_step
 from pslab.protocol.traits import sized, traits_of
-from pslab.tensors.compression.downlink import downlink_rules
 from pslab.tensors.device import DEVICES, no_cuda
-from pslab.tensors.partitioning.partition import partition
-from pslab.tensors.partitioning.placement import as_held, place, renumbered
-from pslab.tensors.partitioning.traffic import used
+from pslab.tensors.entries import as_held, renumbered
 from pslab.tensors.products import check_products
-from pslab.tensors.random_streams import restored_globals, seed_globals
+from pslab.tensors.random_streams import restored_globals, seed_globals, temporary_seed
 from pslab.tensors.sparse import SparseInputs, on_keys
-from pslab.tensors.update.inner import InnerOptimizer, resolve_inner
 from pslab.tensors.update.methods import TRAINING
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
-from pslab.tensors.update.store import Part, joined
+from pslab.tensors.update.part import Part, joined
 from pslab.tensors.workload import layer_costs
-from pslab.tensors.workload.data import Dataset, batch, data_root, resolve_data, rounds
-from pslab.tensors.workload.example_check import EXAMPLES, Objective, check_objective
-from pslab.tensors.workload.gpt import GPT
+from pslab.tensors.workload.data import Column, Dataset, batch, data_root, resolve_data, rounds
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import (
     WeightsOnMeta,
@@ -53,12 +46,15 @@ from pslab.tensors.workload.models import (
     check_sent,
     fitted,
     in_dtype,
-    temporary_seed,
+    running_norms,
 )
 from pslab.tensors.workload.module_copies import check_patched, copied
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, resolve_loss, resolve_metric, targets, with_ignored
-from pslab.tensors.workload.reading import Column
-from pslab.tensors.workload.running_statistics import recompute, running_norms
+from pslab.tensors.workload.running_statistics import calibration_batches, recompute
+
+if TYPE_CHECKING:
+    from pslab.tensors.update.inner import InnerOptimizer
+    from pslab.tensors.workload.example_check import Objective
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
 LARGE = 2**24  # weights: a model of more is not made, nor tried, where only time is modelled
@@ -87,7 +83,11 @@ def _resolved(run: Run) -> Experiment:
     check_defaults(run)
     check_products(library := run.products_of(products.here()))
     _check_sent(run)
-    downlink = downlink_rules(run.downlink)
+    downlink = None
+    if run.downlink != "none":
+        from pslab.tensors.compression.downlink import downlink_rules  # loaded by runs that have one
+
+        downlink = downlink_rules(run.downlink)
     check_together(run, policies, cluster)
     dataset = _dataset(run)
     check_objects(run, dataset)
@@ -106,7 +106,7 @@ def _resolved(run: Run) -> Experiment:
         check_patched(module, loss, metric)
         _once(run, "sent", lambda: check_sent(shell))
     tried = _on_keys(module, keyspace, sample) if run.pull == "keys" else (module, sample)
-    recorded, unreached, objective = None, tuple[str, ...](), Objective()
+    recorded, unreached, more = None, tuple[str, ...](), dict[str, Any]()
     if not sample.is_meta:
         y = targets(dataset.extreme_targets(), dtype)
         sizes = min(2, run.batch_size), min(2, len(dataset.test_y))
@@ -114,8 +114,10 @@ def _resolved(run: Run) -> Experiment:
         unreached = _once(run, f"check {run.pull == 'keys'} {sizes}",
                           lambda: check_model(*tried, y, loss, named, dataset.classes, sizes))  # fmt: skip
         objective = _once(run, "objective", lambda: _objective(run, dataset, *tried, loss, metric))
-        if remark := objective.remark(run.workers):
-            warnings.warn(remark, stacklevel=3)
+        if objective is not None:
+            more = {"whole": objective.whole, "metrics": objective.others}
+            if remark := objective.remark(run.workers):
+                warnings.warn(remark, stacklevel=3)
     if unreached:
         unreached = _once(run, "unreached", lambda: _unreached(unreached, module, dataset, loss))
     if unreached:
@@ -134,11 +136,11 @@ def _resolved(run: Run) -> Experiment:
         cluster = resolve_cluster(run.cluster, keyspace.size)
     experiment = Experiment(
         run=run, optimizer=optimizer, downlink=downlink, inner=inner, outer_learning_rate=outer_learning_rate,
-        cluster=cluster, dataset=dataset, loss=loss, metric=metric, whole=objective.whole, metrics=objective.others,
+        cluster=cluster, dataset=dataset, loss=loss, metric=metric,
         shell=shell, keyspace=keyspace, weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         running=running, unreached=unreached, recorded=recorded, device=DEVICES[run.device], products=library,
-        assignment=assignment, trains=run.engine != "timing", **policies,
+        assignment=assignment, trains=run.engine != "timing", **more, **policies,
     )  # fmt: skip
     check_factored(run, experiment.compression)
     return experiment
@@ -166,6 +168,8 @@ def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | 
                 problem = "is for workers that train by themselves between two exchanges: set sync='diloco:20', say"
                 raise ConfigError(name, value, problem)
         return at_server(run.optimizer), None, 1.0
+    from pslab.tensors.update.inner import resolve_inner  # other workers have no optimizer
+
     outer = sync.outer if run.optimizer == FIELDS["optimizer"].default else run.optimizer
     rate = sync.outer_learning_rate if run.outer_learning_rate is None else run.outer_learning_rate
     return at_server(outer), resolve_inner(run.inner or sync.inner, sync.fresh), rate
@@ -223,11 +227,13 @@ def _inputs(dataset: Dataset, rows: slice, dtype: torch.dtype) -> torch.Tensor:
 
 def _objective(
     run: Run, dataset: Dataset, module: nn.Module, sample: torch.Tensor, loss: Loss, metric: Metric | None
-) -> Objective:
-    """How a user's loss and metric relate to the examples."""
+) -> Objective | None:
+    """How a user's loss and metric relate to the examples; None of named ones."""
     loss_given, metric_given = find("loss", run.loss) is None, metric is not None and metric is not accuracy
     if not (loss_given or metric_given):
-        return Objective()
+        return None
+    from pslab.tensors.workload.example_check import EXAMPLES, check_objective  # named ones are not tried
+
     y = dataset.train_y
     count = min(EXAMPLES, len(y))
     rows: Any = slice(count // 16)  # the rows of a stream have to be read
@@ -373,7 +379,7 @@ def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
 
 def _check_layers(run: Run, ranges: Any, module: nn.Module) -> None:
     """Refuse requests layer by layer if a layer is used more than once."""
-    if ranges.layered and isinstance(module, GPT):
+    if ranges.layered and getattr(module, "tied", False):
         problem = ("its table of bytes is the first layer and the last one: it is used at both ends of a pass, and has "
                    "no one place in the order of the layers; use ranges='whole'")  # fmt: skip
         raise ConfigError("model", run.model, problem)
@@ -386,6 +392,8 @@ def _assigned(run: Run, dataset: Dataset) -> Any:
     if not isinstance(dataset.train_x, SparseInputs):
         problem = "is about the keys of sparse rows: use data='functions', say, or partition='shuffled'"
         raise ConfigError("partition", run.partition, problem)
+    from pslab.tensors.partitioning.partition import partition  # examples that are shuffled need none
+
     rows = dataset.train_x.rows(dataset.name)
     return _once(run, f"partition {run.partition} {run.workers} {run.seed}",
                  lambda: partition(rows, run.workers, run.partition, seed=run.seed))  # fmt: skip
@@ -395,6 +403,9 @@ def _owner(run: Run, dataset: Dataset, assignment: Any) -> Any:
     """The server of each key; None if each has a part of them in their order."""
     if run.placement == "even":
         return None
+    from pslab.tensors.partitioning.placement import place  # keys in their order need none
+    from pslab.tensors.partitioning.traffic import used
+
     rows = dataset.train_x.rows(dataset.name)  # type: ignore[union-attr]  # only sparse rows have keys
     return _once(run, f"placement {run.servers} {run.partition} {run.workers} {run.seed}",
                  lambda: place(used(rows, assignment, run.workers), rows.key_count, run.servers))  # fmt: skip

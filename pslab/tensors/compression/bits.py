@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pslab.errors import FrameError
-from pslab.tensors.compression.select import loops
+from pslab.tensors.compression import select
 from pslab.tensors.entries import Array
 
 GAPS, BITS, RUNS = range(3)
@@ -63,7 +63,7 @@ def positions(indices: torch.Tensor, n: int) -> Any:
         return Positions(indices, n)
     cpu = indices.numpy()
     out = np.empty(5 * len(cpu), np.uint8)
-    length, runs = loops().write_gaps(cpu, out)
+    length, runs = select.loops().write_gaps(cpu, out)
     size, how = min((length, GAPS), (-(-n // 8), BITS), (8 * runs, RUNS))
     head = np.array([how, len(cpu)], np.int32).view(np.uint8)
     if how == RUNS:
@@ -130,7 +130,7 @@ def indices_of(written: Any, n: int) -> torch.Tensor:
         indices = begins + np.arange(len(begins))
     else:
         indices = np.empty(max(0, min(count, len(body))), np.int64)
-        found = loops().read_gaps(body, indices)
+        found = select.loops().read_gaps(body, indices)
         indices = indices[: found if found == len(indices) else 0]
     if len(indices) != count or (count and not 0 <= indices[0] <= indices[-1] < n):
         raise FrameError(f"positions that are not {count} from 0 to {n - 1}")
@@ -147,3 +147,13 @@ def floats(part: torch.Tensor) -> torch.Tensor:
     if part.device.type == "cpu" and not bool(found.isfinite().all()):
         raise FrameError("a scale that is no finite number")
     return found
+
+
+def prepare(dtype: torch.dtype, *, selects: bool = True) -> None:
+    """Compile the loops for positions, and for this process's selection of vectors of this dtype, where no earlier
+    process has: that takes seconds, and no run is to be timed meanwhile."""
+    if selects:
+        v = torch.ones(64, dtype=dtype)
+        select.add_top(v, 1, v.clone())
+        select.std(v)
+    indices_of(positions(torch.arange(3), 64), 64)

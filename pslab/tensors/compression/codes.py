@@ -14,22 +14,11 @@ from typing import Annotated, Any
 import torch
 
 from pslab.config.parameters import Bounds, OneOf, check
-from pslab.tensors.compression.bits import pack, unpack
-from pslab.tensors.compression.rule import At, Parts, Rule, floats
+from pslab.tensors.compression.bits import floats, pack, unpack
+from pslab.tensors.compression.rule import At, Parts, Rule
 
 Residual = Annotated[bool, "whether what the code loses is added to the next gradient"]
 Block = Annotated[int, Bounds(at_least=0), "entries that share a scale; 0: all of a tensor"]
-
-
-@dataclass(frozen=True)
-class Plain(Rule):
-    """The values as they are."""
-
-    def compress(self, v: torch.Tensor, at: At) -> Parts:
-        return [v.clone()]
-
-    def decompress(self, parts: Parts, at: At) -> torch.Tensor:
-        return parts[0].view(at.dtype)
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,11 @@ from pslab.errors import ConfigError, nearest
 from pslab.protocol.rotation import ALL, Rotation
 from pslab.protocol.server import Reply
 from pslab.tensors.compression import compression, frame
-from pslab.tensors.compression.codes import Plain
-from pslab.tensors.compression.rule import Compression
-from pslab.tensors.compression.sparse import Everything
+from pslab.tensors.compression.pieces import Compression
+from pslab.tensors.compression.uncompressed import Everything, Plain
 from pslab.tensors.finite import NonFinite
+from pslab.tensors.update.part import Part
 from pslab.tensors.update.states import State, fitting, table
-from pslab.tensors.update.store import Part
 
 EVERYONE = -1  # whose stream of roundings it is where all workers get the same
 UNKNOWN = -1  # the version that a worker holds which has left

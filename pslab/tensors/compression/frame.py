@@ -15,16 +15,10 @@ import torch
 
 from pslab.errors import FrameError
 from pslab.tensors.compression.bits import as_bytes, indices_of, positions
+from pslab.tensors.compression.rule import Parts
 from pslab.tensors.entries import Entries
 
-Parts = list[torch.Tensor]
 HEAD = struct.Struct("<III")
-START = 24  # bytes of a frame of one part, but for the part
-
-
-def dense_bytes(n: int, itemsize: int) -> int:
-    """The length of a frame of n values."""
-    return START + n * itemsize
 
 
 def write(buffer: memoryview, pieces: Sequence[Parts]) -> int:

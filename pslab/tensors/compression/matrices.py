@@ -37,6 +37,8 @@ def orthonormal(x: torch.Tensor) -> torch.Tensor:
 class Factors(Rule):
     """Rules that send factors of a matrix, where these take less than half of it; others are sent unchanged."""
 
+    changes_all = True
+
     rank: int
     after: int
 
@@ -135,7 +137,7 @@ class PowerSGD(Factors):
     Source: Vogels et al. (NeurIPS 2019)
     """
 
-    tells = rounds = True
+    tells = rounds = alternates = True
     rank: Annotated[int, Bounds(at_least=1), "columns of a factor"]
     residual: Annotated[bool, "whether what the factors lose is added to the next gradient"] = True
     after: Annotated[int, Bounds(at_least=0), "pushes of all entries before the first factors"] = 0
@@ -209,7 +211,7 @@ class DeMo(Rule):
     Source: Peng et al. (arXiv 2024)
     """
 
-    residual = rounds = True
+    residual = rounds = changes_all = own_momentum = True
 
     topk: Annotated[int, Bounds(at_least=1), "coefficients of a chunk that are sent"] = 32
     chunk: Annotated[int, Bounds(at_least=1, at_most=256), "entries of a chunk's side, at most"] = 64
@@ -281,7 +283,7 @@ class CountSketch(Rule):
     """
 
     unit = "range"
-    rounds = True
+    rounds = own_momentum = True
 
     cols: Annotated[int, Bounds(at_least=1), "buckets of a row"]
     rows: Annotated[int, Bounds(at_least=1, at_most=99), "rows, of whose estimates the median is taken"] = 5

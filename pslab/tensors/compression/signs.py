@@ -10,9 +10,9 @@ from typing import Annotated
 import torch
 
 from pslab.config.parameters import Bounds, check
-from pslab.tensors.compression.bits import pack, unpack
+from pslab.tensors.compression.bits import floats, pack, unpack
 from pslab.tensors.compression.codes import Residual, means
-from pslab.tensors.compression.rule import At, Parts, Rule, floats
+from pslab.tensors.compression.rule import At, Parts, Rule
 from pslab.tensors.compression.select import std
 
 

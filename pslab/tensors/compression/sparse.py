@@ -40,6 +40,7 @@ class Chosen(Rule):
     """Some entries: `select(v, at)` says which, by their increasing indices. Their values go as `at.code` says."""
 
     unit = "layer"
+    chooses = True
 
     def __post_init__(self) -> None:
         check(self)
@@ -86,15 +87,6 @@ class Chosen(Rule):
 
     def count(self, parts: Parts, at: At) -> int:
         return count_of(parts[0])
-
-
-@dataclass(frozen=True)
-class Everything(Rule):
-    """No pruning: all entries are sent."""
-
-    def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
-        """All indices of v."""
-        return torch.arange(len(v), device=v.device)
 
 
 @dataclass(frozen=True)
@@ -437,7 +429,7 @@ class EF21(Chosen):
     """
 
     kept = ("estimate",)
-    rounds = True
+    rounds = remembers = True
 
     fraction: Fraction
 

@@ -1,22 +1,19 @@
 """The placement of keys at servers, by the workers that use them.
 
-A server is given keys that the worker beside it uses, by the rule of Parsa. `renumbered` makes each server's keys one
-contiguous range.
+A server is given keys that the worker beside it uses, by the rule of Parsa.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pslab.errors import ConfigError
 
 Array = NDArray[Any]
 Uses = tuple[Array, Array]  # what `traffic.used` returns
-Flat = TypeVar("Flat", Array, torch.Tensor)
 
 
 def parsa(uses: Uses, key_count: int, servers: int | None = None) -> Array:
@@ -86,20 +83,3 @@ def filled(counts: Array, more: int) -> Array:
             added[low[:over]] += 1
             break
     return added
-
-
-def renumbered(owner: Array) -> Array:
-    """Return new numbers of the keys (int64 [keys]): the keys of a server follow each other, in their old order."""
-    numbers = np.empty(len(owner), np.int64)
-    numbers[np.argsort(owner, kind="stable")] = np.arange(len(owner))
-    return numbers
-
-
-def as_held(weights: Flat, places: Array | None) -> Flat:
-    """Weights as servers hold them, each at its place, of weights in the order of their keys; None: the same order."""
-    return weights if places is None else weights[np.argsort(places)]
-
-
-def by_key(flat: Flat, places: Array | None) -> Flat:
-    """Weights in the order of their keys, of weights as servers hold them."""
-    return flat if places is None else flat[places]

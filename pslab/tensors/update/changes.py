@@ -10,10 +10,10 @@ from torch import nn
 from pslab.protocol.messages import Pull
 from pslab.protocol.server import Step
 from pslab.protocol.traits import traits_of
-from pslab.tensors.update.methods import by_steps
+from pslab.tensors.update.methods import AVERAGE
+from pslab.tensors.update.part import Gradient, Part
 from pslab.tensors.update.states import State, table
-from pslab.tensors.update.store import Gradient, Part
-from pslab.tensors.update.vectors import cuts, dense, inside, mean, outside, radial_directional
+from pslab.tensors.update.vectors import cuts, dense, inside, mean, mean_over_users, outside, radial_directional, scaled
 from pslab.tensors.workload.keyspace import Keyspace
 
 EMBEDDINGS = nn.Embedding, nn.EmbeddingBag  # whose rows move by themselves: a tensor of them has no one direction
@@ -68,3 +68,17 @@ def at_server(sync: Any, parts: Sequence[Part], keyspace: Keyspace, module: nn.M
     tensors = [slice(slot.offset, slot.offset + slot.size) for slot in keyspace.parameters
                if getattr(sync, "average", "rda") == "rda" and slot.name not in rows]  # fmt: skip
     return [Changes(sync, part, cuts(part, tensors)) for part in parts]
+
+
+def by_steps(part: Part, gradients: Sequence[Gradient], steps: Sequence[int]) -> Sequence[Gradient]:
+    """Changes whose mean counts each by the steps that it is made of."""
+    mean = sum(steps) / len(steps)
+    return [outside(scaled(inside(part, each), count / mean)) for each, count in zip(gradients, steps, strict=True)]
+
+
+def over_users(sync: Any, part: Part, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+    """The gradients whose mean is applied to a range where pushes hold the keys of their workers' examples alone: an
+    averaging policy takes the mean over the workers that have moved a weight."""
+    if traits_of(sync).method != AVERAGE:
+        return gradients
+    return [outside(mean_over_users([inside(part, gradient) for gradient in gradients])[0])]

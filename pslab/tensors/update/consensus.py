@@ -14,9 +14,9 @@ import torch
 
 from pslab.protocol.server import Step
 from pslab.tensors.entries import Entries
+from pslab.tensors.update.part import Gradient, Part
 from pslab.tensors.update.states import State
 from pslab.tensors.update.steps import Course, Local
-from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, inside, mean_over_users, outside, positions
 
 FAR, LARGE, DUAL, RHO = range(4)  # of a round: |x - z|^2, |x|^2, |u|^2, and the rho that it was computed with

@@ -17,8 +17,8 @@ import torch
 from pslab.protocol.server import Step
 from pslab.tensors.device import zeros
 from pslab.tensors.entries import Entries
+from pslab.tensors.update.part import Gradient, Part
 from pslab.tensors.update.states import State, fitting, named, state_of, table, under, vector_of
-from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, copied, cuts, inside, outside, positions
 
 REFRESH = 256  # pushes after which the sums are recomputed, since adding and subtracting accumulates rounding errors

@@ -10,8 +10,8 @@ import torch
 from pslab.protocol.traits import traits_of
 from pslab.tensors.update.inner import InnerOptimizer
 from pslab.tensors.update.own_weights import OWN, OwnSteps
+from pslab.tensors.update.part import Part
 from pslab.tensors.update.steps import Course
-from pslab.tensors.update.store import Part
 
 
 class FragmentSteps(OwnSteps):

@@ -15,20 +15,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pslab.protocol.traits import traits_of
 from pslab.tensors.entries import KeptVector
-from pslab.tensors.update.consensus import Consensus, Solving
-from pslab.tensors.update.elastic import ElasticSteps
-from pslab.tensors.update.fragments import FragmentSteps
-from pslab.tensors.update.inner import InnerOptimizer, InnerSteps
-from pslab.tensors.update.own_weights import own_weights
 from pslab.tensors.update.steps import Local, LocalSteps
-from pslab.tensors.update.store import Gradient, Part
-from pslab.tensors.update.vectors import inside, mean_over_users, outside, scaled
+
+if TYPE_CHECKING:
+    from pslab.tensors.update.inner import InnerOptimizer
+    from pslab.tensors.update.part import Part
 
 AVERAGE, REPLICA, CONSENSUS, INNER, ELASTIC = METHODS = "average", "replica", "consensus", "inner", "elastic"
 TRAINING = INNER, ELASTIC  # whose workers train by an optimizer of their own
@@ -48,6 +45,8 @@ def memories(
         return {"accrued": KeptVector(size, dtype), "moved": KeptVector(size, dtype)}
     if inner is None:
         return {}
+    from pslab.tensors.update.own_weights import own_weights  # a run loads what its own method needs, and no other
+
     reached = {REACHED: KeptVector(1, torch.float64, scalars=True)} if traits.counted and traits.overlap else {}
     return inner.memories(size, dtype) | own_weights(sync, size, dtype) | reached
 
@@ -73,42 +72,23 @@ def at_worker(
         parts: their ranges.
     """
     method = traits_of(sync).method
-    if method == CONSENSUS and rho is not None:
-        return Solving(kept["x"], kept["u"], kept[STATED], rho)
     if method == REPLICA:
         return LocalSteps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
+    # below, too, a run loads what its own method needs, and no other
+    if method == CONSENSUS and rho is not None:
+        from pslab.tensors.update.consensus import Solving
+
+        return Solving(kept["x"], kept["u"], kept[STATED], rho)
     if inner is None:
         return LocalSteps()
     if method == ELASTIC:
+        from pslab.tensors.update.elastic import ElasticSteps
+
         return ElasticSteps(inner, kept, dtype, sync.beta, workers)
-    if own_weights(sync, 1, dtype):
+    if getattr(sync, "keeps_own", False):
+        from pslab.tensors.update.fragments import FragmentSteps
+
         return FragmentSteps(sync, parts, inner, kept, dtype)
+    from pslab.tensors.update.inner import InnerSteps
+
     return InnerSteps(inner, kept, dtype)
-
-
-def at_server(
-    sync: Any, parts: Sequence[Part], weights: torch.Tensor, stated: Sequence[torch.Tensor], rho: torch.Tensor | None
-) -> Consensus | None:
-    """The server's half, if it remembers anything.
-
-    Args:
-        stated: of each worker the memory STATED.
-        rho: where workers read it, if the method has one.
-    """
-    if traits_of(sync).method != CONSENSUS or rho is None:
-        return None
-    return Consensus(sync, parts[0], weights, stated, rho)
-
-
-def by_steps(part: Part, gradients: Sequence[Gradient], steps: Sequence[int]) -> Sequence[Gradient]:
-    """Changes whose mean counts each by the steps that it is made of."""
-    mean = sum(steps) / len(steps)
-    return [outside(scaled(inside(part, each), count / mean)) for each, count in zip(gradients, steps, strict=True)]
-
-
-def over_users(sync: Any, part: Part, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
-    """The gradients whose mean is applied to a range where pushes hold the keys of their workers' examples alone: an
-    averaging policy takes the mean over the workers that have moved a weight."""
-    if traits_of(sync).method != AVERAGE:
-        return gradients
-    return [outside(mean_over_users([inside(part, gradient) for gradient in gradients])[0])]

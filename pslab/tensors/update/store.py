@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,93 +12,13 @@ from numpy.typing import NDArray
 
 from pslab.tensors.entries import Entries
 from pslab.tensors.update.optimizers import OptimizerSpec
+from pslab.tensors.update.part import Gradient, Part
 from pslab.tensors.update.states import State, fitting, named, under
 
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 NEARLY_ALL = 0.875
 FEW = 0.125  # of a range: so many changes are logged, and found without a look at all elements
 CHUNK = 1 << 18  # elements that are summed at once: the sum stays in a cache; with fewer, the calls take longer
-Gradient = torch.Tensor | Entries  # flat and dense over the whole model, or the entries of one range
-
-
-@dataclass(frozen=True)
-class Part:
-    """The slices of the flat vector that one range covers; inside a range positions count from 0."""
-
-    slices: tuple[slice, ...]
-    layer: int = 0  #: the layer that the range belongs to, where requests are layer by layer
-
-    @cached_property
-    def size(self) -> int:
-        """The number of elements."""
-        return sum(s.stop - s.start for s in self.slices)
-
-    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Views of the range's slices of a flat vector."""
-        return [flat[s] for s in self.slices]
-
-    def pieces(self, length: int) -> Iterator[tuple[int, slice]]:
-        """Pieces of at most `length` elements: (position in the range, slice of the flat vector)."""
-        offset = 0
-        for s in self.slices:
-            for start in range(s.start, s.stop, length):
-                piece = slice(start, min(start + length, s.stop))
-                yield offset, piece
-                offset += piece.stop - piece.start
-
-    def inside(self, indices: NDArray[np.int64], values: NDArray[Any]) -> Entries:
-        """The entries of this range among entries of the flat vector, whose indices are sorted."""
-        found, taken = [], []
-        for s, shift in zip(self.slices, self._shifts[1].tolist(), strict=True):
-            low, high = indices.searchsorted((s.start, s.stop))
-            found.append(indices[low:high] - shift if shift else indices[low:high])
-            taken.append(values[low:high])
-        if len(found) == 1:
-            return Entries(self.size, found[0], taken[0])
-        return Entries(self.size, np.concatenate(found), np.concatenate(taken))
-
-    def put(self, flat: torch.Tensor, entries: Entries) -> None:
-        """Write entries of this range into a flat vector."""
-        values = torch.from_numpy(entries.values)
-        if entries.indices is None:
-            offset = 0
-            for view in self.views(flat):
-                view.copy_(values[offset : offset + view.numel()])
-                offset += view.numel()
-            return
-        flat.index_copy_(0, self.flat_indices(entries), values)
-
-    def add(self, flat: torch.Tensor, entries: Entries, factor: float) -> None:
-        """Add a multiple of entries of this range to a flat vector."""
-        values = torch.from_numpy(entries.values)
-        if entries.indices is not None:
-            flat.index_add_(0, self.flat_indices(entries), values, alpha=factor)
-            return
-        for offset, piece in self.pieces(self.size):
-            flat[piece].add_(values[offset : offset + piece.stop - piece.start], alpha=factor)
-
-    def flat_indices(self, entries: Entries) -> torch.Tensor:
-        """The indices in the flat vector of sparse entries of this range (int64 [k])."""
-        indices, (starts, shifts) = np.asarray(entries.indices, dtype=np.int64), self._shifts
-        if len(shifts) == 1:
-            return torch.from_numpy(indices + shifts[0] if shifts[0] else indices)
-        counts = np.diff(indices.searchsorted(starts), append=len(indices))
-        return torch.from_numpy(indices + np.repeat(shifts, counts))
-
-    @cached_property
-    def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The start of each slice in the range, and how much further it lies in the flat vector."""
-        starts = np.cumsum([0, *(s.stop - s.start for s in self.slices)])[:-1]
-        return starts, np.array([s.start for s in self.slices], np.int64) - starts
-
-
-def joined(slices: Iterable[slice]) -> tuple[slice, ...]:
-    """Increasing slices; adjacent ones become one."""
-    found: list[slice] = []
-    for s in slices:
-        begin = found.pop().start if found and found[-1].stop == s.start else s.start
-        found.append(slice(begin, s.stop))
-    return tuple(found)
 
 
 class _Range:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from pslab.tensors.entries import Entries
-from pslab.tensors.update.store import Gradient, Part
+from pslab.tensors.update.part import Gradient, Part
 
 Vector = torch.Tensor | Entries  # [size of the range], or sparse entries: their indices are not None
 

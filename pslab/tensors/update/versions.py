@@ -14,8 +14,8 @@ from functools import reduce
 import torch
 
 from pslab.protocol.server import Step
+from pslab.tensors.update.part import Gradient, Part
 from pslab.tensors.update.states import State, named, state_of, table, under, vector_of
-from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, copied, inside, mean, outside, plus, scaled
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,42 @@ from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.sparse import SparseInputs, SparseRows
 from pslab.tensors.workload.objective import NO_LABEL, described
-from pslab.tensors.workload.reading import Column, Rows, Source
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
+if TYPE_CHECKING:
+    from pslab.tensors.workload.reading import Pair, Source
+
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
-TENSORS = ("train_x", "train_y", "test_x", "test_y")
 READ = (torch.utils.data.Dataset, torch.utils.data.DataLoader)  # a function may return two of them
 SCALE = 1024  # examples by which the mean and deviation of a dataset that is not in memory are measured
+TENSORS = ("train_x", "train_y", "test_x", "test_y")
+
+
+class Column:
+    """The inputs or the targets of a source, as far as a tensor of all of them is asked for its shape and its rows."""
+
+    def __init__(self, source: Source, place: int) -> None:
+        self.source, self._place = source, place
+        sample = source.sample[place]
+        self.shape, self.dtype, self.ndim = torch.Size([source.count, *sample.shape[1:]]), sample.dtype, sample.ndim
+
+    def __len__(self) -> int:
+        return self.source.count
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        places = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
+        return self.source.examples(places)[self._place]
+
+    def numel(self) -> int:
+        """Numbers in all of them."""
+        return self.shape.numel()
+
+    def is_floating_point(self) -> bool:
+        """Whether they are floating point numbers."""
+        return self.dtype.is_floating_point
+
+
+Rows = Tensor | SparseInputs | Column
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,43 +185,6 @@ def label_error(
     return ConfigError("data", dataset.name, problem)
 
 
-def data_root() -> Path:
-    """The folder of datasets: $PSLAB_DATA, else the nearest data/ with MNIST upwards or of the sources, else ./data."""
-    if given := os.environ.get("PSLAB_DATA"):
-        return Path(given)
-    here = Path.cwd()
-    for folder in (here, *here.parents, *Path(__file__).resolve().parents):
-        if (folder / "data" / "MNIST" / "raw").is_dir():
-            return folder / "data"
-    return here / "data"
-
-
-def resolve_data(value: object, root: Path | None = None) -> Dataset:
-    """The dataset of a Run's `data`.
-
-    A name of the table, such as "mnist:train=4096,test=1000" or "folder:PATH"; "torchvision:CIFAR10" (downloaded into
-    `root` if absent); a Dataset; "package.module:function", or a callable, that returns a Dataset, (train_x, train_y,
-    test_x, test_y), or (train, test) of torch's Datasets or DataLoaders, read as reading.Source says. uint8 inputs are
-    normalized by mean and standard deviation, floats taken as they are. The same name gives the same object.
-
-    Raises:
-        ConfigError: an unknown name, missing or broken files, a function that raises, tensors that do not fit.
-    """
-    root = data_root() if root is None else root
-    if isinstance(value, str):
-        head, colon, rest = value.partition(":")
-        name = head.strip().lower()
-        if name in ROWS["data"] or not colon:
-            found: Dataset = build("data", value).dataset(value, root)
-            return found
-        if name == "torchvision" and colon:
-            return _of_torchvision(value, rest.strip(), root)
-        return _returned(value, import_named("data", value))
-    if isinstance(value, Dataset):
-        return value
-    return _returned(getattr(value, "__qualname__", type(value).__name__), value)
-
-
 def rounds(examples: int, workers: int, batch_size: int) -> int:
     """The number of iterations in an epoch. In each of them, every worker takes a batch."""
     return examples // (workers * batch_size)
@@ -253,6 +246,63 @@ class Batches:
         turn = iteration % self.rounds
         taken = len(self._own) * (turn + 1) // self.rounds - len(self._own) * turn // self.rounds
         return taken * self.rounds * self._workers / self._examples
+
+
+def batch_slices(examples: int, size: int) -> list[slice]:
+    """The batches of so many examples in their order. None is a single example, of which batch normalization and models
+    that squeeze make nothing: a last one joins the batch before."""
+    ends = list(range(0, examples, max(2, size)))[1:]
+    if ends and ends[-1] == examples - 1:
+        ends.pop()
+    return [slice(begin, end) for begin, end in itertools.pairwise([0, *ends, examples])]
+
+
+def read_batches(x: Rows, y: Rows, batches: Sequence[slice | npt.NDArray[np.int64]]) -> Iterator[Pair]:
+    """These examples, batch by batch."""
+    if isinstance(x, Column):
+        examples = np.arange(len(y))
+        yield from x.source.read(((0, examples[batch]) for batch in batches), 0)
+        return
+    for batch in batches:
+        rows = batch if isinstance(batch, slice) else torch.from_numpy(batch)
+        yield x[rows], y[rows]
+
+
+def data_root() -> Path:
+    """The folder of datasets: $PSLAB_DATA, else the nearest data/ with MNIST upwards or of the sources, else ./data."""
+    if given := os.environ.get("PSLAB_DATA"):
+        return Path(given)
+    here = Path.cwd()
+    for folder in (here, *here.parents, *Path(__file__).resolve().parents):
+        if (folder / "data" / "MNIST" / "raw").is_dir():
+            return folder / "data"
+    return here / "data"
+
+
+def resolve_data(value: object, root: Path | None = None) -> Dataset:
+    """The dataset of a Run's `data`.
+
+    A name of the table, such as "mnist:train=4096,test=1000" or "folder:PATH"; "torchvision:CIFAR10" (downloaded into
+    `root` if absent); a Dataset; "package.module:function", or a callable, that returns a Dataset, (train_x, train_y,
+    test_x, test_y), or (train, test) of torch's Datasets or DataLoaders, read as reading.Source says. uint8 inputs are
+    normalized by mean and standard deviation, floats taken as they are. The same name gives the same object.
+
+    Raises:
+        ConfigError: an unknown name, missing or broken files, a function that raises, tensors that do not fit.
+    """
+    root = data_root() if root is None else root
+    if isinstance(value, str):
+        head, colon, rest = value.partition(":")
+        name = head.strip().lower()
+        if name in ROWS["data"] or not colon:
+            found: Dataset = build("data", value).dataset(value, root)
+            return found
+        if name == "torchvision" and colon:
+            return _of_torchvision(value, rest.strip(), root)
+        return _returned(value, import_named("data", value))
+    if isinstance(value, Dataset):
+        return value
+    return _returned(getattr(value, "__qualname__", type(value).__name__), value)
 
 
 @functools.lru_cache(maxsize=2)
@@ -328,6 +378,8 @@ def streamed(name: str, train: Any, test: Any) -> Dataset:
     Raises:
         ConfigError: what `reading.Source` refuses, shapes that do not fit.
     """
+    from pslab.tensors.workload.reading import Source  # tensors in memory need none
+
     first, second = Source(name, "train", train), Source(name, "test", test)
     step = 1 if first.sequential else max(1, first.count // SCALE)
     x, y = first.examples(range(0, first.count, step)[:SCALE]) if first.sample[0].dtype == torch.uint8 else first.sample

@@ -8,7 +8,7 @@ their parts, which are made unlike each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,10 +17,19 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from pslab.errors import ConfigError
-from pslab.tensors.random_streams import Generators
-from pslab.tensors.workload.models import temporary_seed
+from pslab.tensors.random_streams import Generators, temporary_seed
 from pslab.tensors.workload.module_copies import copied
-from pslab.tensors.workload.objective import Loss, Metric, called, described, metric_sums, parts_of, placed, try_metric
+from pslab.tensors.workload.objective import (
+    Loss,
+    Metric,
+    called,
+    described,
+    has_rows,
+    metric_sums,
+    parts_of,
+    placed,
+    try_metric,
+)
 
 SHARES = (0.25, 0.625)  # of the examples that are in the first of two parts
 EXAMPLES = 256  # targets on which a function is tried
@@ -28,15 +37,6 @@ WHOLE_BYTES = 2**28  # outputs of a test set, up to which a metric is computed o
 TOLERANCE = 1e-4  # of compared numbers, float32 rounded
 MEAN, SUM, BROADCAST, WEIGHTED, OTHER, UNKNOWN = "mean", "sum", "broadcast", "weighted", "other", "unknown"
 REMEMBERS = "remembers"  # a mean over the examples, which depends on the calls before
-
-
-def joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
-    """The outputs of several batches as one: what has a row for each example in one tensor, all else of the first."""
-    def join(*each: Any) -> Any:
-        rows = all(_has_rows(part, count) for part, count in zip(each, counts, strict=True))
-        return torch.cat(each) if rows else each[0]
-
-    return parts[0] if len(parts) == 1 else tree_map(join, *parts)
 
 
 def outputs_of(module: nn.Module, x: Tensor) -> Any:
@@ -48,7 +48,7 @@ def outputs_of(module: nn.Module, x: Tensor) -> Any:
 def whole_bytes(output: Any, count: int, examples: int) -> int:
     """Return the bytes of the outputs of so many examples, from the outputs of `count`."""
     sizes = list[int]()
-    tree_map(lambda part: sizes.append(part.nbytes) if _has_rows(part, count) else None, output)
+    tree_map(lambda part: sizes.append(part.nbytes) if has_rows(part, count) else None, output)
     return sum(sizes) * examples // count
 
 
@@ -200,8 +200,4 @@ def _varied(output: Any, count: int, seed: int) -> Iterator[Any]:
 
 
 def _rows(output: Any, count: int, rows: slice) -> Any:
-    return tree_map(lambda part: part[rows] if _has_rows(part, count) else part, output)
-
-
-def _has_rows(part: Any, count: int) -> bool:
-    return isinstance(part, Tensor) and part.ndim > 0 and len(part) == count
+    return tree_map(lambda part: part[rows] if has_rows(part, count) else part, output)

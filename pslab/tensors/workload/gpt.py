@@ -47,6 +47,8 @@ class GPT(nn.Module):
         ValueError: from the forward pass: inputs that are not so many bytes.
     """
 
+    tied = True  #: a layer is used at both ends of a pass
+
     def __init__(self, width: int = 64, layers: int = 2) -> None:
         super().__init__()
         self.bytes, self.places = nn.Embedding(BYTES, width), nn.Embedding(PLACES, width)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
 from pslab.config.parameters import Bounds, check
@@ -19,11 +19,14 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.device import zeros
-from pslab.tensors.random_streams import restored_globals, seed_globals
+from pslab.tensors.random_streams import temporary_seed
+from pslab.tensors.workload.layer_costs import Uses
 from pslab.tensors.workload.module_copies import check_carried, check_trains, copied
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy, placed, try_loss, try_metric
+from pslab.tensors.workload.running_statistics import hooked
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
+STATISTICS = "running_mean", "running_var", "num_batches_tracked"  # of a norm
 Factory = Callable[[], nn.Module]
 
 
@@ -316,14 +319,6 @@ def _torchvision_model(name: str) -> nn.Module:
     return model
 
 
-@contextmanager
-def temporary_seed(seed: int = 0) -> Iterator[None]:
-    """Start the global generators at the stream "init" of `seed`; restore them afterwards."""
-    with restored_globals():
-        seed_globals(seed, "init")
-        yield
-
-
 class WeightsOnMeta(TorchFunctionMode):
     """Within it, tensors allocated empty, as torch's layers allocate their parameters, have a shape and no memory.
 
@@ -336,3 +331,39 @@ class WeightsOnMeta(TorchFunctionMode):
 
 def _short(value: object) -> str:
     return value if isinstance(value, str) else str(getattr(value, "__qualname__", type(value).__name__))
+
+
+def running_norms(module: nn.Module, sample: Tensor) -> tuple[str, ...]:
+    """The paths of the norms whose statistics training changes, by trying a copy on a sample of its input [B, ...].
+
+    The module and the global generators are unchanged.
+
+    Raises:
+        ConfigError: training changes another buffer, which evaluation reads.
+    """
+    with temporary_seed(), torch.no_grad():
+        trial = copied(module).train()
+        norms = {path: each for path, each in trial.named_modules()
+                 if isinstance(each, _NormBase) and each.track_running_stats and each.training}  # fmt: skip
+        before, called = {name: buffer.clone() for name, buffer in trial.named_buffers()}, set[Any]()
+        with hooked(norms.values(), lambda norm, _: called.add(norm)), torch.enable_grad():  # forward may need it
+            for _ in range(2):
+                trial(sample)
+        changed = [name for name, value in before.items() if not _same(trial.get_buffer(name), value)]
+        owned = {f"{path}.{name}".lstrip("."): path for path in norms for name in STATISTICS}
+        others = [name for name in changed if name not in owned]
+        uses = Uses(trial.eval(), [(name, trial.get_buffer(name)) for name in others])
+        uses.watch(lambda: trial(sample))
+    for name in others:
+        if name in uses.used:
+            owner = type(trial.get_submodule(name.rpartition(".")[0])).__name__
+            problem = (f"buffer {name} of {owner} changes in training and is read in evaluation; only statistics of "
+                       "torch's BatchNorm and InstanceNorm are recomputed for the weights that are evaluated: use one "
+                       "of these, or a buffer that training leaves as it is")  # fmt: skip
+            raise ConfigError("model", type(module).__name__, problem)
+    moved = {owned[name] for name in changed if not name.endswith(STATISTICS[-1]) and name in owned}
+    return tuple(path for path, norm in norms.items() if path in moved or norm not in called)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map
 
 from pslab.config.metric import LOWER
 from pslab.config.spec import build
@@ -237,3 +238,16 @@ def _called(field: str, function: Any, output: Any, target: Tensor, name: str) -
         if "require grad" in why and not torch.is_grad_enabled():
             why += ": an evaluation has no gradients: leave out there what needs them (if output.requires_grad: ...)"
         raise ConfigError(field, name, f"cannot be computed of {given}: {why.strip()}") from error
+
+
+def joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
+    """The outputs of several batches as one: what has a row for each example in one tensor, all else of the first."""
+    def join(*each: Any) -> Any:
+        rows = all(has_rows(part, count) for part, count in zip(each, counts, strict=True))
+        return torch.cat(each) if rows else each[0]
+
+    return parts[0] if len(parts) == 1 else tree_map(join, *parts)
+
+
+def has_rows(part: Any, count: int) -> bool:
+    return isinstance(part, Tensor) and part.ndim > 0 and len(part) == count

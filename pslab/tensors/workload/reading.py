@@ -40,7 +40,6 @@ from torch.utils.data import Dataset as TorchDataset
 
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import Generators, restored_globals, seed_globals
-from pslab.tensors.sparse import SparseInputs
 
 Pair = tuple[Tensor, Tensor]  # inputs and targets
 Batch = tuple[int, Sequence[int] | npt.NDArray[np.int64]]  # an epoch, and the places of its examples
@@ -209,53 +208,6 @@ class Source:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_last": None}
-
-
-class Column:
-    """The inputs or the targets of a source, as far as a tensor of all of them is asked for its shape and its rows."""
-
-    def __init__(self, source: Source, place: int) -> None:
-        self.source, self._place = source, place
-        sample = source.sample[place]
-        self.shape, self.dtype, self.ndim = torch.Size([source.count, *sample.shape[1:]]), sample.dtype, sample.ndim
-
-    def __len__(self) -> int:
-        return self.source.count
-
-    def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        places = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
-        return self.source.examples(places)[self._place]
-
-    def numel(self) -> int:
-        """Numbers in all of them."""
-        return self.shape.numel()
-
-    def is_floating_point(self) -> bool:
-        """Whether they are floating point numbers."""
-        return self.dtype.is_floating_point
-
-
-def batch_slices(examples: int, size: int) -> list[slice]:
-    """The batches of so many examples in their order. None is a single example, of which batch normalization and models
-    that squeeze make nothing: a last one joins the batch before."""
-    ends = list(range(0, examples, max(2, size)))[1:]
-    if ends and ends[-1] == examples - 1:
-        ends.pop()
-    return [slice(begin, end) for begin, end in itertools.pairwise([0, *ends, examples])]
-
-
-def read_batches(x: Rows, y: Rows, batches: Sequence[slice | npt.NDArray[np.int64]]) -> Iterator[Pair]:
-    """These examples, batch by batch."""
-    if isinstance(x, Column):
-        examples = np.arange(len(y))
-        yield from x.source.read(((0, examples[batch]) for batch in batches), 0)
-        return
-    for batch in batches:
-        rows = batch if isinstance(batch, slice) else torch.from_numpy(batch)
-        yield x[rows], y[rows]
-
-
-Rows = Tensor | SparseInputs | Column
 
 
 # -- arguments of a DataLoader ---------------------------------------------------------------------

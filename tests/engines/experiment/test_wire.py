@@ -15,8 +15,8 @@ from pslab.engines.experiment.wire import (
     ComputedOn,
     Diverged,
     Go,
-    Gradient,
     Ordered,
+    PushInfo,
     Stop,
     Taken,
     Wanted,
@@ -26,7 +26,7 @@ from pslab.engines.experiment.wire import (
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 
 EVERY_KIND = {
-    Push(3, 2, 2**40, 7, Gradient(WHOLE, 5, float("inf"), 0.1), 4, 2**40): 71,
+    Push(3, 2, 2**40, 7, PushInfo(WHOLE, 5, float("inf"), 0.1), 4, 2**40): 71,
     Pull(1, 70_000, 4, 9, Wanted(10, 30, 0.2)): 55,
     Weights(1, 0, 4, 9, Answer(2**33, -1, 0.1, 0.2, 0.3, 0.4, 0.5), 6, 2**40, 2**41, 2**40): 105,
     Ack(65_535, 2, 8, Taken(0.1, 0.2)): 31,

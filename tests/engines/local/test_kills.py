@@ -30,8 +30,8 @@ from tiny import tiny
 from pslab.config.spec import build
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted, Outcome
-from pslab.engines.local.lines.ends import number_of
 from pslab.engines.processes import pool
+from pslab.engines.processes.child import number_of
 from pslab.engines.worker.phases import PUSH
 from pslab.errors import WorkerFailed
 from pslab.lab.judge import tables_of

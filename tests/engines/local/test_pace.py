@@ -9,7 +9,7 @@ import time
 import pytest
 from tiny import tiny
 
-from pslab.engines.local import engine, rehearsal
+from pslab.engines.local import engine, pace
 from pslab.engines.local.engine import execute
 from pslab.engines.local.pace import AIM_SHARE, DILATIONS, Pace, emulation, kept, larger
 from pslab.engines.processes import pool, precedence
@@ -90,7 +90,7 @@ def facts_of(look=lambda news: None, **fields):
 def paces(monkeypatch: pytest.MonkeyPatch, *gradients_s: float) -> None:
     """Rehearsals find out these, one after the other."""
     found = iter(gradients_s)
-    monkeypatch.setattr(rehearsal, "measured", lambda *given: Pace((next(found),), 0.0))
+    monkeypatch.setattr(pace, "measured", lambda *given: Pace((next(found),), 0.0))
 
 
 def test_a_dilated_run_is_recorded_in_the_clusters_seconds_and_its_stop_rule_is_in_them():
@@ -128,7 +128,7 @@ def test_what_was_not_kept_is_repeated_once_and_slower_unless_the_dilation_is_gi
 
 
 def test_where_nothing_is_emulated_nothing_is_rehearsed_and_nothing_can_be_late(monkeypatch):
-    monkeypatch.setattr(rehearsal, "measured", None)
+    monkeypatch.setattr(pace, "measured", None)
     facts = facts_of()
     assert facts["emulation_ok"]
     found = facts["emulation"]

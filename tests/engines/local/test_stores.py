@@ -15,13 +15,13 @@ from contexts import context_of_a_server
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.experiment.wire import WHOLE, Carried, Gradient, Stop, Wanted, pack, unpack
-from pslab.engines.local.lines.ends import number_of
+from pslab.engines.experiment.wire import WHOLE, Carried, PushInfo, Stop, Wanted, pack, unpack
 from pslab.engines.local.lines.stream import Stream
 from pslab.engines.local.remote_store import RemoteStore
-from pslab.engines.local.store import LocalStore, StoreRole, frame_of, order_of
+from pslab.engines.local.store import LocalStore, frame_of, order_of
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import ALIVE
+from pslab.engines.processes.child import number_of
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Work
@@ -33,7 +33,7 @@ from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Discard, Reply, Step
 from pslab.protocol.store import Forget, Keep, Snapshot
 
-PUSHES = tuple(Push(worker, 1, 3, 2, Gradient(WHOLE, 965, 0.5, 0.1), 1) for worker in range(2))
+PUSHES = tuple(Push(worker, 1, 3, 2, PushInfo(WHOLE, 965, 0.5, 0.1), 1) for worker in range(2))
 LINKS = {"bandwidth_bit_s": 1e8, "latency_s": 1e-3, "server_bandwidth_bit_s": 1e8, "compute_s": 2e-3}
 
 
@@ -64,18 +64,18 @@ def stepped(store: LocalStore, line: Stream, *orders: Any) -> list[Any]:
 
 def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     job, context, line = context_of_a_server(optimizer="sgd:momentum=0.5", pull="changed", prune="none")
-    layout, role, (piece,) = job.layout, StoreRole(1, 2), job.held[1]
+    layout, (piece,) = job.layout, job.held[1]
     weights = context.arena.tensor(layout.server, layout.size, layout.dtype)
     context.arena.tensor(layout.gradients[0][0], layout.size, layout.dtype).uniform_(-1, 1)
-    payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
+    payload = PushInfo(WHOLE, job.parts[1].size, 0.5, 0.1)
     first, second = (Step(1, (Push(0, 1, version, version, payload, 0),), False, version + 1) for version in range(2))
-    done = stepped(LocalStore(context, job, role), line, first, Keep(7), second)
+    done = stepped(LocalStore(context, job, 1), line, first, Keep(7), second)
     assert [type(message) for message in done] == [Carried, Carried, Carried]
     part = next(said for said in context.parent.reports() if said.kind == "part")  # type: ignore[attr-defined]
     assert part.body == {"number": 7, "facts": {}}
     after = weights.clone()
     weights.zero_()
-    again = LocalStore(context, job, role, bytearray(part.content))
+    again = LocalStore(context, job, 1, bytearray(part.content))
     assert not torch.equal(weights[piece], after[piece])
     assert not weights[: piece.start].any()  # another server's
     stepped(again, line, second)
@@ -85,7 +85,7 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
 def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch: pytest.MonkeyPatch):
     """Orders come closer together than its signs of life, and take no CPU time that the system counts."""
     job, context, line = context_of_a_server()
-    now_s, store = time.monotonic(), LocalStore(context, job, StoreRole(1, 2))
+    now_s, store = time.monotonic(), LocalStore(context, job, 1)
     for turn in range(4 * LOOKS):
         monkeypatch.setattr(time, "monotonic", lambda now_s=now_s + turn * job.run.lease_s / LOOKS / 2: now_s)
         line.send(frame_of(Forget(0), Work()))

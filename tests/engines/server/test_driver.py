@@ -9,7 +9,7 @@ import pytest
 from tiny import tiny
 
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.wire import WHOLE, Diverged, Frame, Gone, Gradient, Taken, Wanted
+from pslab.engines.experiment.wire import WHOLE, Diverged, Frame, Gone, PushInfo, Taken, Wanted
 from pslab.engines.server.clock import VirtualClock
 from pslab.engines.server.driver import ServerDriver
 from pslab.engines.server.ledger import ARRIVALS, Ledger
@@ -66,7 +66,7 @@ class Setup:
         """A worker's pushes of all ranges arrive, and its pulls."""
         self.clock.at = at
         for index in range(len(self.job.parts)):
-            gradient, wanted = Gradient(WHOLE, self.job.parts[index].size, 0.5), Wanted(0, 0)
+            gradient, wanted = PushInfo(WHOLE, self.job.parts[index].size, 0.5), Wanted(0, 0)
             self.driver.receive([Push(worker, index, iteration, version, gradient),
                                  Pull(worker, index, iteration + 1, version, wanted)])  # fmt: skip
 
@@ -117,7 +117,7 @@ def test_what_holds_nothing_takes_no_time():
     setup = Setup(sync="downpour:2,4", workers=2)
     for iteration, size_bytes in ((0, 0), (1, WHOLE)):
         begun_s = setup.clock.at = 10.0 * iteration
-        setup.driver.receive([Push(0, 0, iteration, iteration, Gradient(size_bytes, 0, 0.5)),
+        setup.driver.receive([Push(0, 0, iteration, iteration, PushInfo(size_bytes, 0, 0.5)),
                               Pull(0, 0, iteration + 1, iteration, Wanted(0, 0))])  # fmt: skip
         assert setup.clock.at == begun_s + 0.25 + 0.5 * bool(size_bytes)
 
@@ -135,13 +135,13 @@ def test_a_worker_that_left_lets_the_others_go_on_and_is_forgotten():
 def test_a_store_is_told_the_versions_in_use_if_the_rate_joins_them(rate: str, computing: list[list[int]]):
     setup = Setup(sync="asp", rate=rate, workers=3)
     for worker in (0, 1):
-        setup.driver.receive([Push(worker, 0, 0, 0, Gradient(WHOLE, setup.job.parts[0].size, 0.5))])
+        setup.driver.receive([Push(worker, 0, 0, 0, PushInfo(WHOLE, setup.job.parts[0].size, 0.5))])
     assert setup.record.computing == computing
 
 
 def test_a_push_counts_even_if_its_worker_left_before_the_last_range_was_applied():
     setup = Setup(ranges="layers")
-    gradients = [Gradient(WHOLE, part.size, 0.5) for part in setup.job.parts]
+    gradients = [PushInfo(WHOLE, part.size, 0.5) for part in setup.job.parts]
     for worker, index in ((0, 0), (0, 1), (1, 0)):
         setup.driver.receive([Push(worker, index, 0, 0, gradients[index])])
     setup.driver.receive([Gone(0), Push(1, 1, 0, 0, gradients[1])])
@@ -184,7 +184,7 @@ def test_a_successor_is_given_what_is_asked_for_in_its_name_once():
 
 def test_a_successor_of_a_worker_that_has_pushed_a_part_of_an_iteration_leaves_and_joins():
     setup = Setup(sync="asp", ranges="layers")
-    setup.driver.receive([Push(1, 0, 0, 0, Gradient(WHOLE, setup.job.parts[0].size, 0.5))])
+    setup.driver.receive([Push(1, 0, 0, 0, PushInfo(WHOLE, setup.job.parts[0].size, 0.5))])
     iteration, frame = setup.driver.succeed(1)
     assert (iteration, [pull.range for pull in frame]) == (1, [0, 1])
     kinds = [ARRIVALS[int(row[0])] for row in setup.accounts.ledger.arrivals]
@@ -205,7 +205,7 @@ def test_a_successor_of_a_worker_whose_request_has_overtaken_its_push_leaves_and
 
 def test_what_comes_after_its_workers_lease_or_before_its_turn_is_refused_and_counted():
     setup = Setup(sync="asp")
-    setup.driver.receive([Push(0, 0, 1, 0, Gradient(WHOLE, 1, 0.5))])  # before iteration 0
+    setup.driver.receive([Push(0, 0, 1, 0, PushInfo(WHOLE, 1, 0.5))])  # before iteration 0
     assert (setup.record.rates, setup.driver.refused) == ([], 1)
     setup.iteration(0, 2.0)
     setup.iteration(0, 3.0)  # once more
@@ -218,7 +218,7 @@ def test_what_comes_after_its_workers_lease_or_before_its_turn_is_refused_and_co
 def test_a_worker_that_is_back_hears_nothing_of_what_it_pushed_before_it_left():
     setup = Setup(sync="asp")
     setup.clock.at = 1.0
-    setup.driver.receive([Push(0, 0, 0, 0, Gradient(WHOLE, 1930, 0.5))])  # its acknowledgement waits for weights
+    setup.driver.receive([Push(0, 0, 0, 0, PushInfo(WHOLE, 1930, 0.5))])  # its acknowledgement waits for weights
     setup.driver.leave(0)
     assert setup.driver.join(0, 5.0) == 1
     setup.clock.at = 6.0
@@ -232,7 +232,7 @@ def test_a_rate_is_given_the_staleness_that_an_eager_worker_has_seen():
     """Its own push, which it added to its weights, is no staleness to it."""
     setup = Setup(sync="eager:2", rate="modulated:inverse", push_weight=1.0)
     for worker, iteration, seen in ((0, 0, 0), (0, 1, 0), (1, 0, 2)):
-        gradient = Gradient(WHOLE, 1930, 0.5)
+        gradient = PushInfo(WHOLE, 1930, 0.5)
         setup.driver.receive([Pull(worker, 0, iteration + 1, 0, Wanted(0, 0)),
                               Push(worker, 0, iteration, 0, gradient, seen)])  # fmt: skip
     assert setup.record.rates == [1.0, 1.0, pytest.approx(1 / 3)]

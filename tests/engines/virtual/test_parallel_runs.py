@@ -14,6 +14,7 @@ from tiny import Diverges, Raises, finished, tiny
 from virtual_cases import DOWNLINK
 from whole import in_process
 
+from pslab.engines import execute
 from pslab.engines.experiment.experiment import TABLES, Outcome
 from pslab.engines.processes import pool
 from pslab.engines.virtual import engine as virtual
@@ -95,11 +96,11 @@ def test_an_unwanted_run_is_not_begun_or_ends_alone_and_its_process_serves_the_n
 
 
 def test_local_timing_and_large_runs_do_not_run_side_by_side(monkeypatch: pytest.MonkeyPatch):
-    assert parallel_runs.fits(resolve(mine()))
-    assert not parallel_runs.fits(resolve(tiny()))
-    assert not parallel_runs.fits(resolve(mine(engine="timing")))
-    monkeypatch.setattr(parallel_runs, "LARGEST", 100)
-    assert not parallel_runs.fits(resolve(mine()))
+    assert execute.fits(resolve(mine()))
+    assert not execute.fits(resolve(tiny()))
+    assert not execute.fits(resolve(mine(engine="timing")))
+    monkeypatch.setattr(execute, "LARGEST", 100)
+    assert not execute.fits(resolve(mine()))
 
 
 def kept_of(tmp_path: Path) -> dict[int, Result]:

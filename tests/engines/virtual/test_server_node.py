@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from tiny import tiny
 
-from pslab.engines.experiment.wire import WHOLE, Gradient
+from pslab.engines.experiment.wire import WHOLE, PushInfo
 from pslab.engines.server.clock import VirtualClock
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.store import Work
@@ -31,7 +31,7 @@ def test_a_step_is_applied_with_the_versions_that_were_in_use_when_it_was_decide
     store = StoreNode(1, job, shard, ledger, scheduler, VirtualClock(job))
     store.finished = nothing
     computing = {(0, 1): 1, (1, 0): 0}
-    push = Push(2, 1, 0, 0, Gradient(WHOLE, job.parts[1].size, 0.5))
+    push = Push(2, 1, 0, 0, PushInfo(WHOLE, job.parts[1].size, 0.5))
     store.hand(Step(1, (push,), False, 1), Work(1.0, computing.values(), [None]))
     computing[2, 1] = 5  # decided while the order is on its way
     scheduler.turn(math.inf)

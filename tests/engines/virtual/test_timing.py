@@ -17,7 +17,7 @@ from torch import nn
 from pslab.config.cluster import MEASURED, PRESETS, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS
-from pslab.engines.experiment.wire import Gradient, Wanted
+from pslab.engines.experiment.wire import PushInfo, Wanted
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import Sizes, execute, job_without_tensors
 from pslab.errors import ConfigError
@@ -27,7 +27,8 @@ from pslab.policies.partition import Cut
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.compression.bits import positions
-from pslab.tensors.compression.frame import dense_bytes, length
+from pslab.tensors.compression.frame import length
+from pslab.tensors.compression.uncompressed import dense_bytes
 
 LAB = {"preset": "lab", "slow": {0: 3.0}}
 KILL = {"what": "kill", "worker": 1, "iteration": 3}
@@ -134,7 +135,7 @@ def test_an_answer_has_what_the_pushes_since_the_last_one_change():
         job = job_without_tensors(resolve(run))
         sizes, (part,) = Sizes(job), job.parts
         for version in (1, 2):
-            pushes = tuple(Push(worker, 0, 0, 0, Gradient(1, part.size // 2, 0.0, 0.0)) for worker in range(version))
+            pushes = tuple(Push(worker, 0, 0, 0, PushInfo(1, part.size // 2, 0.0, 0.0)) for worker in range(version))
             sizes.apply(Step(0, pushes, True, version), 1.0, ())
         return [sizes.lay(Reply(Pull(0, 0, 1, before, Wanted(0, 0)), 2, NO_WORKER)) for before in (0, 1, 2)]
 

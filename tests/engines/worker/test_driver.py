@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny import tiny
 
-from pslab.engines.experiment.wire import WHOLE, Answer, Frame, Gradient, Taken, Wanted
+from pslab.engines.experiment.wire import WHOLE, Answer, Frame, PushInfo, Taken, Wanted
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import PHASES
@@ -27,8 +27,8 @@ class Setup:
         self.rows.clear()
         return found
 
-    def gradients(self, *ranges: int) -> list[Gradient]:
-        return [Gradient(WHOLE, self.job.parts[index].size, 0.5) for index in ranges]
+    def gradients(self, *ranges: int) -> list[PushInfo]:
+        return [PushInfo(WHOLE, self.job.parts[index].size, 0.5) for index in ranges]
 
 
 def weights(iteration: int, index: int = 0) -> Weights:
@@ -42,7 +42,7 @@ def test_an_iteration_is_pushed_pulled_and_logged():
     driver.begin(0.0)
     assert driver.computed([0], setup.gradients(0), 1.0, 1.0, 1.0) is None
     assert setup.sent == [
-        (1.0, [Push(1, 0, 0, 0, Gradient(WHOLE, 1930, 0.5, 1.0)), Pull(1, 0, 1, 0, Wanted(0, 0, 1.0))])
+        (1.0, [Push(1, 0, 0, 0, PushInfo(WHOLE, 1930, 0.5, 1.0)), Pull(1, 0, 1, 0, Wanted(0, 0, 1.0))])
     ]
     assert setup.logged() == [("compute", 0, 0.0, 1.0), ("select", 0, 1.0, 1.0)]
     driver.arrived(weights(1), 4.0)
@@ -106,24 +106,24 @@ def test_a_successor_goes_on_with_an_iteration_whose_weights_others_have_asked_f
     setup.driver.resume(2)
     assert setup.sent == []
     assert setup.driver.installed(weights(2), 4.0, 4.0) == 2
-    assert setup.driver.modelled_s(2) == [undisturbed.driver.modelled_s(n) for n in range(3)][-1]
+    assert setup.driver.draw_compute_s(2) == [undisturbed.driver.draw_compute_s(n) for n in range(3)][-1]
 
 
 def test_a_frame_that_is_here_was_here_before_even_if_both_are_read_at_once():
     driver = Setup(sync="eager").driver
     alone: Frame = [Ack(1, 0, 2, Taken(1.0, 1.5))]
     brought: Frame = [Ack(1, 0, 3, Taken(2.0, 2.5)), weights(5)]
-    assert [driver.repeated(frame) for frame in (alone, alone, brought, brought)] == [False, True, False, True]
+    assert [driver.drop_if_repeated(frame) for frame in (alone, alone, brought, brought)] == [False, True, False, True]
     assert driver.refused == 2
     driver.join(5, 9.0)
-    assert not driver.repeated(brought)  # of a new life
+    assert not driver.drop_if_repeated(brought)  # of a new life
 
 
 def test_a_successor_draws_the_compute_times_that_its_predecessor_would_have_drawn():
     first, second = (WorkerDriver(spread(sync="bsp"), 1, lambda frame, now: None, []) for _ in range(2))
-    times = [first.modelled_s(iteration) for iteration in range(5)]
+    times = [first.draw_compute_s(iteration) for iteration in range(5)]
     second.resume(3)
-    assert [second.modelled_s(iteration) for iteration in (3, 4)] == times[3:]
+    assert [second.draw_compute_s(iteration) for iteration in (3, 4)] == times[3:]
     assert len(set(times)) == 5
 
 
@@ -140,6 +140,6 @@ def test_an_eager_worker_adds_its_own_pushes_with_the_rates_of_their_steps():
         lacks = weights(iteration + 1)._replace(version=0, own=0)  # both of them
         setup.driver.installed(lacks, 4.0, None)
         setup.driver.acknowledged(Ack(1, 0, iteration, Taken(5.0, 6.0)), 7.0)
-    found = [(write.iteration, write.rate) for write in setup.driver.basis(2).writes]
+    found = [(write.iteration, write.rate) for write in setup.driver.take_basis(2).writes]
     assert found == [(n, setup.job.learning_rate(n)) for n in range(2)]
     assert found[0][1] > found[1][1]

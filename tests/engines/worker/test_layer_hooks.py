@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pslab.engines.worker.layer_hooks import Layerwise
+from pslab.engines.worker.layered import Layerwise
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import CNN, MLP
 

@@ -7,7 +7,7 @@ from contexts import laid_out
 from tiny import tiny
 
 from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.worker.tensors import Producer
+from pslab.engines.worker.modes import producer_of
 from pslab.lab.runs.resolve import resolve
 
 
@@ -18,7 +18,7 @@ def experiment(request: pytest.FixtureRequest) -> Experiment:
 
 def test_the_pages_of_all_gradients_are_there_before_the_run_starts(experiment: Experiment):
     job, arena, data = laid_out(experiment)
-    Producer(job, 0, arena, data).warm_up()
+    producer_of(job, 0, arena, data).warm_up()
     for place in job.layout.gradients[0]:
         size_bytes = job.layout.size * job.layout.dtype.itemsize
         assert sum(len(piece) for _, piece in arena.written(place, size_bytes)) == size_bytes
@@ -27,5 +27,5 @@ def test_the_pages_of_all_gradients_are_there_before_the_run_starts(experiment: 
 def test_a_successor_leaves_the_gradients_as_they_are(experiment: Experiment):
     job, arena, data = laid_out(experiment)
     buffers = [arena.tensor(place, job.layout.size, job.layout.dtype).fill_(0.5) for place in job.layout.gradients[0]]
-    Producer(job, 0, arena, data, successor=True).warm_up()
+    producer_of(job, 0, arena, data, successor=True).warm_up()
     assert all((buffer == 0.5).all() for buffer in buffers)

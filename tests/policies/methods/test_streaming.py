@@ -19,7 +19,7 @@ from pslab.config.spec import build
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.virtual import engine as virtual
-from pslab.engines.worker.gradient import Computing
+from pslab.engines.worker.courses import Courses
 from pslab.engines.worker.tensors import Producer
 from pslab.errors import ConfigError
 from pslab.lab.judge import tables_of
@@ -28,8 +28,8 @@ from pslab.policies.methods.streaming import Streaming
 from pslab.tensors.update.fragments import FragmentSteps
 from pslab.tensors.update.inner import resolve_inner
 from pslab.tensors.update.own_weights import own_weights
+from pslab.tensors.update.part import Part
 from pslab.tensors.update.steps import Course
-from pslab.tensors.update.store import Part
 
 PLAIN = {"inner": "sgd", "optimizer": "sgd:momentum=0", "outer_learning_rate": 1.0}
 ALPHA_HALF = "streaming:4,2,overlap=1,alpha=0.5"
@@ -182,10 +182,10 @@ def test_what_is_sent_of_each_fragment_and_what_is_left_add_up_to_the_changes(mo
     until: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # by worker and iteration: changes, residual
     plain, applied = Producer.payloads, virtual.TensorShard.apply
 
-    def payloads(self: Any, iteration: int, loss: float, layer: int | None = None) -> Any:
+    def payloads(self: Any, iteration: int, loss: float) -> Any:
         for s in parts[iteration % 2].slices:
             changes[self._worker][s] += self._gradients[self._buffer(iteration)][s]
-        found = plain(self, iteration, loss, layer)
+        found = plain(self, iteration, loss)
         until[self._worker, iteration] = changes[self._worker].clone(), self._memories["residual"].clone()
         return found
 
@@ -240,14 +240,14 @@ def test_a_worker_that_joins_begins_with_all_fragments_and_a_new_optimizer(monke
             seen.setdefault(course.iteration, (course.weights.clone(), which, dict(state)))
         return plain(self, course, which, state)
 
-    made = Computing.__init__
+    made = Courses.__init__
 
     def init(self: Any, job: Any, worker: int, *given: Any, **named: Any) -> None:
         made(self, job, worker, *given, **named)
         self._local.worker = worker
 
     monkeypatch.setattr(FragmentSteps, "_steps", steps)
-    monkeypatch.setattr(Computing, "__init__", init)
+    monkeypatch.setattr(Courses, "__init__", init)
     run = tiny(**{**SENT, "cluster": cluster, "pushes": 200})
     outcome = in_process(run)
     assert tables_of(run, outcome)[2]["verdict"] == "valid"

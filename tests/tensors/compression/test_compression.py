@@ -23,11 +23,12 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, FrameError
 from pslab.tensors.compression import bits, compression, frame, select
-from pslab.tensors.compression.rule import At, Compression, Sparse
+from pslab.tensors.compression.pieces import Compression
+from pslab.tensors.compression.rule import At, Sparse
 from pslab.tensors.compression.sparse import keys_of, ranges_in
 from pslab.tensors.finite import NonFinite
 from pslab.tensors.random_streams import numpy_generator, seed_of
-from pslab.tensors.update.store import Part
+from pslab.tensors.update.part import Part
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
 

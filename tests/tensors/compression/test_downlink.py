@@ -16,11 +16,11 @@ from pslab.protocol.messages import NO_WORKER, Pull
 from pslab.protocol.rotation import Rotation
 from pslab.protocol.server import Reply
 from pslab.tensors.compression import compression, frame
-from pslab.tensors.compression.codes import Plain
 from pslab.tensors.compression.downlink import DownlinkRules, HeldWeights, downlink_rules
 from pslab.tensors.compression.sparse import Static
+from pslab.tensors.compression.uncompressed import Plain
 from pslab.tensors.entries import Entries
-from pslab.tensors.update.store import Part
+from pslab.tensors.update.part import Part
 from pslab.tensors.workload.keyspace import Keyspace
 
 RULES = ("int8", "static:20%", "static:20%+fp16", "std:1", "efsign", "qsgd:4,residual=on", "adaq:30%+onebit",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pslab.errors import ConfigError
 from pslab.tensors.compression import frame
 from pslab.tensors.datasets.planted import Planted
-from pslab.tensors.entries import Entries
+from pslab.tensors.entries import Entries, as_held, by_key, renumbered
 from pslab.tensors.partitioning import multilevel, placement, traffic
 from pslab.tensors.partitioning.partition import RULES, Problem, capacity, moved, partition, relieve
 from pslab.tensors.sparse import rows_of
@@ -188,10 +188,10 @@ def test_each_key_has_one_server(planted, rule):
     owner = placement.place(traffic.used(planted, parts, 4), planted.key_count, 4)
     assert len(owner) == planted.key_count
     assert set(owner.tolist()) == set(range(4))
-    weights, places = np.arange(planted.key_count), placement.renumbered(owner)
-    held = placement.as_held(weights, places)
+    weights, places = np.arange(planted.key_count), renumbered(owner)
+    held = as_held(weights, places)
     assert np.array_equal(owner[held], np.sort(owner))
-    assert np.array_equal(placement.by_key(held, places), weights)
+    assert np.array_equal(by_key(held, places), weights)
 
 
 @pytest.mark.parametrize(("held", "more", "found"), [
@@ -217,7 +217,7 @@ def test_what_each_server_exchanges_follows_from_the_keys_that_it_has():
 
 
 def test_a_servers_keys_follow_each_other_in_their_old_order():
-    assert placement.renumbered(np.array([1, 0, 1, 0])).tolist() == [2, 0, 3, 1]
+    assert renumbered(np.array([1, 0, 1, 0])).tolist() == [2, 0, 3, 1]
 
 
 # --- capacity ----------------------------------------------------------------------------------------------------

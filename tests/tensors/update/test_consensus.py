@@ -14,8 +14,8 @@ from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
 from pslab.tensors.entries import Entries
 from pslab.tensors.update.consensus import Consensus, Solving
+from pslab.tensors.update.part import Part
 from pslab.tensors.update.steps import Course
-from pslab.tensors.update.store import Part
 
 EXACT = {"steps": 60, "balance": False}  # steps at rate 1/2 on a quadratic: exact to the last digits
 

@@ -9,9 +9,9 @@ import torch
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.sync.asp import ASP
 from pslab.tensors.entries import Entries
-from pslab.tensors.update.methods import over_users
+from pslab.tensors.update.changes import over_users
+from pslab.tensors.update.part import Part
 from pslab.tensors.update.steps import Course, LocalSteps
-from pslab.tensors.update.store import Part
 from pslab.tensors.update.vectors import mean_over_users
 
 

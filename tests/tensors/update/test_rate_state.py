@@ -16,7 +16,8 @@ from pslab.tensors.entries import Entries
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.directions import REFRESH
 from pslab.tensors.update.optimizers import resolve_optimizer
-from pslab.tensors.update.store import Part, WeightStore
+from pslab.tensors.update.part import Part
+from pslab.tensors.update.store import WeightStore
 from pslab.tensors.update.vectors import cuts, dense, inside, mean, outside, plus
 
 SIZE = 6

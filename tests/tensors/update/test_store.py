@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pslab.tensors.entries import Entries
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
-from pslab.tensors.update.store import Part, WeightStore
+from pslab.tensors.update.part import Part
+from pslab.tensors.update.store import WeightStore
 
 PARTS = (Part((slice(0, 6), slice(10, 14))), Part((slice(6, 10), slice(14, 20))))
 WHOLE = (Part((slice(0, 20),)),)

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
-from pslab.tensors.workload.example_check import check_objective, joined, relation
+from pslab.tensors.workload.example_check import check_objective, relation
+from pslab.tensors.workload.objective import joined
 
 DRAW = torch.Generator().manual_seed(3)
 SCORES, NUMBER = torch.randn(2, 5, generator=DRAW), torch.randn(2, 1, generator=DRAW)

@@ -29,10 +29,10 @@ from torch.utils.data import (
 from torch.utils.data import Dataset as TorchDataset
 
 from pslab.config.content import content
-from pslab.engines.worker.batches import Reader
+from pslab.engines.worker.batches import reader_of
 from pslab.errors import ConfigError
-from pslab.tensors.workload.data import Batches, Dataset, resolve_data
-from pslab.tensors.workload.reading import ARGUMENTS, batch_slices
+from pslab.tensors.workload.data import Batches, Dataset, batch_slices, resolve_data
+from pslab.tensors.workload.reading import ARGUMENTS
 
 
 class Items(TorchDataset):
@@ -70,7 +70,7 @@ def loaded(items: TorchDataset, processes: int = 0) -> Dataset:
 
 def seen(data: Dataset, steps: range, seed: int = 3) -> tuple[list[list[float]], list[list[float]], list[list[int]]]:
     """Places, draws and labels of worker 1's batches."""
-    reader = Reader(data, 2, 1, 4, seed)
+    reader = reader_of(data, 2, 1, 4, seed)
     found = [reader.at(step) for step in steps]
     return [x[:, 0].tolist() for x, _ in found], [x[:, 1].tolist() for x, _ in found], [y.tolist() for _, y in found]
 
@@ -199,7 +199,7 @@ def test_of_a_sampler_the_set_of_its_indices_is_taken(sampler, taken):
     before = global_states()
     data = resolve_data(lambda: (DataLoader(Items(), sampler=sampler), DataLoader(Items(), sampler=sampler)))
     steps = range(Batches(len(taken), 1, 0, 4, 3).rounds)
-    read = [Reader(data, 1, 0, 4, 3).at(step)[0][:, 0].tolist() for step in steps]
+    read = [reader_of(data, 1, 0, 4, 3).at(step)[0][:, 0].tolist() for step in steps]
     left_out = len(taken) % 4
     assert len({place for batch in read for place in batch} & set(taken)) == len(taken) - left_out
     assert data.test_x[:][:, 0].tolist() == sorted(taken)

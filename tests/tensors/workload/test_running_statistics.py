@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import generator
-from pslab.tensors.workload.running_statistics import recompute, running_norms
+from pslab.tensors.workload.models import running_norms
+from pslab.tensors.workload.running_statistics import recompute
 
 BATCHES = [3 + 2 * torch.randn(16, 4, 6, generator=generator(0, "x", i)) for i in range(8)]
 SAMPLE = BATCHES[0][:2]

@@ -10,7 +10,6 @@ import numpy as np
 
 from pslab.engines.emulation.faults import KILL
 from pslab.engines.local.pace import DILATIONS, kept
-from pslab.protocol.worker import buffers_of
 from tools.audit.reading import REPORTED, SLACK_S, Reading
 
 SHARES = ("dilation", "compute_overrun_share", "late_message_share")  # what says whether an emulation was kept
@@ -113,7 +112,7 @@ def _unseen(r: Reading, life: Mapping[str, Any], rewinds: list[Any]) -> str:
         return (f"worker {worker}'s process ended at {at_s:.6g} s, and none followed; {a.name(later[0])} came at "
                 f"{a.seconds[later[0]]:.6g} s") if later else ""  # fmt: skip
     # an emulated link brings later what the process had sent: pushes, of a buffer each, and requests beyond them
-    ahead = 0 if r.cluster.free else buffers_of(r.traits.eager) - 1
+    ahead = 0 if r.cluster.free else r.traits.buffers - 1
     for row in later:
         asks = a.kind[row] == "pull"
         sent = ahead > 0 and 0 <= a.iteration[row] - life["iteration"] < ahead + asks

@@ -12,7 +12,7 @@ from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.emulation.faults import LISTED, Faults
 from pslab.engines.local.pace import KEPT_SHARE
 from pslab.policies.partition import servers_of
-from pslab.tensors.compression.frame import START
+from pslab.tensors.compression.uncompressed import START
 from tools.audit.reading import REPORTED, SLACK_S, Reading, columns, report, report_cells
 
 EXACT = 1e-9  # relative: what a sum of two instants loses

@@ -17,10 +17,8 @@ from pslab.config.spec import build, resolve
 from pslab.config.table import find
 from pslab.errors import ConfigError
 from pslab.lab.judge import policy_of
-from pslab.protocol.traits import Traits, traits_of
-from pslab.protocol.worker import EAGER_BUFFERS
-from pslab.tensors.compression.codes import Plain
-from pslab.tensors.compression.sparse import Everything
+from pslab.protocol.traits import EAGER_BUFFERS, Traits, traits_of
+from pslab.tensors.compression.uncompressed import Everything, Plain
 
 REPORTED = 3  # violations of one kind that are written out
 SLACK_S = 1e-6  # instants that are derived from others are not equal to the last bit

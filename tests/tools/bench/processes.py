@@ -28,7 +28,7 @@ from pslab.lab.runs.calibrate import calibrate
 from pslab.lab.runs.resolve import POLICIES, resolve
 from pslab.tensors.device import one_thread
 from pslab.tensors.update.optimizers import resolve_optimizer
-from pslab.tensors.update.store import Part
+from pslab.tensors.update.part import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model

@@ -20,7 +20,7 @@ from pslab.config.spec import build
 from pslab.engines.execute import execute
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.engines.experiment.wire import WHOLE, Carried, Frame, Gradient, Wanted, pack, unpack
+from pslab.engines.experiment.wire import WHOLE, Carried, Frame, PushInfo, Wanted, pack, unpack
 from pslab.engines.local.store import frame_of
 from pslab.engines.processes import pool as pools
 from pslab.engines.server.clock import WallClock
@@ -245,7 +245,7 @@ def _iteration(job: Job, worker: int, iteration: int) -> bytes:
     """The frame that a worker sends: of each range the push, and the request for its next weights."""
     frame: Frame = []
     for index, part in enumerate(job.parts):
-        frame.append(Push(worker, index, iteration, 0, Gradient(WHOLE, part.size, math.nan)))
+        frame.append(Push(worker, index, iteration, 0, PushInfo(WHOLE, part.size, math.nan)))
         frame.append(Pull(worker, index, iteration + 1, 0, Wanted(0, 0)))
     return pack(frame)
 

@@ -19,12 +19,13 @@ from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.compression import Compression, compression, frame
+from pslab.tensors.compression import compression, frame
+from pslab.tensors.compression.pieces import Compression
 from pslab.tensors.compression.rule import At
 from pslab.tensors.compression.sparse import Chosen, Deviation, Static
 from pslab.tensors.device import one_thread
 from pslab.tensors.finite import is_finite
-from pslab.tensors.update.store import Part
+from pslab.tensors.update.part import Part
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
 from tools.bench.measure import Row, interleaved
@@ -153,7 +154,7 @@ def _iteration(prune: str) -> tuple[Callable[[], object], int]:
     push = None if job.compression is None else pushed(job.compression, buffer)
 
     def call() -> object:
-        computing.iteration(next(steps), 0)
+        computing.gradient(next(steps), 0)
         return is_finite(buffer) if push is None else push()
 
     return call, layout.size

@@ -106,4 +106,4 @@ def replayable(experiment: Experiment) -> bool:
     """Whether the table of pushes alone says what the weights are: not what a worker computed and never pushed."""
     traits = experiment.traits
     whole = len(experiment.parts) == 1 and not isinstance(experiment.prune, Ranges) and not traits.accumulates
-    return whole and not traits.eager and not (traits.whole and experiment.sparse)
+    return whole and not traits.eager and not (traits.whole and experiment.sends_frames)

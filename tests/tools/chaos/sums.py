@@ -17,7 +17,6 @@ from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import NoGradients, Sizes
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.server import Reply, Step
-from pslab.protocol.worker import buffers_of
 
 PRIME, DECAY = 2**61 - 1, 1_000_003
 COLUMNS = [PUSH_COLUMNS.index(name) for name in ("range", "worker", "iteration", "version_pulled", "version_applied")]
@@ -41,7 +40,7 @@ class SumShard(Sizes):
         workers, ranges = job.run.workers, len(job.parts)
         self.weights = [0] * ranges
         self.laid = [[[0] * (1 + job.traits.eager) for _ in range(ranges)] for _ in range(workers)]
-        buffers = buffers_of(job.traits.eager)
+        buffers = job.traits.buffers
         self.gradients = [[[0] * buffers for _ in range(ranges)] for _ in range(workers)]
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:

@@ -18,11 +18,6 @@ TO_STORE = (Ordered, ComputedOn, Push, Pull, Go, Stop)
 TO_DECIDER = (Carried, Stop)
 
 
-def number_of(workers: int, server: int) -> int:
-    """The number of a server's process in the pool; not of server 0."""
-    return workers + server - 1
-
-
 def worker_stream(job: Job, pipe: Connection) -> Stream:
     """A worker's stream to the server that decides."""
     return Stream(pipe, TO_WORKER, lease_s=job.run.lease_s, waits=True)

@@ -80,7 +80,8 @@ class ServerCheckpoints:
     ) -> None:  # fmt: skip
         self._job, self._context, self._transport, self._clock = job, context, transport, clock
         self._others, self._machines = others, machines
-        self._kept = [WorkerState.of(job, worker, context.arena) for worker in range(job.run.workers)]
+        self._kept = [WorkerState(job, worker, context.arena) if job.layout.states else None
+                      for worker in range(job.run.workers)]
         self.number = 0  #: of the last one that was begun
         self._pushes = 0  # after which it was
         self.able = job.run.on_death == "restart"  #: whether checkpoints are made

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny import tiny
 
-from pslab.engines.experiment.wire import REQUEST_BYTES, WHOLE, Answer, Gradient
+from pslab.engines.experiment.wire import REQUEST_BYTES, WHOLE, Answer, PushInfo
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.lab.runs.resolve import resolve
@@ -24,7 +24,7 @@ class Clock:
 
 
 def push(worker: int) -> list[Push]:
-    return [Push(worker, 0, 0, 0, Gradient(WHOLE, 1930, 0.5, 0.0))]
+    return [Push(worker, 0, 0, 0, PushInfo(WHOLE, 1930, 0.5, 0.0))]
 
 
 def weights(worker: int, iteration: int, sent_s: float = 0.0) -> list[Weights]:

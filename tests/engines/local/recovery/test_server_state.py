@@ -13,7 +13,7 @@ from ownpolicies import Alternating, Talking
 
 from pslab.engines.experiment.checkpoint.file import pack, unpack
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.wire import WHOLE, Frame, Gradient, Wanted
+from pslab.engines.experiment.wire import WHOLE, Frame, PushInfo, Wanted
 from pslab.engines.local.recovery.server_state import ServerCheckpoints, ServerState
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
@@ -63,7 +63,7 @@ class Workers(Transport):
             gradient = self.context.arena.tensor(buffer, layout.size, layout.dtype)
             gradient.copy_(torch.from_numpy(np.random.default_rng(len(self.due)).standard_normal(layout.size)))
             for index in self.job.exchanged(machine.iteration):
-                payload = Gradient(WHOLE, self.job.parts[index].size, self.draws.random())
+                payload = PushInfo(WHOLE, self.job.parts[index].size, self.draws.random())
                 frame += self.take(machine.computed(index, payload), worker)
         else:
             for message in self.inbox[worker]:

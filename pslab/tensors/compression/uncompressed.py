@@ -1,0 +1,36 @@
+"""The rules by which a push holds all values as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pslab.tensors.compression.rule import At, Parts, Rule
+
+START = 24  # bytes of a frame of one part, but for the part
+
+
+@dataclass(frozen=True)
+class Everything(Rule):
+    """No pruning: all entries are sent."""
+
+    def select(self, v: torch.Tensor, at: At | None = None) -> torch.Tensor:
+        """All indices of v."""
+        return torch.arange(len(v), device=v.device)
+
+
+@dataclass(frozen=True)
+class Plain(Rule):
+    """The values as they are."""
+
+    def compress(self, v: torch.Tensor, at: At) -> Parts:
+        return [v.clone()]
+
+    def decompress(self, parts: Parts, at: At) -> torch.Tensor:
+        return parts[0].view(at.dtype)
+
+
+def dense_bytes(n: int, itemsize: int) -> int:
+    """The length of a frame of n values."""
+    return START + n * itemsize
