@@ -56,10 +56,6 @@ class Factors(Rule):
         """Return the state that decides how many values are sent."""
         return at.turn < self.after, (at.turn - self.after) % 2
 
-    def values(self, at: At) -> int:
-        """How many values are sent of a piece."""
-        raise NotImplementedError
-
     def count(self, parts: Parts, at: At) -> int:
         return self.values(at)
 
@@ -98,7 +94,7 @@ class LowRank(Factors):
         side = isqrt(at.size - 1) + 1
         return (-(-at.size // side), side) if self.square else at.shape
 
-    def values(self, at: At) -> int:
+    def values(self, at: At) -> int:  # type: ignore[override]
         """Return how many values are sent of a piece."""
         return self.rank * sum(self.shape(at)) if self.factored(at) and at.turn >= self.after else at.size
 
@@ -162,7 +158,7 @@ class PowerSGD(Factors):
             at.memory["server"][: mean.numel()] = orthonormal(own).flatten()
         return found
 
-    def values(self, at: At) -> int:
+    def values(self, at: At) -> int:  # type: ignore[override]
         """Return how many values are sent of a piece."""
         sent = self.factored(at) and at.turn >= self.after
         return self.rank * at.shape[0 if self._odd(at) else 1] if sent else at.size
@@ -295,6 +291,10 @@ class CountSketch(Rule):
 
     def count(self, parts: Parts, at: At) -> int:
         return parts[0].numel()
+
+    def values(self, at: At) -> int:  # type: ignore[override]
+        """Return how many values are sent of a piece."""
+        return min(self.rows * self.cols, at.size)
 
     def sends(self, n: int, at: At) -> Any:
         """Always the same."""
