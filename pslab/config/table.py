@@ -252,7 +252,8 @@ ROWS = _table(
     Row("model", "linear", "pslab.tensors.workload.models:Regression", label="logistic regression, {keys} keys"),
     Row("model", "gpt", "pslab.tensors.workload.gpt:Transformer", source="Radford et al. (OpenAI report 2019)",
         example="gpt:64,layers=2", label="GPT, width {width}, {layers} layers"),
-    Row("model", "sizes", "pslab.tensors.workload.sizes:Sizes", example="sizes:resnet50", label="{of}, sizes only"),
+    Row("model", "sizes", "pslab.tensors.workload.sizes:ModelSizes", example="sizes:resnet50",
+        label="{of}, sizes only"),
 
     Row("data", "mnist", "pslab.tensors.datasets.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),

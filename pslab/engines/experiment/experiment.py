@@ -223,9 +223,8 @@ def select_factor(cluster: Cluster, prune: Any, rate: Any) -> float:
     """What a gradient takes at its worker in virtual time, in the cluster's `select_s`: the rule's selection (1 of a
     user's own rule), and the division by the rate if the worker does that."""
     factors, row = {**SELECT_FACTORS, **cluster.select_factor}, find("prune", prune)
-    found = factors[row.name] if row else 1.0
-    if row and row.name in RANK_FACTORS:
-        found *= 1 + RANK_FACTORS[row.name] * (prune.rank - 2)
+    longer = RANK_FACTORS.get(row.name, 0.0) * (getattr(prune, "rank", 2) - 2) if row else 0.0
+    found = (factors[row.name] if row else 1.0) * (1 + longer)
     return found + factors[needed] if (needed := rate_state.needs(rate)) in rate_state.AT_WORKER else found
 
 

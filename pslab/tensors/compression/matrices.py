@@ -56,7 +56,14 @@ class Factors(Rule):
         """Return the state that decides how many values are sent."""
         return at.turn < self.after, (at.turn - self.after) % 2
 
+    def values(self, at: At) -> int:
+        """How many values are sent of a piece."""
+        raise NotImplementedError
+
     def count(self, parts: Parts, at: At) -> int:
+        return self.values(at)
+
+    def fixed(self, at: At) -> int:
         return self.values(at)
 
     def drawn(self, at: At, size: int, device: torch.device, *names: str | int) -> torch.Tensor:
@@ -94,7 +101,7 @@ class LowRank(Factors):
         side = isqrt(at.size - 1) + 1
         return (-(-at.size // side), side) if self.square else at.shape
 
-    def values(self, at: At) -> int:  # type: ignore[override]
+    def values(self, at: At) -> int:
         """Return how many values are sent of a piece."""
         return self.rank * sum(self.shape(at)) if self.factored(at) and at.turn >= self.after else at.size
 
@@ -158,7 +165,7 @@ class PowerSGD(Factors):
             at.memory["server"][: mean.numel()] = orthonormal(own).flatten()
         return found
 
-    def values(self, at: At) -> int:  # type: ignore[override]
+    def values(self, at: At) -> int:
         """Return how many values are sent of a piece."""
         sent = self.factored(at) and at.turn >= self.after
         return self.rank * at.shape[0 if self._odd(at) else 1] if sent else at.size
@@ -292,8 +299,7 @@ class CountSketch(Rule):
     def count(self, parts: Parts, at: At) -> int:
         return parts[0].numel()
 
-    def values(self, at: At) -> int:  # type: ignore[override]
-        """Return how many values are sent of a piece."""
+    def fixed(self, at: At) -> int:
         return min(self.rows * self.cols, at.size)
 
     def sends(self, n: int, at: At) -> Any:

@@ -56,7 +56,6 @@ class Rule:
     every = False  #: whether it needs every entry of the gradient: none is pruned before
     draws = False  #: whether it draws roundings
     sends: Any = None  #: sends(n, at): how many of n entries are sent, if that is always the same
-    values: Any = None  #: values(at): how many numbers are sent of a piece, if that is no share of its entries
 
     def server(self, shape: tuple[int, ...]) -> int:
         """Return how many numbers the server keeps of such a piece."""
@@ -90,6 +89,10 @@ class Rule:
     def count(self, parts: Parts, at: At) -> int:
         """Return how many values are sent."""
         return at.size
+
+    def fixed(self, at: At) -> int | None:
+        """Return how many numbers are sent of a piece, if that is no share of its entries."""
+        return None
 
     combine: Any = None  #: combine(pushes, at): the piece to be applied, of the parts of all pushes of a step
 
@@ -243,7 +246,7 @@ class Compression:
         if key in self._samples and not at.slices:
             return self._samples[key]
         drawn = normal(self._size if at.slices else min(self._size, DRAWN), self._dtype)
-        values = self.rule.values(at) if self.rule.values and at.size > DRAWN else None
+        values = self.rule.fixed(at) if at.size > DRAWN else None
         whole = at.size if values is None else values
         rows = at.shape[0] if at.slices else min(at.shape[0], max(1, DRAWN * at.shape[0] // at.size))
         sample = at._replace(shape=(min(DRAWN, values),) if values is not None else (rows, *at.shape[1:]))

@@ -144,7 +144,7 @@ class Shapes(nn.Module):
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """A model by its layers' shapes alone, for engine="timing": a published one, or shapes such as 512x784+10x512."""
 
     of: Annotated[

@@ -22,7 +22,7 @@ from pslab.tensors.compression import compression
 from pslab.tensors.compression.frame import dense_bytes, length
 from pslab.tensors.compression.rule import DRAWN
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.sizes import PUBLISHED, Sizes
+from pslab.tensors.workload.sizes import PUBLISHED, ModelSizes
 
 TWINS = ("resnet18", "resnet50", "resnet101", "resnet152", "vgg16", "vgg19")
 #: Weights, as their authors' own implementations count them.
@@ -46,7 +46,7 @@ def test_a_model_by_sizes_has_the_layers_and_the_shares_of_its_module(name: str)
 
 
 def test_other_models_have_as_many_weights_as_published():
-    assert {name: Keyspace.of(Sizes(name)()).size for name in PUBLISHED.keys() - set(TWINS)} == TOTALS
+    assert {name: Keyspace.of(ModelSizes(name)()).size for name in PUBLISHED.keys() - set(TWINS)} == TOTALS
 
 
 def test_a_list_of_shapes_is_a_model_as_its_text_is():
@@ -85,7 +85,7 @@ def test_a_push_of_a_large_model_is_as_long_as_its_sample_says(rules: tuple[str,
     from pslab.config.spec import build
     from pslab.tensors.update.store import Part
 
-    keyspace = Keyspace.of(Sizes("900x1700+1700+2000x700")())
+    keyspace = Keyspace.of(ModelSizes("900x1700+1700+2000x700")())
     assert keyspace.size > 2 * DRAWN
     made = compression(build("prune", rules[0]), build("quantize", rules[1]), [Part((slice(0, keyspace.size),))],
                        keyspace)  # fmt: skip
