@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pslab.lab.advise.advice import Advice
     from pslab.lab.advise.map import advise_map
     from pslab.lab.advise.search import advise
+    from pslab.lab.advise.throughput import throughput
     from pslab.lab.records.export import export
     from pslab.lab.records.frames import where
     from pslab.lab.records.record import Result
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Advice", "ConfigError", "PslabError", "Result", "Run", "advise", "advise_map", "best",
     "check", "claim", "ddp", "export", "goal", "grid", "load", "parameters", "plots", "records", "run", "save",
-    "summary", "sweep", "tidy", "tuned",
-    "where",
+    "summary", "sweep", "throughput", "tidy", "tuned", "where",
 ]  # fmt: skip
 
 _LAZY = {
@@ -52,6 +52,7 @@ _LAZY = {
     "save": "pslab.lab.studies.figures",
     "summary": "pslab.lab.records.summary",
     "sweep": "pslab.lab.runs.run",
+    "throughput": "pslab.lab.advise.throughput",
     "tidy": "pslab.lab.records.results",
     "tuned": "pslab.lab.runs.grid",
     "where": "pslab.lab.records.frames",

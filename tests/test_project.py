@@ -65,13 +65,13 @@ def test_no_policy_is_named_in_an_engine():
 
 #: Lines of each room. Whoever adds a capability raises its room's budget in the same commit, and says why.
 BUDGETS = {
-    "pslab": 600, "config": 2150, "engines": 150, "engines/check": 1800, "engines/emulation": 900,
-    "engines/experiment": 1700, "engines/local": 2550, "engines/processes": 1300, "engines/ray": 1050,
-    "engines/server": 1600, "engines/virtual": 1550, "engines/worker": 1750, "lab": 300, "lab/advise": 1950,
+    "pslab": 600, "config": 2200, "engines": 150, "engines/check": 1800, "engines/emulation": 900,
+    "engines/experiment": 1800, "engines/local": 2550, "engines/processes": 1300, "engines/ray": 1050,
+    "engines/server": 1600, "engines/virtual": 1550, "engines/worker": 1750, "lab": 300, "lab/advise": 2050,
     "lab/commands": 1350, "lab/live": 900, "lab/plots": 4550, "lab/records": 2850, "lab/runs": 1900, "lab/studies":
     1200, "policies": 650, "policies/methods": 700, "policies/planning": 500, "policies/sync": 600, "protocol":
-    1350, "tensors": 700, "tensors/compression": 2400, "tensors/datasets": 650, "tensors/partitioning": 750,
-    "tensors/update": 1850, "tensors/workload": 2400,
+    1350, "tensors": 700, "tensors/compression": 2450, "tensors/datasets": 650, "tensors/partitioning": 750,
+    "tensors/update": 1850, "tensors/workload": 2550,
 }  # fmt: skip
 LOADED = """
 import sys
@@ -88,8 +88,8 @@ def test_a_room_keeps_its_budget_of_lines():
 
 
 @pytest.mark.parametrize(("imports", "budget"), [
-    ("import pslab.engines.local.worker", 9_100),
-    ("import pslab.lab.runs.execution, pslab.engines.local.engine", 13_450),
+    ("import pslab.engines.local.worker", 9_150),
+    ("import pslab.lab.runs.execution, pslab.engines.local.engine", 13_550),
 ], ids=["worker", "parent"])  # fmt: skip
 def test_a_process_loads_no_more_than_its_budget_of_lines(imports: str, budget: int):
     command = [sys.executable, "-c", LOADED % imports]

@@ -59,7 +59,7 @@ MOST: dict[str, tuple[int, int, int, int]] = {
     "policies/planning": (0, 0, 0, 6),
     "protocol": (0, 0, 0, 3),
     "tensors": (0, 1, 0, 0),
-    "tensors/compression": (0, 0, 0, 79),
+    "tensors/compression": (0, 0, 0, 78),
     "tensors/partitioning": (0, 0, 0, 1),
     "tensors/update": (0, 0, 0, 60),
     "tensors/workload": (0, 0, 0, 60),

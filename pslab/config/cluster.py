@@ -23,12 +23,15 @@ FACTOR = Bounds(at_least=0, at_most=1e6)
 SELECT_FACTORS = {"none": 0.0, "static": 1.0, "std": 1.6, "dynamic": 2.3, "dgc": 1.4, "range": 1.5,
                   "threshold": 1.0, "randomk": 19.0, "adaq": 14.0, "lowrank": 22.0, "powersgd": 20.0, "demo": 59.0,
                   "sketch": 39.0, "ef21": 1.5, "own squares": 0.75}  # fmt: skip
+#: By how much of it that is longer for each rank above 2, a line through the shortest of 56 calls at ranks 1 to 16.
+RANK_FACTORS = {"lowrank": 0.13, "powersgd": 0.04}
 #: What applying a dense and a sparse push takes, in `apply_s`: by what a rate keeps at the server, and by optimizer.
 APPLY_FACTORS = {"versions": (1.2, 1.0), "squares": (3.2, 1.6), "directions": (4.9, 3.1), "sgd": (2.2, 6.8),
                  "adam": (5.1, 22.0), "adamw": (5.4, 22.0), "adagrad": (3.3, 13.0), "rmsprop": (3.7, 13.0),
                  "other": (3.7, 13.0)}  # fmt: skip
 
 
+ALLREDUCE = "allreduce"
 OF_WORKERS, OF_FRAMES = ("kill", "stop"), ("duplicate", "delay", "drop", "corrupt")
 
 
@@ -96,6 +99,15 @@ class Cluster:
         bool, "whether server s stands on worker s's machine: what these two exchange passes no link"
     ] = False
     duplex: Annotated[str, OneOf("full", "half"), "both directions at once, or they share the bandwidth"] = "full"
+    aggregate: Annotated[
+        str, OneOf("servers", ALLREDUCE),
+        "virtual time only: who adds up gradients, servers or a ring of the workers, each of which passes on all but "
+        "its own part in workers - 1 steps, and the sum likewise"
+    ] = "servers"
+    wire_bytes: Annotated[
+        int | None, Bounds(at_least=1, at_most=8),
+        "engine='timing' only: of a number that no code shortens, such as 2 of bfloat16; None: as the dtype has"
+    ] = None
     compute_s: Annotated[
         float | None, Bounds(at_least=1e-6, at_most=3600), "mean time of one gradient; None: as fast as this machine"
     ] = None
@@ -105,6 +117,9 @@ class Cluster:
     compute_sigma: Annotated[float, Bounds(at_least=0, at_most=3), "log-normal jitter around compute_s"] = 0.0
     stall_probability: Annotated[float, Bounds(at_least=0, at_most=1), "that a gradient takes longer"] = 0.0
     stall_factor: Annotated[float, Bounds(at_least=1, at_most=1e6), "by which it is then longer"] = 1.0
+    costs: Annotated[
+        str, OneOf("none", "epyc-core"), "virtual time only: the table by which costs that are not given follow"
+    ] = "none"
     select_s: Annotated[float, SECONDS, "virtual time only: to select a gradient's entries by static:1%"] = 0.0
     encode_s: Annotated[float, SECONDS, "virtual time only: to encode their frames"] = 0.0
     apply_s: Annotated[float, SECONDS, "virtual time only: to apply one push by plain SGD at a constant rate"] = 0.0
@@ -157,6 +172,11 @@ class Cluster:
             if self.leave[worker] == self.join[worker]:
                 raise ConfigError("cluster.join", self.join, f"worker {worker} leaves and joins at the same instant")
         self._check_shares()
+        if self.aggregate == ALLREDUCE:
+            for name in ("server_bandwidth_bit_s", "colocated", "leave", "join", "faults"):
+                if given := getattr(self, name):
+                    problem = "is for a cluster with servers, and a ring needs all its workers: leave it out"
+                    raise ConfigError(f"cluster.{name}", given, f"{problem}, or use aggregate='servers'")
         if self.overhead_s and self.bandwidth_bit_s is None:
             raise ConfigError("cluster.overhead_s", self.overhead_s, "an occupied link needs a bandwidth_bit_s")
         if self.compute_s is None and (self.compute_sigma or self.stall_probability or self.slow):
@@ -246,8 +266,10 @@ _COMPUTE = {"compute_s": 0.02, "compute_sigma": 0.1}
 _STALLS = {"stall_probability": 0.05, "stall_factor": 5.0}
 # the thesis's MLP of MEASURED weights under static:1% on one core of an AMD EPYC, by `calibrate`; with the weights of
 # another model those OF_WEIGHTS grow. search_s: by `pslab bench zipline`
-_COSTS = {"select_s": 1.4e-3, "encode_s": 8e-4, "apply_s": 6e-4, "serve_s": 5e-4, "find_s": 1.5e-3, "decode_s": 7.5e-4,
-          "message_s": 2e-4, "search_s": 5e-7}  # fmt: skip
+_COSTS = {"costs": "epyc-core", "select_s": 1.4e-3, "encode_s": 8e-4, "apply_s": 6e-4, "serve_s": 5e-4,
+          "find_s": 1.5e-3, "decode_s": 7.5e-4, "message_s": 2e-4, "search_s": 5e-7}  # fmt: skip
+#: Costs by the device that pays them. No source that could be read gives them for a GPU: `calibrate` measures yours.
+COST_TABLES: dict[str, dict[str, Any]] = {"none": {"costs": "none", **dict.fromkeys(COSTS, 0.0)}, "epyc-core": _COSTS}
 MEASURED = 932_362
 OF_WEIGHTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -275,9 +297,14 @@ def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> 
     if base not in PRESETS:
         raise ConfigError("cluster.preset", base, f"unknown preset; {nearest(str(base), PRESETS)}")
     check_names(fields, parameters(Cluster), "cluster.")
-    scaled = {name: cost_s * (weights / MEASURED) for name, cost_s in PRESETS[base].items() if name in OF_WEIGHTS}
+    table = fields.get("costs", PRESETS[base].get("costs", "none"))
+    if table not in COST_TABLES:
+        raise ConfigError("cluster.costs", table, f"unknown table of costs; {nearest(str(table), COST_TABLES)}")
+    costs = {name: cost * (weights / MEASURED) if name in OF_WEIGHTS else cost
+             for name, cost in COST_TABLES[table].items()}  # fmt: skip
+    links = {"server_bandwidth_bit_s": None} if fields.get("aggregate") == ALLREDUCE else {}
     try:
-        return Cluster(**{**PRESETS[base], **scaled, **fields})
+        return Cluster(**{**PRESETS[base], **links, **costs, **fields})
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:  # a mapping of something else
@@ -287,7 +314,7 @@ def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> 
 def cluster_fields(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that differ from a cluster without emulation, among them the fields of its preset."""
     given = {"preset": value} if isinstance(value, str) else dict(value)
-    if "preset" not in given:
+    if not {"preset", "costs"} & given.keys():
         return given
     resolved, nothing = resolve_cluster(given), Cluster()
     found = {name: field_ for name in parameters(Cluster)

@@ -151,6 +151,8 @@ class Run:
     ] = "auto"
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, (list, tuple)):
+            object.__setattr__(self, "model", f"sizes:{'+'.join('x'.join(map(str, shape)) for shape in self.model)}")
         check(self)
         if self.engine in MODELLED and self.cluster == FREE:
             words = f"engine={self.engine!r} needs a modelled cluster, and none is named: it is cluster={LAB!r}"

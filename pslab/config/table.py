@@ -216,6 +216,8 @@ ROWS = _table(
     Row("ranges", "whole", "pslab.policies.partition:Whole"),
     Row("ranges", "layers", "pslab.policies.partition:Layers", example="layers:40000", source=(
         "Zhang et al. (ATC 2017); in slices Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019)")),
+    Row("ranges", "buckets", "pslab.policies.partition:Buckets", example="buckets:6553600", small="buckets:20,first=8",
+        source="Li et al. (PVLDB 2020)"),
 
     Row("order", "fifo", "pslab.policies.orders:FIFO", source="Tsai (thesis report 2018)", label="FIFO",
         colour="#888888"),
@@ -250,6 +252,8 @@ ROWS = _table(
     Row("model", "linear", "pslab.tensors.workload.models:Regression", label="logistic regression, {keys} keys"),
     Row("model", "gpt", "pslab.tensors.workload.gpt:Transformer", source="Radford et al. (OpenAI report 2019)",
         example="gpt:64,layers=2", label="GPT, width {width}, {layers} layers"),
+    Row("model", "sizes", "pslab.tensors.workload.sizes:ModelSizes", example="sizes:resnet50",
+        label="{of}, sizes only"),
 
     Row("data", "mnist", "pslab.tensors.datasets.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),

@@ -57,6 +57,34 @@ class Layers:
         return tuple(cuts)
 
 
+@dataclass(frozen=True)
+class Buckets:
+    """Layers that follow each other travel together, as gradients do in PyTorch's data parallel module.
+
+    From the last layer on a bucket takes layers until it has `least` parameters, the first bucket until it has `first`.
+    It is ready when all its gradients are. There all buckets are exchanged before the next forward pass begins; here a
+    layer waits for its own.
+
+    Source: Li et al. (PVLDB 2020)
+    """
+
+    least: Annotated[int, Bounds(at_least=1), "parameters that fill a bucket: 25 MiB of float32"] = 6_553_600
+    first: Annotated[int, Bounds(at_least=1), "parameters that fill the first one: 1 MiB of float32"] = 262_144
+    layered: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
+        """The buckets, from the first layer on."""
+        cuts, stop, least = list[Cut](), layers[-1].stop, self.first
+        for number, layer in reversed(list(enumerate(layers))):
+            if stop - layer.start >= least or not number:
+                cuts.insert(0, Cut(number, layer.start, stop))
+                stop, least = layer.start, self.least
+        return tuple(cuts)
+
+
 def evenly(cuts: Sequence[Cut], servers: int) -> tuple[Cut, ...]:
     """A part of each server, of nearly the same length, if all is one range; else the ranges as they are."""
     if len(cuts) > 1 or servers == 1:

@@ -223,8 +223,7 @@ class Server:
         """
         if budget is None or not self.traits.rounds or len(self.scopes) == 1:
             return budget is not None and self.gradients >= budget
-        counts = [self._steps(worker, self.base) for worker in self.workers]
-        others = sum(counts) - max(counts, default=0)
+        others = self._count_others() if self.traits.assigns else self._others
         return self.gradients + others >= budget and all(part.at_rest for part in self.ranges)
 
     def _find_base(self) -> None:
@@ -233,6 +232,12 @@ class Server:
         lacking = [iteration(index, part.window.base) for index, part in enumerate(self.ranges)]
         self.base = min(lacking)
         self._lacking = lacking.count(self.base)
+        self._others = self._count_others()
+
+    def _count_others(self) -> int:
+        """Return the gradients of the base iteration of all workers but the one with most."""
+        counts = [self._steps(worker, self.base) for worker in self.workers]
+        return sum(counts) - max(counts, default=0)
 
     def _pull(self, scope: Scope, part: Range, pull: Pull, now: float) -> list[Effect]:
         turn = self.traits.rotation.turn(pull.range, pull.iteration)

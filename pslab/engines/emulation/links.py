@@ -319,7 +319,8 @@ class ChosenLane(Lane):
 
 
 class Network:
-    """The lanes between workers and servers, in both directions; with half duplex they are one lane.
+    """The lanes between workers and servers, in both directions; with half duplex they are one lane, and so in a ring,
+    where each worker sends and receives at once: a push is `hops` steps of it, and an answer as many.
 
     What is sent to a server other than 0, which decides, has arrived when that one's note of it has, a latency later.
     Nothing happens before `soonest_s`.
@@ -327,20 +328,26 @@ class Network:
 
     soonest_s = math.inf
 
-    def __init__(self, cluster: Cluster, chooser: Chooser | None = None, servers: int = 1) -> None:
+    def __init__(
+        self, cluster: Cluster, chooser: Chooser | None = None, servers: int = 1, hops: int | None = None
+    ) -> None:
+        ring = hops is not None
+        halves = 2 if ring and cluster.duplex == "half" else 1
+        latency_s = cluster.latency_s * (1 if hops is None else hops)
+
         def byte_s(bit_s: float | None) -> float:
-            return math.inf if bit_s is None else bit_s / 8
+            return math.inf if bit_s is None else bit_s / 8 / halves
 
         def lane() -> Lane:
-            changes = {at: bit_s / 8 for at, bit_s in cluster.bandwidth_at.items()}
-            speeds = (byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), cluster.latency_s,
+            changes = {at: byte_s(bit_s) for at, bit_s in cluster.bandwidth_at.items()}
+            speeds = (byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), latency_s,
                       cluster.overhead_s, changes, servers)  # fmt: skip
             return Lane(*speeds) if chooser is None else ChosenLane(chooser, *speeds)
 
         up = lane()
-        self._lanes = {UP: up, DOWN: up if cluster.duplex == "half" else lane()}
+        self._lanes = {UP: up, DOWN: up if ring or cluster.duplex == "half" else lane()}
         self._each = tuple({id(lane): lane for lane in self._lanes.values()}.values())
-        self._latency_s, self._noted_s = cluster.latency_s, 2 * cluster.latency_s
+        self._latency_s, self._noted_s = latency_s, 2 * latency_s
         self._chooses = chooser is not None
         self._next_s = self._choice_s = math.inf
 

@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
+from pslab.config.cluster import ALLREDUCE
 from pslab.engines.emulation.faults import Faults, place_of
 from pslab.engines.emulation.links import DOWN, UP, Chooser, Network
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Frame
-from pslab.protocol.messages import Ack, Pull
+from pslab.protocol.messages import Ack, Pull, Push, Weights
 
 
 class Traffic(Network):
     """The links of a cluster with limits or faults, for frames. What arrives is (worker, frame, stamp)."""
 
     def __init__(self, job: Job, chooser: Chooser | None = None, faults: Faults | None = None) -> None:
-        super().__init__(job.cluster, None if getattr(job.order, "in_turn", False) else chooser, job.run.servers)
+        self._ring = job.cluster.aggregate == ALLREDUCE
+        self._pushed: dict[tuple[int, int], int] = {}  # in a ring, by worker and range: the bytes that are added up
+        super().__init__(job.cluster, None if getattr(job.order, "in_turn", False) else chooser, job.run.servers,
+                         job.run.workers - 1 if self._ring else None)  # fmt: skip
         self._job, self.faults = job, faults or Faults(job.cluster, job.run.seed)
         self._held: list[tuple[float, int, str, tuple[Any, ...]]] = []  # what has crossed its link, and is not there
         self._crossed = 0
@@ -71,7 +75,7 @@ class Traffic(Network):
         elif self._job.layered and type(frame[-1]) is Pull:
             self.fly(direction, content, now, server)
         else:
-            self.send(direction, worker, self._size_bytes(frame), content, now, server)
+            self.send(direction, worker, self._size_bytes(worker, frame), content, now, server)
 
     def _content(
         self, direction: str, worker: int, frame: Frame, now: float, stamp: Any
@@ -98,7 +102,9 @@ class Traffic(Network):
             parts = [each for part in parts for each in _by_server(part, server_of)]
         return [part for part in parts if part]
 
-    def _size_bytes(self, frame: Frame) -> int:
+    def _size_bytes(self, worker: int, frame: Frame) -> float:
+        if self._ring:
+            return self._passed_on_bytes(worker, frame)
         total = 0
         for message in frame:
             if type(message) is Pull:
@@ -106,6 +112,16 @@ class Traffic(Network):
             elif type(message) is not Ack:
                 total += self._job.payload_bytes(message.range, message.payload.size_bytes)
         return total
+
+    def _passed_on_bytes(self, worker: int, frame: Frame) -> float:
+        """Return what a worker of a ring sends on: of its push, and of the sum, which is as long, all but one part."""
+        total, workers = 0, self._job.run.workers
+        for message in frame:
+            key = worker, message.range
+            if type(message) is Push:
+                self._pushed[key] = self._job.payload_bytes(message.range, message.payload.size_bytes)
+            total += self._pushed[key] if type(message) in (Push, Weights) else 0
+        return total * (workers - 1) / workers
 
 
 def _by_server(frame: Frame, server_of: Sequence[int]) -> list[Frame]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pslab.config.cluster import MODELLED, Cluster
+from pslab.config.cluster import ALLREDUCE, MODELLED, Cluster
 from pslab.config.run import FIELDS, Run
 from pslab.config.run import MODELLED as IN_VIRTUAL_TIME
 from pslab.config.table import ROWS, find
@@ -53,6 +53,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_layers(run, policies)
     _check_combined(run, policies)
     _check_members(run, cluster)
+    _check_allreduce(run, policies, cluster)
 
 
 def _check_ray(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
@@ -198,6 +199,12 @@ def _check_virtual(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     if run.engine in IN_VIRTUAL_TIME and not cluster.modelled(run.workers):
         raise ConfigError("cluster", run.cluster, f"virtual time needs {MODELLED}; calibrate(run) measures it here")
     if run.engine != "timing":
+        if (row := find("model", run.model)) is not None and row.name == "sizes":
+            problem = "has shapes and no operations, so that nothing can be trained: use engine='timing' or"
+            raise ConfigError("model", run.model, f"{problem} throughput(run), or a model as torchvision:resnet50")
+        if cluster.wire_bytes is not None:
+            problem = "numbers travel as the dtype has them: use engine='timing', or quantize and downlink, as fp16"
+            raise ConfigError("cluster.wire_bytes", cluster.wire_bytes, problem)
         return
     if not _in_ranges(rule) and not (_sends_known(rule) and run.pull in ("whole", "changed")):
         able = ", ".join(name for name, row in ROWS["prune"].items() if getattr(row.load(), "sends", None))
@@ -423,6 +430,35 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if getattr(policies["prune"], "clip", None) is not None:
         problem = "clip needs the norm of the whole gradient, which is unknown while layers travel one by one"
         raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
+
+
+def _check_allreduce(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
+    """Refuse what a ring of workers cannot add up."""
+    if cluster.aggregate != ALLREDUCE:
+        return
+
+    def summable(made: Any) -> bool:
+        return getattr(made, "summable", False)
+
+    tests = {"sync": lambda made: getattr(made, "rounds", False), "prune": summable, "quantize": summable}
+    able = {kind: ", ".join(name for name, row in ROWS[kind].items() if test(row.load())) for kind, test in tests.items()}
+    problems = {
+        "engine": "real processes exchange with servers: use engine='virtual' or 'timing'"
+                  * (run.engine not in IN_VIRTUAL_TIME),
+        "servers": "there are none: use servers=1" * (run.servers > 1),
+        "sync": f"a sum has a gradient of every worker: use {able['sync']}"
+                * (not traits_of(policies["sync"]).rounds),
+        "pull": "all workers get the whole sum: use whole" * (run.pull != "whole"),
+        "prune": f"workers choose other entries than each other, which cannot be added up: use {able['prune']}"
+                 * (not summable(policies["prune"])),
+        "quantize": f"sums of these codes are no such codes: use {able['quantize']}"
+                    * (not summable(policies["quantize"])),
+        "downlink": "the sum is as long as a push: use none" * (run.downlink != "none"),
+    }  # fmt: skip
+    for field, problem in problems.items():
+        if problem:
+            words = f"with aggregate='allreduce' {problem}, or aggregate='servers'"
+            raise ConfigError(field, getattr(run, field), words)
 
 
 def _check_members(run: Run, cluster: Cluster) -> None:

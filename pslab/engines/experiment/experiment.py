@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pslab.config.cluster import APPLY_FACTORS, SELECT_FACTORS
+from pslab.config.cluster import APPLY_FACTORS, RANK_FACTORS, SELECT_FACTORS, Cluster
 from pslab.config.products import MKL
 from pslab.config.table import find
 from pslab.protocol.traits import Traits, traits_of
@@ -139,6 +139,11 @@ class Setup:
         return select_factor(self.cluster, self.prune, self.rate)
 
     @property
+    def number_bytes(self) -> int:
+        """The bytes on a link of a number that no code shortens."""
+        return self.cluster.wire_bytes or getattr(torch, self.run.dtype).itemsize
+
+    @property
     def push_weight(self) -> float | None:
         """The factor of a push that is applied alone; None: 1 / workers, unless the optimizer divides by itself."""
         given = self.run.push_weight
@@ -221,7 +226,8 @@ def select_factor(cluster: Cluster, prune: Any, rate: Any) -> float:
     """What a gradient takes at its worker in virtual time, in the cluster's `select_s`: the rule's selection (1 of a
     user's own rule), and the division by the rate if the worker does that."""
     factors, row = {**SELECT_FACTORS, **cluster.select_factor}, find("prune", prune)
-    found = factors[row.name] if row else 1.0
+    longer = RANK_FACTORS.get(row.name, 0.0) * (getattr(prune, "rank", 2) - 2) if row else 0.0
+    found = (factors[row.name] if row else 1.0) * (1 + longer)
     return found + factors[needed] if (needed := rate_state.needs(rate)) in rate_state.AT_WORKER else found
 
 

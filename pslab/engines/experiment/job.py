@@ -179,7 +179,7 @@ class Job(Setup):
 
     @cached_property
     def _whole_bytes(self) -> tuple[int, ...]:
-        return tuple(dense_bytes(part.size, self.layout.dtype.itemsize) for part in self.parts)
+        return tuple(dense_bytes(part.size, self.number_bytes) for part in self.parts)
 
     def payload_bytes(self, index: int, size_bytes: int) -> int:
         """What a payload of a range takes on a link: its size, or that of a frame of all entries if it is WHOLE."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from pslab.config.cluster import ALLREDUCE
 from pslab.engines.experiment.job import Job
 
 APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server spends time on; FIND: serve, encoded
@@ -69,6 +70,8 @@ class VirtualClock:
         self.at, cluster = 0.0, job.cluster
         self._price_s = {APPLY: cluster.apply_s * job.apply_factor, SERVE: cluster.serve_s,
                          FIND: cluster.serve_s + cluster.find_s, SEARCH: cluster.search_s}  # fmt: skip
+        if cluster.aggregate == ALLREDUCE:  # all workers apply the sum at once, and none answers another
+            self._price_s |= {APPLY: self._price_s[APPLY] / job.run.workers, SERVE: 0.0, FIND: 0.0}
 
     def now(self) -> float:
         return self.at

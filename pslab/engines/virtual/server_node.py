@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from pslab.config.cluster import ALLREDUCE
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.emulation.traffic import Traffic
 from pslab.engines.experiment.job import Job
@@ -31,7 +32,8 @@ class ServerNode(Transport):
         scheduler: Scheduler, traffic: Traffic | None, workers: list[WorkerNode],
     ) -> None:  # fmt: skip
         self._scheduler, self._traffic, self._workers = scheduler, traffic, workers
-        self._message_s, self._clock = job.cluster.message_s, VirtualClock(job)
+        self._clock = VirtualClock(job)
+        self._message_s = job.cluster.message_s if job.cluster.aggregate != ALLREDUCE else 0.0
         others = [StoreNode(server, job, shard, accounts.ledger, scheduler, self._clock)
                   for server in range(1, job.run.servers)]  # fmt: skip
         self.driver = ServerDriver(job, machine, accounts, shard, self._clock, self, waiting, others)

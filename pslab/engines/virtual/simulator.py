@@ -118,6 +118,7 @@ class Simulator:
             **({"sweeps": sweeps} if sweeps else {}),
             **({"inner_s": self._job.inner_s} if self._job.inner else {}),
             **driver.facts(),
+            **({"cost_table": self._job.cluster.costs} if self._job.cluster.costs != "none" else {}),
             **fault_facts(self._job.cluster, faults.rows + (frames.rows if frames is not faults else [])),
         }
 

@@ -30,6 +30,7 @@ from pslab.engines.worker.tensors import Basis, Pulled, RangeOfIteration
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.compression.bits import positions
 from pslab.tensors.compression.frame import length
+from pslab.tensors.compression.pieces import DRAWN
 from pslab.tensors.compression.sparse import Ranges
 from pslab.tensors.compression.uncompressed import dense_bytes
 from pslab.tensors.workload.data import rounds
@@ -88,6 +89,7 @@ class Sizes:
         self._job = job
         self._downlink = None if job.downlink is None else job.downlink.compression(job)
         self._unknown = set[tuple[int, int]]()  # (worker, range) whose next answer has all weights
+        self._even_bytes: dict[tuple[int, int], int] = {}  # of so many entries, evenly spread among so many
         # of each range, and each version of it: the logarithm of the share of its weights that never changed
         self._unchanged = [[0.0] for _ in job.parts]
 
@@ -109,11 +111,16 @@ class Sizes:
             logs = self._unchanged[index]
             changed = round(-math.expm1(logs[reply.version] - logs[reply.pull.version]) * part.size)
             if changed == part.size:
-                return dense_bytes(changed, self._job.layout.dtype.itemsize)
-            return self._entries_bytes(torch.arange(changed) * part.size // max(changed, 1), part.size)
+                return dense_bytes(changed, self._job.number_bytes)
+            if (changed, part.size) not in self._even_bytes:  # which in rounds is the same for all workers
+                alike = max(1, part.size // DRAWN)  # pieces of a large range, of which one is looked at
+                count, size = changed // alike, part.size // alike
+                even = torch.arange(count) * size // max(count, 1)
+                self._even_bytes[changed, part.size] = alike * self._entries_bytes(even, size)
+            return self._even_bytes[changed, part.size]
         made, part = self._job.compression, self._job.parts[reply.pull.range]
         if made is not None and made.rule.tells:
-            return dense_bytes(part.size + made.served(reply.pull.range), self._job.layout.dtype.itemsize)
+            return dense_bytes(part.size + made.served(reply.pull.range), self._job.number_bytes)
         if self._job.run.pull != "range":
             return WHOLE
         pull, begin = reply.pull, part.slices[0].start
@@ -127,11 +134,12 @@ class Sizes:
             self._unknown.remove(key)
             return WHOLE
         assert self._downlink is not None
-        return int(self._downlink.sizes(reply.pull.range, turn=reply.pull.iteration)[0])
+        return self._downlink.sizes(reply.pull.range, self._job.number_bytes, turn=reply.pull.iteration)[0]
 
     def _entries_bytes(self, indices: torch.Tensor, n: int) -> int:
-        """The length of a frame of these entries."""
-        return length([[positions(indices, n), torch.empty(len(indices), dtype=self._job.layout.dtype)]])
+        """Return the length of a frame of these entries."""
+        values = torch.empty(len(indices) * self._job.number_bytes, dtype=torch.uint8)
+        return length([[positions(indices, n), values]])
 
     def leave(self, worker: int) -> None:
         """Forget the weights that a worker holds."""
@@ -174,7 +182,8 @@ class NoGradients:
         made = self._job.compression
         assert made is not None
         slices = self._job.keyspace.slices(self._ranges[worker].keys)
-        payloads = [made.sizes(index, slices=tuple(slices)) for index in range(len(self._job.parts))]
+        payloads = [made.sizes(index, self._job.number_bytes, slices=tuple(slices))
+                    for index in range(len(self._job.parts))]  # fmt: skip
         return {"payloads": payloads, "loss": math.nan}
 
     def _chosen(self, iteration: int) -> list[list[int]]:
@@ -183,4 +192,4 @@ class NoGradients:
         assert made is not None
         step = job.traits.gradients_before(iteration)
         epoch = step / max(1, rounds(job.examples, job.run.workers, job.run.batch_size))
-        return [made.sizes(index, turn=iteration, epoch=epoch) for index in job.exchanged(iteration)]
+        return [made.sizes(index, job.number_bytes, turn=iteration, epoch=epoch) for index in job.exchanged(iteration)]

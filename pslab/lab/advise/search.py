@@ -134,6 +134,8 @@ class _Asking:
             self._notes.append("with a constant learning rate: a schedule that ends with the budget would favour "
                                "whoever has the larger one")  # fmt: skip
         given = {} if isinstance(base.cluster, str) else {**base.cluster}
+        if (costs := resolve_cluster(base.cluster).costs) != "none":
+            self._notes.append(f"costs that the cluster does not give are those of the table {costs}")
         if resolve_cluster(base.cluster).modelled(base.workers):
             return base.but(**plain)
         budget = ROUNDS * base.workers

@@ -99,6 +99,7 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
     if layers_s:
         fields["layer_shares"] = [[forward, backward] for forward, backward in layers_s]
     fields["slow"] = dict(cluster.slow)
+    del fields["costs"]  # all of them are measured
     select, apply, inner = _factors(run, cluster, sync)
     fields |= {"select_s": fields["select_s"] / select, "apply_s": fields["apply_s"] / apply}
     if cluster.compute_s is None:  # between whose gradients a worker's own steps were taken

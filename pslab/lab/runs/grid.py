@@ -18,7 +18,7 @@ from pslab.lab.records import frames, tuning
 from pslab.lab.runs.run import sweep
 
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at",
-           "colocated")  # fmt: skip
+           "colocated", "aggregate", "wire_bytes")  # fmt: skip
 REFUSED = ("raise", "drop")
 
 
@@ -166,7 +166,7 @@ def alone(run: Run) -> Run:
     """The single machine beside a distributed run: the same modelled computation, no network, nothing pruned."""
     cluster = run.cluster
     if cluster != "free":
-        exchange = {*NETWORK, *COSTS} - {"apply_s"}
+        exchange = {*NETWORK, *COSTS, "costs"} - {"apply_s"}
         cluster = {name: value for name, value in cluster_fields(cluster).items() if name not in exchange}
         for name in {*BY_WORKER} & {*cluster}:
             cluster[name] = {worker: value for worker, value in cluster[name].items() if int(worker) == 0}

@@ -207,7 +207,7 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     if name or timing:
         sized = (_without_memory if name else _without_memory.__wrapped__)(model, dtype, sources.edits())
     if timing and sized is not None:  # it holds no tensors
-        if name.startswith("torchvision:"):
+        if name.startswith(("torchvision:", "sizes:")):
             return sized, torch.empty(IMAGE, dtype=dtype, device="meta")
         if _size(sized) > LARGE:
             return sized, _inputs(dataset, slice(2), dtype).to("meta")
@@ -331,7 +331,7 @@ def _parts(run: Run, policies: dict[str, Any], keyspace: Keyspace, owner: Any) -
     cuts = evenly(cuts, run.servers) if owner is None else in_parts(cuts[0], np.bincount(owner).tolist())
     if not ranges.layered:
         return tuple(Part((slice(cut.start, cut.stop),)) for cut in cuts)
-    begins = [layer.flat.start for layer in keyspace.layers]
+    begins, edges = [layer.flat.start for layer in keyspace.layers], [0, *(cut.stop for cut in cuts)]
     first, last = ([bisect_right(begins, at) - 1 for at in ends] for ends in (edges[:-1], [at - 1 for at in edges[1:]]))
     if run.engine == "local" and first != last:
         merged = next(at for at in range(len(first)) if first[at] != last[at])

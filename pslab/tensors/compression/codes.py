@@ -28,6 +28,7 @@ class Half(Rule):
     Source: Micikevicius et al. (ICLR 2018)
     """
 
+    summable = True
     residual: Residual = False
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
@@ -44,6 +45,7 @@ class Brain(Rule):
     Source: Kalamkar et al. (arXiv 2019)
     """
 
+    summable = True
     residual: Residual = False
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:

@@ -65,6 +65,9 @@ class Factors(Rule):
     def count(self, parts: Parts, at: At) -> int:
         return self.values(at)
 
+    def fixed(self, at: At) -> int:
+        return self.values(at)
+
     def drawn(self, at: At, size: int, device: torch.device, *names: str | int) -> torch.Tensor:
         """Orthonormal columns [size, rank], the same in every push."""
         chance = numpy_generator(at.seed, *names, at.start)
@@ -137,7 +140,7 @@ class PowerSGD(Factors):
     Source: Vogels et al. (NeurIPS 2019)
     """
 
-    tells = rounds = alternates = True
+    tells = rounds = alternates = summable = True
     rank: Annotated[int, Bounds(at_least=1), "columns of a factor"]
     residual: Annotated[bool, "whether what the factors lose is added to the next gradient"] = True
     after: Annotated[int, Bounds(at_least=0), "pushes of all entries before the first factors"] = 0
@@ -297,6 +300,9 @@ class CountSketch(Rule):
 
     def count(self, parts: Parts, at: At) -> int:
         return parts[0].numel()
+
+    def fixed(self, at: At) -> int:
+        return min(self.rows * self.cols, at.size)
 
     def sends(self, n: int, at: At) -> Any:
         """Always the same."""

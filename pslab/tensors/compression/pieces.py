@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -18,6 +19,8 @@ from pslab.tensors.finite import NonFinite, are_finite
 from pslab.tensors.random_streams import generator
 from pslab.tensors.update.part import Part
 from pslab.tensors.workload.keyspace import Keyspace
+
+DRAWN = 2**20  # normal numbers by which the lengths of pushes are known
 
 
 class Compression:
@@ -36,6 +39,7 @@ class Compression:
         self._served = [[0, *accumulate(rule.server(at.shape) for at in own)] for own in self._at]
         self._vectors = ("residual",) * bool(rule.residual or code.residual) + rule.kept + code.kept
         self._lengths: dict[Any, list[int]] = {}
+        self._samples: dict[Any, tuple[Parts, int]] = {}
 
     @property
     def pieces(self) -> list[At]:
@@ -112,17 +116,46 @@ class Compression:
         pushed = sum(96 + 9 * max(at.size, 256) for at in self._at[index])
         return max(pushed, dense_bytes(self._parts[index].size, 8) + 8 * told)
 
-    def sizes(self, index: int, **whose: Any) -> list[int]:
-        """Return the length of the frame of a push of normal numbers, and how many values it has."""
+    def sizes(self, index: int, number_bytes: int, **whose: Any) -> list[int]:
+        """Return the length of the frame of a push of normal numbers, and how many values it has.
+
+        In a model of more than DRAWN weights, a piece that does not lie among the first of them is as long as a sample
+        of its rows suggests; a number that no code shortens takes `number_bytes`.
+        """
         at = self._at[index][0]._replace(**whose)
-        sent = tuple(self.rule.sends(piece.size, at) for piece in self._at[index]) if self.rule.sends else at.turn
+        sent = tuple(self.rule.sends(piece.size, at) for piece in self._at[index]) if self.rule.sends else None
         key = index, tuple((s.start, s.stop) for s in at.slices), sent
         if key not in self._lengths:
-            kept = {name: vector.zeros("cpu") for name, vector in self.memories.items()}
-            drawn = torch.randn(self._size, generator=generator(0, "sizes"), dtype=self._dtype)
-            pieces, count = self.push(index, drawn, kept, **whose)
-            self._lengths[key] = [length(pieces), count]
+            pieces = [self._sized(piece._replace(**whose), number_bytes) for piece in self._at[index]]
+            self._lengths[key] = [length([parts for parts, _ in pieces]), sum(count for _, count in pieces)]
         return self._lengths[key]
+
+    def _sized(self, at: At, number_bytes: int) -> tuple[Parts, int]:
+        """Return parts without numbers, as long as the parts of a piece of normal numbers, and how many values."""
+        if at.start + at.size > DRAWN and not at.slices:
+            at = at._replace(start=0)
+        key = at.start, at.shape, (self.rule.sends(at.size, at) if self.rule.sends else None)
+        if key in self._samples and not at.slices:
+            return self._samples[key]
+        drawn = normal(self._size if at.slices else min(self._size, DRAWN), self._dtype)
+        values = self.rule.fixed(at) if at.size > DRAWN else None
+        whole = at.size if values is None else values
+        rows = at.shape[0] if at.slices else min(at.shape[0], max(1, DRAWN * at.shape[0] // at.size))
+        sample = at._replace(shape=(min(DRAWN, values),) if values is not None else (rows, *at.shape[1:]))
+        memory = {name: torch.zeros(sample.size, dtype=self._dtype) for name in self._vectors}
+        memory["numbers"] = torch.zeros(self.rule.numbers, dtype=torch.float64)
+        memory["server"] = torch.zeros(self.rule.server(sample.shape) * self.rule.tells)
+        gradient = drawn.repeat(-(-sample.size // DRAWN))[sample.start : sample.start + sample.size]
+        if values is not None:
+            parts, count = at.code.compress(gradient, sample), values
+        else:
+            parts = self.rule.push(gradient, sample._replace(memory=memory))
+            count = self.rule.count(parts, sample) * whole // sample.size
+        sizes = [number_bytes if part.dtype == self._dtype else part.element_size() for part in parts]
+        empty = [torch.empty(part.numel() * size * whole // sample.size, dtype=torch.uint8, device="meta")
+                 for part, size in zip(parts, sizes, strict=True)]  # fmt: skip
+        self._samples[key] = empty, count
+        return empty, count
 
     def _joined(
         self, index: int, made: Any, parts: Sequence[Any], served: torch.Tensor, whose: Mapping[str, Any]
@@ -158,6 +191,12 @@ class Compression:
             if count:
                 memory["numbers"] = kept.get("numbers", torch.zeros(0))[number * count : (number + 1) * count]
             yield at._replace(memory=memory, **whose), piece
+
+
+@lru_cache(maxsize=1)
+def normal(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Normal numbers, the same at each call."""
+    return torch.randn(count, generator=generator(0, "sizes"), dtype=dtype)
 
 
 def _pieces(unit: str, part: Part, keyspace: Keyspace) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -48,6 +48,7 @@ class Rule:
     changes_all = False  #: whether a step changes every weight
     own_momentum = False  #: whether its steps have a momentum of their own
     remembers = False  #: whether the server keeps what each worker has sent
+    summable = False  #: whether the parts of two pushes may be added number by number
     draws = False  #: whether it draws roundings
     sends: Any = None  #: sends(n, at): how many of n entries are sent, if that is always the same
 
@@ -83,6 +84,10 @@ class Rule:
     def count(self, parts: Parts, at: At) -> int:
         """Return how many values are sent."""
         return at.size
+
+    def fixed(self, at: At) -> int | None:
+        """Return how many numbers are sent of a piece, if that is no share of its entries."""
+        return None
 
     combine: Any = None  #: combine(pushes, at): the piece to be applied, of the parts of all pushes of a step
 

@@ -15,6 +15,8 @@ START = 24  # bytes of a frame of one part, but for the part
 class Everything(Rule):
     """No pruning: all entries are sent."""
 
+    summable = True
+
     def select(self, v: torch.Tensor, at: At | None = None) -> torch.Tensor:
         """All indices of v."""
         return torch.arange(len(v), device=v.device)
@@ -23,6 +25,8 @@ class Everything(Rule):
 @dataclass(frozen=True)
 class Plain(Rule):
     """The values as they are."""
+
+    summable = True
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
         return [v.clone()]

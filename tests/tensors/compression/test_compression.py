@@ -521,7 +521,7 @@ def test_a_push_of_the_thesis_model_is_as_long_as_its_rule_says():
         made = made_of(*rules, whole(keyspace), keyspace)
         pieces, _ = made.push(0, torch.ones(keyspace.size), memories(made), **whose(0))
         assert 0 <= frame.length(pieces) - size <= 250, text  # heads, scales, and symbols that fill whole bytes
-        assert made.sizes(0, turn=0)[0] == frame.length(pieces), text
+        assert made.sizes(0, 4, turn=0)[0] == frame.length(pieces), text
 
 
 def test_sparse_parts_keep_their_order():
