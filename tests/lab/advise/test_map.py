@@ -95,15 +95,6 @@ def test_rates_are_tried_at_the_corners_and_the_centre_and_beyond_while_the_best
     assert {each.learning_rate for each in imagined.runs} == {0.05, 0.1, 0.2, 0.4}
 
 
-def test_a_third_axis_has_corners_of_its_own_and_stands_in_the_table(imagined: Imagined):
-    few = {name: (values if isinstance(values, list) else [*values.items()])[::4] for name, values in FAR.items()}
-    found = surveyed(**{**few, "spread": dict(few["spread"])}, latency_s=[0.0, 1e-3])
-    assert found.table.attrs["axes"] == ["bandwidth_bit_s", "spread", "latency_s"]
-    assert len(found.winner) == 2 * 2 * 2
-    assert {each.cluster["latency_s"] for each in imagined.runs} == {0.0, 1e-3}  # type: ignore[index]
-    assert found.regret.columns.names == found.table.attrs["axes"]
-
-
 def test_runs_end_at_a_few_times_the_soonest_of_their_cell_and_seed(imagined: Imagined):
     surveyed()
     later = [each for each in imagined.runs if each.seed == 1 and each.seconds is not None]
@@ -186,11 +177,6 @@ def test_a_winner_is_the_soonest_with_its_ties_and_the_best_everywhere_has_the_l
     assert found.regret.index[-1] == "ASP, dense"  # does not arrive on slow links
     assert found.words == ("ASP, static 1\u00a0% never takes more than 1.30 times the soonest; ASP, dense does "
                            "not arrive everywhere")  # fmt: skip
-
-
-def test_a_policy_that_wins_each_cell_is_said_to_be_the_soonest_everywhere():
-    found = atlas(policies=[("bsp", "none"), ("bsp", "static:1%")], bandwidths=[4e6, 1.2e7], spreads=[1.0])
-    assert found.words.startswith("BSP, static 1\u00a0% is the soonest everywhere; BSP, dense takes up to")
 
 
 def test_a_default_that_does_not_arrive_is_at_least_so_much_later():

@@ -185,14 +185,6 @@ def test_bars_of_a_matched_axis_stand_beside_their_own_names():
         assert drawn == expected
 
 
-def test_a_category_that_is_written_as_a_number_is_a_name():
-    figure = go.Figure(go.Bar(x=["10", "1", "2"], y=[1.0, 2.0, 3.0])).update_xaxes(type="category")
-    made = Sheet(figure)
-    made.fit(titled=False)
-    texts = [tick.label1.get_text() for tick in made.panels["x", "y"].axes.xaxis.get_major_ticks()]
-    assert texts == ["10", "1", "2"]
-
-
 @pytest.mark.parametrize(("figure", "words"), [
     (go.Figure(go.Violin(y=[1, 2])), "a trace of type 'violin'"), (go.Figure(go.Box(y=[1, 2])), "'box'"),
     (go.Figure(go.Histogram(x=[1, 2])), "'histogram'"),
@@ -222,9 +214,3 @@ def test_a_browser_draws_a_refused_figure_and_without_one_a_line_says_how(
     assert said.startswith("two: no PNG, SVG, PDF: a trace of type 'box'")
     assert "[browser]" in said
     assert said.count("\n") == 1
-
-
-def test_attributes_without_a_meaning_on_paper_are_named():
-    figure = go.Figure(go.Scatter(x=[1, 2], y=[1, 2], stackgroup="one"))
-    with pytest.warns(UserWarning, match=r"left out on paper: scatter\.stackgroup"):
-        sheet.paper(figure, ["svg"])
