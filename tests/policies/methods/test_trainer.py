@@ -215,3 +215,42 @@ def test_fragments_are_merged_while_workers_go_on(sync, fields):
     for place, each in zip(places, server, strict=True):
         found[place] = each
     np.testing.assert_allclose(outcome.weights, found.numpy(), rtol=0, atol=1e-12)
+
+
+# --- how many steps a worker takes, and how far ahead it gets ---------------------------------------------------------
+
+SECONDS = 0.58, 0.75, 1.51, 3.33  # a step, of the workers of asyncdiloco's notebook
+OF_NOTEBOOK = {"compute_s": SECONDS[0], "slow": {w: each / SECONDS[0] for w, each in enumerate(SECONDS)}}
+AWAY = {**UNEVEN, "leave": {0: 3.0}, "join": {0: 3.4}}
+
+
+@pytest.mark.parametrize(("fields", "assigned"), [
+    *(({"sync": "adiloco:50,dylu=on", "cluster": OF_NOTEBOOK, "pushes": 700, "servers": servers},
+       {(0, 50), (1, 38), (2, 19), (3, 8)}) for servers in (1, 2)),
+    ({"sync": "adiloco:7,dylu=on", "cluster": {"compute_s": 0.1}, "pushes": 700}, {(w, 7) for w in range(4)}),
+    ({"sync": "adiloco:6,dylu=on", "cluster": AWAY, "pushes": 600}, None),
+])  # fmt: skip
+def test_a_slow_worker_pushes_as_many_steps_as_it_takes_while_the_fastest_takes_a_period(fields, assigned):
+    run, outcome, pushes = trained(**fields)
+    steps = {(worker, iteration): count for worker, iteration, count in outcome.facts["steps"]}
+    made = pushes.drop_duplicates(["worker", "iteration"])
+    period = resolve(run).sync.period
+    counted = [steps.get((push.worker, push.iteration), period) for push in made.itertuples()]
+    assert sum(counted) == outcome.facts["pushes"] >= run.pushes  # what a budget counts are gradients
+    if assigned is not None:
+        assert {(worker, count) for (worker, _), count in steps.items()} == assigned
+    else:  # a worker that is back is assigned a whole period
+        again = [count for worker, _, count in outcome.facts["steps"] if worker == 0]
+        assert min(again) < period in again[1:]
+    outcome.facts["steps"][-1][2] += 1
+    assert "than the policy assigns" in str(tables_of(run, outcome)[2]["violations"])
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_no_worker_is_further_ahead_of_the_slowest_than_the_staleness(staleness):
+    _, _, pushes = trained(sync=f"adiloco:3,staleness={staleness}")
+    done, leads = dict.fromkeys(range(4), 0), []
+    for worker in pushes.worker:
+        done[worker] += 1
+        leads.append(max(done.values()) - min(done.values()))
+    assert max(leads) == staleness + 1  # of pushes: it is the next iteration that waits
