@@ -591,7 +591,7 @@ BUGS = [
     Bug("a worker that waits at the bound is forgotten", f"{DSSP_POLICY}._released",
         "if row.waits and", "if False and row.waits and", "the run stalled", run=24),
     Bug("a grant has no end", f"{DSSP_POLICY}._asked",
-        "max(row.credit - 1, 0)", "row.credit", "the run stalled", run=73),
+        "max(row.credit - 1, 0)", "row.credit", "ahead, and a window of", run=73),
     # --- records ------------------------------------------------------------------------------------------------------
     Bug("pushes are recorded in the reverse order", TABLES,
         '"pushes": typed(pushes),', '"pushes": typed(pushes)[::-1],', "was expected: one is missing or repeated",

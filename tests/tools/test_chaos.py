@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import chaos_digest
@@ -21,10 +19,9 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.experiment.shared_memory import Arena
 from tools.chaos import campaign as campaigns
-from tools.chaos import soak as soaks
 from tools.chaos import sums
 from tools.chaos.draw import drawn
-from tools.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak, still
+from tools.chaos.soak import MIB, Samples, descriptors, resident_bytes
 
 OWN = os.getpid()
 

@@ -18,6 +18,7 @@ from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
+from pslab.protocol.traits import traits_of
 from pslab.tensors.update.delayed_nesterov import DelayedNesterov
 from pslab.tensors.workload.data import Batches, batch
 
@@ -95,12 +96,12 @@ def test_changes_of_workers_are_gradients_of_an_outer_optimizer(sync, fields):
     workers = Workers(run if name != "local" else run.but(sync=f"diloco{sync[5:]}", inner="sgd"))
     weights, outer = workers.weights, OUTER[name](workers.weights, run)
     counts = {(worker, iteration): count for worker, iteration, count in outcome.facts.get("steps", [])}
-    versions, gradients = [weights.clone()], [0]
+    versions, gradients, traits = [weights.clone()], [0], traits_of(workers.sync)
     for _, together in pushes.groupby("version_applied"):
         changes, made = [], 0
         for push in together.itertuples():
             own = workers.own[push.worker].copy_(versions[push.version_pulled])
-            count = counts.get((push.worker, push.iteration), workers.sync.period)
+            count = counts.get((push.worker, push.iteration)) or traits.unassigned(push.worker, push.iteration)
             for step in range(count):
                 workers.step(push.worker, gradients[push.version_pulled] + step * run.workers)
             changes.append(versions[push.version_pulled] - own)
@@ -234,8 +235,9 @@ def test_a_slow_worker_pushes_as_many_steps_as_it_takes_while_the_fastest_takes_
     run, outcome, pushes = trained(**fields)
     steps = {(worker, iteration): count for worker, iteration, count in outcome.facts["steps"]}
     made = pushes.drop_duplicates(["worker", "iteration"])
-    period = resolve(run).sync.period
-    counted = [steps.get((push.worker, push.iteration), period) for push in made.itertuples()]
+    period, unassigned = (policy := resolve(run).sync).period, traits_of(policy).unassigned
+    names = [(push.worker, push.iteration) for push in made.itertuples()]
+    counted = [steps.get(name) or unassigned(*name) for name in names]
     assert sum(counted) == outcome.facts["pushes"] >= run.pushes  # what a budget counts are gradients
     if assigned is not None:
         assert {(worker, count) for (worker, _), count in steps.items()} == assigned

@@ -138,8 +138,6 @@ ALIKE: list[tuple[str, str, dict[str, Any], float]] = [
     ("streaming:6,1,merge=carry", "diloco:6", {}, 0),
     ("streaming:6,2,overlap=1", "streaming:6,2,overlap=1,merge=replace", {}, 0),
     ("streaming:6,2,merge=carry", "streaming:6,2,merge=replace", {}, 0),
-    ("diloco:3", "local:3", SGD, 1e-12), ("diloco:1", "bsp", SGD, 1e-12),
-    ("diloco:3,after=2", "local:3,after=2", SGD, 1e-12),
     ("diloco:3,fresh=on", "diloco:3", {"inner": "sgd"}, 0),
     *(("diloco:3,periods=3;3;3;3", "diloco:3", more, 0)
       for more in ({}, {"servers": 2}, {"prune": "static:5%", "pull": "changed"})),
@@ -158,6 +156,13 @@ def test_policies_that_are_the_same_leave_the_same_weights(sync, other, fields, 
     np.testing.assert_allclose(found.weights, wanted.weights, rtol=0, atol=atol)
     assert found.accuracy[:, 0].tolist() == wanted.accuracy[:, 0].tolist()
     assert found.facts["pushes"] == wanted.facts["pushes"]
+
+
+@pytest.mark.parametrize(("sync", "same"), [
+    ("diloco:3", "local:3"), ("diloco:1", "bsp"), ("diloco:3,after=2", "local:3,after=2")])  # fmt: skip
+def test_plain_steps_inside_and_outside_are_local_sgd(sync, same):
+    found, wanted = trained(sync=sync, **SGD), trained(sync=same)
+    np.testing.assert_allclose(found.weights, wanted.weights, rtol=0, atol=1e-12)
 
 
 DIFFERENT: list[tuple[list[str], dict[str, Any]]] = [
