@@ -159,7 +159,7 @@ def radial_directional(changes: list[np.ndarray], weights: np.ndarray) -> np.nda
 @pytest.mark.parametrize(("sync", "fields"), [
     ("decoupled:3,quorum=3", NESTEROV), ("decoupled:6,2,quorum=3", NESTEROV),
     ("decoupled:6,2,quorum=2,overlap=1", NESTEROV), ("decoupled:4,1,overlap=3", {}), ("decoupled:6,2", {}),
-    ("streaming:6,2,overlap=1", {}), ("streaming:6,2,overlap=2,alpha=0.5", {}),
+    ("streaming:6,2,overlap=1", {}), ("streaming:6,2,overlap=2,alpha=0.25", {}),
     ("streaming:6,2,overlap=1,merge=carry", {}), ("streaming:8,2,overlap=2", {"cluster": BACK, "pushes": 192}),
 ])  # fmt: skip
 def test_fragments_are_merged_while_workers_go_on(sync, fields):
