@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
+from importlib import import_module
 
 import pytest
 import torch
@@ -98,7 +98,7 @@ def test_every_peer_exchanges():
 @pytest.mark.parametrize("name", command.SECTIONS)
 def test_every_section_has_a_function(name: str):
     module, _, function = command.SECTIONS[name].path.partition(":")
-    assert callable(getattr(sys.modules[f"tools.bench.{module}"], function))
+    assert callable(getattr(import_module(f"tools.bench.{module}"), function))
 
 
 # --- the server that decides ------------------------------------------------------------------------------------------
