@@ -130,3 +130,12 @@ def test_a_run_that_falls_silent_is_said_to_be(tmp_path: Path, watcher: Watcher,
     draft.note(PROGRESS)
     watcher.poll()
     assert watcher.tracks[RUN.digest].state == UNDER_WAY
+
+
+def test_a_draft_that_cannot_be_understood_is_left_alone(tmp_path: Path, watcher: Watcher):
+    strange = Draft(RUN, tmp_path)
+    (strange.path / LIVE).write_text('{"digest": "0", "run": {"colour": "red"}}\n')
+    Draft(RUN.but(seed=1), tmp_path)
+    watcher.poll()
+    watcher.poll()
+    assert [track.run.seed for track in watcher.tracks.values()] == [1]

@@ -160,6 +160,7 @@ print(*(hashlib.sha256(data).hexdigest() for _, data in sorted(sheet.paper(FIGUR
 """
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes():
     found = [hashlib.sha256(data).hexdigest() for _, data in sorted(sheet.paper(FIGURES[MANY]()["column"]).items())]
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -93,6 +93,12 @@ def test_the_window_waits_as_much_as_the_whole():
     assert spans.window([result], iterations=3)[1] - spans.window([result], iterations=3)[0] == pytest.approx(3.0)
 
 
+def test_the_window_ends_with_the_shortest_run():
+    short, long = steady({}, count=12), steady({}, count=40)
+    begin_s, end_s = spans.window([long, short])
+    assert 0 <= begin_s < end_s <= 12
+
+
 # -- rows ------------------------------------------------------------------------------------------
 
 

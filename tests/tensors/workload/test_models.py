@@ -62,6 +62,15 @@ def test_the_mlp_is_four_matrix_products_with_relu() -> None:
     assert sum(p.numel() for p in model.parameters()) == 932_362
 
 
+def test_the_cnn_has_the_layers_that_it_names() -> None:
+    model = build_model("cnn", 0)
+    x = torch.randn(3, 1, 28, 28, generator=generator(0, "x"))
+    reference = nn.Sequential(model.conv1, model.norm1, nn.ReLU(), nn.MaxPool2d(2), model.conv2, model.norm2, nn.ReLU(),
+                              nn.MaxPool2d(2), nn.Flatten(), model.output)  # fmt: skip
+    torch.testing.assert_close(model(x), reference(x))
+    assert sum(p.numel() for p in model.parameters()) == 16_186
+
+
 # --- names ----------------------------------------------------------------------------------------------------------
 
 

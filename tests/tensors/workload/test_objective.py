@@ -26,6 +26,14 @@ X, NUMBERS, LABELS = torch.ones(4, 3), torch.zeros(4, 2), torch.tensor([0, 1, 2,
 SCORES, WORDS = torch.randn(4, 5, 7), torch.randint(5, (4, 7))
 
 
+def test_named_losses_are_those_of_torch():
+    output = torch.randn(4, 2)
+    assert torch.equal(mse(output, NUMBERS), functional.mse_loss(output, NUMBERS))
+    assert torch.equal(l1(output, NUMBERS), functional.l1_loss(output, NUMBERS))
+    assert torch.equal(cross_entropy(SCORES, WORDS), functional.cross_entropy(SCORES, WORDS))
+    assert torch.equal(accuracy(SCORES, WORDS), SCORES.argmax(1) == WORDS)
+
+
 def test_an_evaluation_in_batches_is_the_mean_over_all_examples():
     cases = (cross_entropy, accuracy, SCORES, WORDS), (mse, l1, torch.randn(4, 2), NUMBERS)
     for loss, metric, output, target in cases:
