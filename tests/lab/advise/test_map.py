@@ -62,11 +62,20 @@ def surveyed(**changed: Any) -> maps.Map:
     return advise_map(BASE.but(sync="asp"), **{"target": 0.9, "seeds": (0, 1), "space": SPACE, **FAR, **changed})
 
 
+@pytest.fixture(scope="module")
+def survey() -> tuple[maps.Map, list[Run]]:
+    """The map of all clusters, and the runs that were asked for."""
+    made = Imagined()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maps, "sweep", made)
+        return surveyed(), made.runs
+
+
 # -- what is run -----------------------------------------------------------------------------------
 
 
-def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(imagined: Imagined):
-    found = surveyed()
+def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(survey: tuple[maps.Map, list[Run]]):
+    found, runs = survey
     soonest = found.table.groupby(["bandwidth_bit_s", "spread"]).seconds.transform("min")
     assert {*found.table.how} == {COMPUTED, CAPPED}
     for row, least in zip(found.table.itertuples(), soonest, strict=True):
@@ -79,7 +88,7 @@ def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(imagine
             assert row.seconds == pytest.approx(expected, rel=0.1)
     assert found.table.attrs["caption"][-1] == "25 cells computed"
     tried = Counter((each.cluster["bandwidth_bit_s"], each.cluster["slow"][0], each.sync, each.prune, each.seed)
-                    for each in imagined.runs)  # type: ignore[index]
+                    for each in runs)  # type: ignore[index]
     assert {key[-1] for key in tried} == {0, 1}
 
 
@@ -87,17 +96,19 @@ def names(pair: tuple[str, str]) -> str:
     return ", ".join((name("sync", pair[0]), name("prune", pair[1])))
 
 
-def test_rates_are_tried_at_the_corners_and_the_centre_and_beyond_while_the_best_lies_at_an_end(imagined: Imagined):
-    surveyed()
-    cells = {(each.cluster["bandwidth_bit_s"], each.cluster["slow"][0]) for each in imagined.runs  # type: ignore[index]
+def test_rates_are_tried_at_the_corners_and_the_centre_and_beyond_while_the_best_lies_at_an_end(
+    survey: tuple[maps.Map, list[Run]]
+):
+    _, runs = survey
+    cells = {(each.cluster["bandwidth_bit_s"], each.cluster["slow"][0]) for each in runs  # type: ignore[index]
              if each.learning_rate != 0.2}  # fmt: skip
     assert cells == ANCHORS
-    assert {each.learning_rate for each in imagined.runs} == {0.05, 0.1, 0.2, 0.4}
+    assert {each.learning_rate for each in runs} == {0.05, 0.1, 0.2, 0.4}
 
 
-def test_runs_end_at_a_few_times_the_soonest_of_their_cell_and_seed(imagined: Imagined):
-    surveyed()
-    later = [each for each in imagined.runs if each.seed == 1 and each.seconds is not None]
+def test_runs_end_at_a_few_times_the_soonest_of_their_cell_and_seed(survey: tuple[maps.Map, list[Run]]):
+    _, runs = survey
+    later = [each for each in runs if each.seed == 1 and each.seconds is not None]
     assert later
     for each in later:
         cluster: Any = each.cluster

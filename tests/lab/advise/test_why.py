@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import handmade
@@ -65,14 +66,13 @@ def test_pieces_of_real_runs_sum_to_the_difference(tmp_path):
     found = sweep(runs, results=tmp_path, progress=False)
     goal = min(max(np.median([accuracy[:-2], accuracy[1:-1], accuracy[2:]], axis=0).max() for accuracy in [
         result.accuracy.accuracy.to_numpy()]) for result in found.result)  # fmt: skip
-    for one in POLICIES:
-        for other in POLICIES:
-            pair = found[found.sync == one], found[found.sync == other]
-            table = why(*pair, goal)
-            default_s, winner_s = (np.mean([held(result, goal)[0] for result in own.result]) for own in pair)
-            assert table.difference.sum() == pytest.approx(winner_s - default_s, abs=1e-9)
-            assert {*table.piece} <= {*PIECES}
-            assert (table[table.piece == "rest"].default >= -1e-9).all()
+    for one, other in combinations(POLICIES, 2):
+        pair = found[found.sync == one], found[found.sync == other]
+        table = why(*pair, goal)
+        default_s, winner_s = (np.mean([held(result, goal)[0] for result in own.result]) for own in pair)
+        assert table.difference.sum() == pytest.approx(winner_s - default_s, abs=1e-9)
+        assert {*table.piece} <= {*PIECES}
+        assert (table[table.piece == "rest"].default >= -1e-9).all()
     table = why(found[found.sync == "bsp"], found[found.sync == "asp"], goal)
     largest = table.loc[table.difference.idxmin()]
     assert largest.words == "waiting for worker 0"
