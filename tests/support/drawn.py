@@ -16,15 +16,6 @@ def lines(figure: go.Figure, axis: str = "x") -> dict[str, Any]:
             and "diverged" not in trace.hovertemplate and (trace.xaxis or "x") == axis}  # fmt: skip
 
 
-def crosses(figure: go.Figure) -> list[Any]:
-    """Where runs diverged."""
-    return [trace for trace in figure.data if trace.type == "scatter" and trace.marker.symbol == "x-thin"]
-
-
-def bands(figure: go.Figure) -> list[Any]:
-    return [trace for trace in figure.data if trace.type == "scatter" and trace.fill]
-
-
 def texts(figure: go.Figure) -> list[str]:
     """All texts of the figure, its title first, without their tags, and with plain spaces."""
     axes = [*figure.select_xaxes(), *figure.select_yaxes()]

@@ -52,16 +52,3 @@ def listens(process: int) -> list[str]:
                 address = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
                 found.append(socket.inet_ntop(family, address))
     return found
-
-
-def using(folder: str) -> list[int]:
-    """The processes that are told of a folder, or have files of it open."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            named = folder.encode() in (process / "cmdline").read_bytes()
-            if named or any(folder in os.readlink(each) for each in (process / "fd").iterdir()):
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found

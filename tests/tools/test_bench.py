@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
-import sys
-from collections import Counter
-from typing import Any
+from importlib import import_module
 
 import pytest
 import torch
 
 from pslab.__main__ import main
 from pslab.config.table import ROWS
-from pslab.engines.experiment.wire import Frame
-from pslab.policies.planning.zipline import ZIPLINES, zipline_sweep
-from pslab.protocol.messages import Weights
-from pslab.protocol.server import Reply, Step
-from pslab.protocol.store import Order
+from pslab.policies.planning.zipline import zipline_sweep
 from pslab.tensors.compression.sparse import Deviation, Dynamic, Static
-from tools.bench import command, hooks, peers, processes, ray_example, scale, selection, virtual, zipline
+from tools.bench import command, hooks, peers, processes, ray_example, scale, selection, zipline
 from tools.bench.measure import Row, alternated, interleaved
 
 # --- measuring and printing -------------------------------------------------------------------------------------------
@@ -94,20 +87,6 @@ def test_every_gradient_of_rays_example_is_applied_once():
     assert steps == pytest.approx(dict.fromkeys(before, 2 * 10 + 2 * 5), rel=0.01)
 
 
-def test_without_ray_its_example_is_left_out_and_said_so(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert list(processes.hosts(quick=True)) == []
-    assert re.search(r"pip install -e '.*\[ray\]'", capsys.readouterr().out)
-
-
-def test_ranges_partition_a_model_without_computation():
-    experiment = processes.exchange(1000, 3, workers=2, pushes=4)
-    slices = [s for part in experiment.parts for s in part.slices]
-    assert (slices[0].start, slices[-1].stop) == (0, 1024)
-    assert experiment.keyspace.size == 1024
-    assert all(a.stop == b.start for a, b in itertools.pairwise(slices))
-
-
 @pytest.mark.slow
 def test_every_peer_exchanges():
     with peers.peers(2) as others:
@@ -116,58 +95,13 @@ def test_every_peer_exchanges():
         assert others.seconds("copies", 100_000, 3) > 0  # more than one chunk
 
 
-def test_the_target_is_reached_where_the_curve_first_exceeds_it():
-    assert processes.to_target([(1.0, 0.5), (2.0, 0.981), (3.0, 0.97), (4.0, 0.99)]) == 2.0
-    assert processes.to_target([(1.0, 0.5)]) is None
-
-
-def test_a_target_that_no_seed_reaches_is_not_a_number(monkeypatch):
-    curves = {0: [(3.0, 0.99)], 1: [(5.0, 0.5)], 2: [(4.0, 0.981)]}
-    monkeypatch.setattr(processes, "alone", curves.get)
-    for together, expected in ((curves, 1.0), (dict.fromkeys(curves, curves[1]), math.nan)):
-        monkeypatch.setattr(processes, "together", together.get)
-        (row,) = processes.mnist(quick=False)
-        assert row.ratio == pytest.approx(expected, nan_ok=True)
-        assert row.note.endswith("one process: 2 of 3")
-
-
 @pytest.mark.parametrize("name", command.SECTIONS)
 def test_every_section_has_a_function(name: str):
     module, _, function = command.SECTIONS[name].path.partition(":")
-    assert callable(getattr(sys.modules[f"tools.bench.{module}"], function))
+    assert callable(getattr(import_module(f"tools.bench.{module}"), function))
 
 
 # --- the server that decides ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("policy", scale.POLICIES)
-@pytest.mark.parametrize("servers", [1, 3])
-def test_every_request_is_answered_and_orders_go_to_the_other_servers(monkeypatch, policy: str, servers: int):
-    answered, sent, ordered, make = Counter[int](), Counter[int](), Counter[type](), scale.frame_of
-
-    class CountingServer(scale.Server):
-        def answered(self, index: int):
-            answered[index] += 1
-            return super().answered(index)
-
-    class CountingTransport(scale.Packing):
-        def send(self, worker: int, frame: Frame, now: float) -> None:
-            super().send(worker, frame, now)
-            sent[worker] += isinstance(frame[-1], Weights)
-
-    def frame_of(order: Order, *work: Any) -> Frame:
-        ordered[type(order)] += 1
-        return make(order, *work)
-
-    monkeypatch.setattr(scale, "Server", CountingServer)
-    monkeypatch.setattr(scale, "Packing", CountingTransport)
-    monkeypatch.setattr(scale, "frame_of", frame_of)
-    scale.message_s(policy, 4, 24 * servers, servers)
-    assert answered == dict.fromkeys(range(servers), 3 * 4)
-    assert scale.server_s(policy, 4, servers, 2 * 4 * servers * 5) > 0
-    assert sent == dict.fromkeys(range(4), 5 * servers)
-    steps = 5 if policy == "bsp" else 5 * 4
-    assert ordered == {} if servers == 1 else {Step: 2 * steps, Reply: 2 * 5 * 4}
 
 
 def test_a_server_that_decides_too_slowly_is_the_limit_that_arithmetic_says():
@@ -190,20 +124,6 @@ def test_limits_are_those_of_each_part():
     assert many["the servers' links"] == pytest.approx(64 * found["the servers' links"], rel=2e-3)
 
 
-def test_rows_say_what_a_message_costs_and_what_follows(monkeypatch, capsys):
-    for name, value in {"CROWDS": (2, 3), "RANGES": (1, 2), "LEAST": 4, "COUNTS": ((8, 1), (8, 1)),
-                        "NEEDED_BYTES": 2**60}.items():  # fmt: skip
-        monkeypatch.setattr(scale, name, value)
-    rows = list(scale.rows(quick=False))
-    assert "left out: a model of 10^9 parameters needs" in capsys.readouterr().out
-    assert all(row.ours > 0 and row.ratio > 0 for row in rows)
-    assert len([row for row in rows if row.unit == "us"]) == len(scale.POLICIES) * 2 * 2
-    followed = [row.name for row in rows if row.unit == "/s"]
-    assert followed[:4] == ["asp, W=3, 1 server: pushes", *(f"{p}, W=3, 2 servers: pushes" for p in scale.POLICIES)]
-    assert followed[4:] == [f"asp, W=3, 2 servers, {less}: pushes" for less in scale.LESS]
-    assert all("limit: the workers" in row.note for row in rows if row.unit == "/s")
-
-
 # --- pruning ----------------------------------------------------------------------------------------------------------
 
 
@@ -214,20 +134,6 @@ def test_each_rule_has_a_row(kind: str):
     assert all(kind in row.name and 0 < row.ratio < math.inf for row in rows)
     assert "sends 1.00%; torch's operators" in rows[1].note
     assert "torch" not in rows[-1].note
-
-
-def test_shares_are_ratios_to_an_iteration(monkeypatch):
-    monkeypatch.setattr(selection, "THRESHOLDS", ("static:1%", "std:1"))
-    rows = list(selection.shares(0.0, batch_size=2))
-    assert len(rows) == 2
-    assert all("an iteration of" in row.against and 0 < row.ratio < math.inf for row in rows)
-    assert {row.bar for row in rows} == {selection.SHARE_BAR, None}
-
-
-def test_bars_depend_on_density_and_size():
-    found = {case: selection.bar(*case) for case in [(0.001, 10**6), (0.01, 25 * 10**6), (0.1, 10**6),
-                                                     (0.05, 25 * 10**6), (0.3, 10**6)]}  # fmt: skip
-    assert list(found.values()) == [4, 1.5, 30, 8, None]
 
 
 def test_the_code_of_every_rule_is_measured_both_ways():
@@ -245,24 +151,6 @@ def test_operators_of_torch_select_the_same():
         assert same is not None
         assert sorted(same(v).flatten().tolist()) == rule.select(v).tolist()
     assert selection.in_torch(Dynamic(), 9) is None
-
-
-def test_drawn_gradients_have_their_kurtosis():
-    for kind, fourth in {"gaussian": 3, "laplace": 6}.items():
-        v = selection.DRAWS[kind](200_000, torch.Generator().manual_seed(1)).double()
-        assert abs(float(v.mean())) < 0.02
-        assert float((v**4).mean() / (v**2).mean() ** 2) == pytest.approx(fourth, rel=0.1)
-
-
-# --- virtual time -----------------------------------------------------------------------------------------------------
-
-
-def test_each_policy_and_the_window_are_measured_from_few_workers_to_many():
-    rows = list(virtual.messages(8, 1))
-    names = ["a message under asp", "a message under bsp", "a message under ssp:3", "a push in the window"]
-    assert [row.name for row in rows] == [f"{name}, W={workers}" for name in names for workers in virtual.CROWDS]
-    assert [row.ratio for row in rows[:: len(virtual.CROWDS)]] == [1.0] * 4
-    assert all(row.ours > 0 and ("scan of all clocks" in row.note) == ("window" in row.name) for row in rows)
 
 
 # --- ZipLine ----------------------------------------------------------------------------------------------------------
@@ -283,26 +171,3 @@ def test_instances_are_those_of_the_authors():
     assert max(starts) - min(starts) <= 1500
     assert zipline.instance((100, 15)) == points != zipline.instance((100, 15), 1)
     assert 1000 < zipline_sweep(zipline.instance((1000, 150))).spread < 1500  # about one interval
-
-
-def test_searches_that_take_too_long_are_left_out():
-    assert set(zipline.searched((3, 4), 0.0)) == {*ZIPLINES, "naive", "grid", "fullgrid"}
-    assert set(zipline.searched((30, 2), 0.0)) == {*ZIPLINES, "grid", "fullgrid"}
-
-
-def test_times_are_compared_with_the_published_ones():
-    times = {"zipline": 1e-3, "optbs": 0.07, "sweep": 0.28, "fullgrid": 207.0}
-    found = {row.name.split(",")[0]: row for row in zipline.beside({(1000, 150): times, (7, 7): {"zipline": 0.5}})}
-    assert [(row.against, row.verdict, round(row.ratio, 4)) for row in found.values()] == [
-        ("ZipLine here", "", 1.0), ("as published", "reached", 0.125), ("OptBS as published", "missed", 0.5),
-        ("as published", "", 1.0)
-    ]  # fmt: skip
-    (row,) = zipline.beside({(1000, 150): {"zipline": 1e-3}})
-    assert (row.value, row.against, row.ratio) == (1.0, "as published", pytest.approx(1e-3 / 2.38))
-
-
-def test_growth_has_a_row_for_each_variant_and_axis():
-    spent = {size: dict.fromkeys(ZIPLINES, 1e-9 * size[0] ** 2 * size[1]) for size in zipline.SIZES}
-    found = list(zipline.growth(spent))
-    assert [row.value for row in found] == pytest.approx([2.0] * 5 + [1.0] * 5)
-    assert [row.note for row in found][:3] == ["published: 1.66", "published: 1.55", "published: 1.37"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import chaos_digest
@@ -21,10 +19,9 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.experiment.shared_memory import Arena
 from tools.chaos import campaign as campaigns
-from tools.chaos import soak as soaks
 from tools.chaos import sums
 from tools.chaos.draw import drawn
-from tools.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak, still
+from tools.chaos.soak import MIB, Samples, descriptors, resident_bytes
 
 OWN = os.getpid()
 
@@ -134,15 +131,6 @@ def test_the_slope_is_that_of_a_line_in_ten_minutes():
     assert "50 to 50 in all processes, 50 at the end, 7 to 7 in the parent" in samples.words()
 
 
-def test_neither_a_process_that_was_replaced_nor_the_first_part_says_anything_of_a_leak():
-    replaced = Samples([sample(at, own=100, **{"p1" if at < 15 else "p2": 50 + 2 * at}) for at in range(20)])
-    rows = [sample(at, own=90 if at < 2 else 100, **{"p1" if at < 2 else "p2": 10}) for at in range(10)]
-    for samples, processes in ((replaced, {OWN}), (Samples(rows), {2, OWN})):
-        assert set(samples.throughout()) == processes
-        assert samples.slope() == pytest.approx(0.0, abs=1e-6)
-    assert math.isnan(Samples(rows[:2]).slope())
-
-
 def test_descriptors_and_memory_of_a_process_are_counted():
     before = descriptors(OWN)
     read, write = os.pipe()
@@ -163,21 +151,6 @@ def test_maps_of_shared_memory_are_no_more_descriptors():
     assert descriptors(OWN) == before + 1  # while something lies there
     views.clear()
     assert descriptors(OWN) == before
-
-
-def test_runs_go_on_until_the_time_is_over_with_samples_between_them(monkeypatch: pytest.MonkeyPatch):
-    clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(soaks, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))  # of that module alone
-    done, quiet = list[int](), list[int]()
-    samples = soak(2.0, done.append, lambda: quiet.append(len(done)))
-    assert done == list(range(11))
-    assert quiet == [0, 5, 10]
-    assert len(samples.rows) == 3
-
-
-def test_no_run_that_is_drawn_has_more_processes_than_the_one_that_is_sampled_after():
-    most = max(run.workers + run.servers for run in (drawn(7, number, "local") for number in range(300)))
-    assert most <= still().workers + still().servers
 
 
 @pytest.mark.slow

@@ -62,11 +62,20 @@ def surveyed(**changed: Any) -> maps.Map:
     return advise_map(BASE.but(sync="asp"), **{"target": 0.9, "seeds": (0, 1), "space": SPACE, **FAR, **changed})
 
 
+@pytest.fixture(scope="module")
+def survey() -> tuple[maps.Map, list[Run]]:
+    """The map of all clusters, and the runs that were asked for."""
+    made = Imagined()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maps, "sweep", made)
+        return surveyed(), made.runs
+
+
 # -- what is run -----------------------------------------------------------------------------------
 
 
-def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(imagined: Imagined):
-    found = surveyed()
+def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(survey: tuple[maps.Map, list[Run]]):
+    found, runs = survey
     soonest = found.table.groupby(["bandwidth_bit_s", "spread"]).seconds.transform("min")
     assert {*found.table.how} == {COMPUTED, CAPPED}
     for row, least in zip(found.table.itertuples(), soonest, strict=True):
@@ -79,7 +88,7 @@ def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(imagine
             assert row.seconds == pytest.approx(expected, rel=0.1)
     assert found.table.attrs["caption"][-1] == "25 cells computed"
     tried = Counter((each.cluster["bandwidth_bit_s"], each.cluster["slow"][0], each.sync, each.prune, each.seed)
-                    for each in imagined.runs)  # type: ignore[index]
+                    for each in runs)  # type: ignore[index]
     assert {key[-1] for key in tried} == {0, 1}
 
 
@@ -87,26 +96,19 @@ def names(pair: tuple[str, str]) -> str:
     return ", ".join((name("sync", pair[0]), name("prune", pair[1])))
 
 
-def test_rates_are_tried_at_the_corners_and_the_centre_and_beyond_while_the_best_lies_at_an_end(imagined: Imagined):
-    surveyed()
-    cells = {(each.cluster["bandwidth_bit_s"], each.cluster["slow"][0]) for each in imagined.runs  # type: ignore[index]
+def test_rates_are_tried_at_the_corners_and_the_centre_and_beyond_while_the_best_lies_at_an_end(
+    survey: tuple[maps.Map, list[Run]]
+):
+    _, runs = survey
+    cells = {(each.cluster["bandwidth_bit_s"], each.cluster["slow"][0]) for each in runs  # type: ignore[index]
              if each.learning_rate != 0.2}  # fmt: skip
     assert cells == ANCHORS
-    assert {each.learning_rate for each in imagined.runs} == {0.05, 0.1, 0.2, 0.4}
+    assert {each.learning_rate for each in runs} == {0.05, 0.1, 0.2, 0.4}
 
 
-def test_a_third_axis_has_corners_of_its_own_and_stands_in_the_table(imagined: Imagined):
-    few = {name: (values if isinstance(values, list) else [*values.items()])[::4] for name, values in FAR.items()}
-    found = surveyed(**{**few, "spread": dict(few["spread"])}, latency_s=[0.0, 1e-3])
-    assert found.table.attrs["axes"] == ["bandwidth_bit_s", "spread", "latency_s"]
-    assert len(found.winner) == 2 * 2 * 2
-    assert {each.cluster["latency_s"] for each in imagined.runs} == {0.0, 1e-3}  # type: ignore[index]
-    assert found.regret.columns.names == found.table.attrs["axes"]
-
-
-def test_runs_end_at_a_few_times_the_soonest_of_their_cell_and_seed(imagined: Imagined):
-    surveyed()
-    later = [each for each in imagined.runs if each.seed == 1 and each.seconds is not None]
+def test_runs_end_at_a_few_times_the_soonest_of_their_cell_and_seed(survey: tuple[maps.Map, list[Run]]):
+    _, runs = survey
+    later = [each for each in runs if each.seed == 1 and each.seconds is not None]
     assert later
     for each in later:
         cluster: Any = each.cluster
@@ -186,11 +188,6 @@ def test_a_winner_is_the_soonest_with_its_ties_and_the_best_everywhere_has_the_l
     assert found.regret.index[-1] == "ASP, dense"  # does not arrive on slow links
     assert found.words == ("ASP, static 1\u00a0% never takes more than 1.30 times the soonest; ASP, dense does "
                            "not arrive everywhere")  # fmt: skip
-
-
-def test_a_policy_that_wins_each_cell_is_said_to_be_the_soonest_everywhere():
-    found = atlas(policies=[("bsp", "none"), ("bsp", "static:1%")], bandwidths=[4e6, 1.2e7], spreads=[1.0])
-    assert found.words.startswith("BSP, static 1\u00a0% is the soonest everywhere; BSP, dense takes up to")
 
 
 def test_a_default_that_does_not_arrive_is_at_least_so_much_later():

@@ -118,11 +118,6 @@ def test_a_policy_that_one_seed_put_far_behind_is_asked_once_more_and_may_win():
     assert len(answer.standing("ssp").needs) > 2, "one seed throws nothing out"
 
 
-def test_runs_that_cannot_be_ended_have_no_cap():
-    _, batches = played(times_of({"asp": (1.0, 1.0), "bsp": (3.0, 1.0)}), "asp", "bsp", capped=False)
-    assert {each.cap for batch in batches for each in batch} == {math.inf}
-
-
 def test_an_arm_that_a_leader_capped_which_then_misses_is_asked_again_with_more_time():
     rash: Times = lambda trial: 1.0 if trial.seed == 0 else math.inf  # noqa: E731
     time_of = times_of({"ssp": (3.0, 1.0), "bsp": (9.0, 1.0)}, asp=rash)
@@ -188,14 +183,6 @@ def test_where_every_policy_misses_a_seed_nothing_is_decided():
     assert (answer.policy, answer.ending, answer.decided) == ("bsp", "unsafe", False)
 
 
-def test_where_others_miss_seeds_the_leader_is_less_sure():
-    def chance(ssp: Times) -> float:
-        time_of = times_of({"asp": (1.0, 1.0), "bsp": (9.0, 1.0)}, ssp=ssp)
-        return played(time_of, "asp", "ssp", "bsp", grid=[1.0])[0].standing("asp").chance
-
-    assert chance(lambda trial: math.inf if trial.seed == 2 else 1.2) < chance(lambda trial: 1.2 * (1 + trial.seed % 3))
-
-
 def test_out_of_time_it_answers_with_what_it_has():
     time_of = times_of({"asp": (0.5, 1.0), "bsp": (3.0, 1.0)})
     answer, _ = played(time_of, "bsp", "asp", batches=1)
@@ -228,8 +215,3 @@ def test_where_nothing_arrives_there_is_nothing_to_answer():
 def test_a_race_that_cannot_be_is_refused(options: dict[str, object], words: str):
     with pytest.raises(ConfigError, match=words):
         played(times_of({}), "asp", "bsp", **options)  # type: ignore[arg-type]
-
-
-def test_a_need_that_none_can_be_is_refused():
-    with pytest.raises(ConfigError, match="more than 0"):
-        played(lambda trial: 0.0, "asp", "bsp")

@@ -19,7 +19,7 @@ from pslab.errors import ConfigError, RunsInterrupted
 from pslab.lab.advise import search
 from pslab.lab.advise.advice import Advice
 from pslab.lab.advise.search import Unreached, advise
-from pslab.lab.records.summary import held, measured, summary
+from pslab.lab.records.summary import held, measured
 
 SLOW_NET: dict[str, Any] = {"compute_s": 0.01, "compute_sigma": 0.1, "bandwidth_bit_s": 1e6}
 SPACE = {"sync": ["bsp", "asp"], "prune": ["none", "static:5%"]}
@@ -50,34 +50,12 @@ def test_where_the_network_is_slow_the_advice_is_to_prune_and_says_how_much_soon
     assert [each in advice.words for each in named] == [advice.run.ranges != "whole", advice.run.order != "fifo"]
 
 
-def test_its_run_is_the_base_with_another_policy(advice: Advice):
-    policy = {"sync", "prune", "learning_rate", "pull", "ranges", "order"}
-    changed = {f.name for f in dataclasses.fields(Run) if getattr(advice.run, f.name) != getattr(base(), f.name)}
-    assert changed <= policy
-    assert advice.run.learning_rate == advice.answer.learning_rate
-
-
 def test_the_pieces_sum_to_what_the_advised_policy_is_sooner(advice: Advice):
     def mean_s(results: Any, seeds: set[int]) -> float:
         return float(pd.Series([held(r, 0.5)[0] for r in results if r.run.seed in seeds]).mean())
 
     common = {r.run.seed for r in advice.default} & {r.run.seed for r in advice.winner}
     assert advice.why.difference.sum() == pytest.approx(mean_s(advice.winner, common) - mean_s(advice.default, common))
-
-
-def test_the_way_from_the_default_goes_by_choices_that_were_tried(advice: Advice):
-    table = advice.choices
-    assert table.policy.iloc[0] == "BSP, dense"
-    assert table.need.iloc[-1] < table.need.iloc[0]
-    changed = {field for row in table.changed for field in row.split(", ") if field}
-    assert changed == {f for f in ("sync", "prune") if getattr(advice.run, f) != getattr(base(), f)}
-
-
-def test_the_runs_of_each_policy_at_its_best_rate_stand_side_by_side(advice: Advice):
-    table = summary(advice.best, by="policy", goal=0.5, measures=["held_s"])
-    for policy, row in advice.table.iterrows():
-        assert table.seeds[policy] == row.seeds
-        assert table.held_s[policy] == pytest.approx(row.held_s, nan_ok=True)
 
 
 def test_asked_again_it_computes_nothing_and_says_the_same(advice: Advice, place: Path):
@@ -235,10 +213,3 @@ def test_on_real_processes_predicted_and_measured_stand_side_by_side(advice: Adv
     assert table.ratio.map(math.isfinite).all()
     assert (table.ratio == table.measured_s / table.predicted_s).all()
     assert set(table.verdict) <= {"agrees", "differs", "cannot tell: the emulation was not kept"}
-
-
-def test_the_card_has_the_sentence_the_table_and_what_to_paste(advice: Advice):
-    card = advice._repr_html_()
-    assert advice.answer.policy in card
-    assert "best or as good" in card
-    assert "Run(" in card

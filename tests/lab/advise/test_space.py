@@ -29,16 +29,6 @@ def test_the_default_policy_is_first_and_differs_in_nothing():
     assert len(found) + len(refused) == 14
 
 
-def test_a_default_policy_that_is_in_the_space_is_there_once():
-    found, _ = candidates(base(sync="asp", prune="static:1%", pull="changed"))
-    assert (len(found), next(iter(found))) == (13, "asp static:1%")
-
-
-def test_two_candidates_of_the_same_words_are_told_apart():
-    found, _ = candidates(base(pull="changed"), {"what": {"bsp": {"pull": "whole"}, "asp": {"sync": "asp"}}})
-    assert found == {"bsp": {}, "bsp (pull whole)": {"pull": "whole"}, "asp": {"sync": "asp"}}
-
-
 def test_a_space_may_be_axes_or_runs():
     axes = {"sync": ["bsp", "asp"], "prune": ["none", "static:1%"]}
     found, _ = candidates(base(), axes)

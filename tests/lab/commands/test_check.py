@@ -66,13 +66,6 @@ def test_a_given_bound_replaces_the_policys(capsys):
     assert (far.bound, far.iterations) == (6, 9)
 
 
-def test_an_exploration_at_its_limit_is_unfinished(capsys):
-    assert main(["check", "asp", "--workers", "2", "--faults", "none", "--states-max", "50"]) == 1
-    out = capsys.readouterr().out
-    assert "unfinished" in out
-    assert "asp: unfinished, an exploration reached its limit of states: narrow or raise it" in out
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [(["spp:3"], "sync='spp:3': unknown name 'spp'; did you mean 'ssp'? allowed: adiloco, admm, asp, "),
@@ -91,10 +84,6 @@ def test_bad_arguments_are_refused(capsys, words, message):
     assert printed.err.startswith("pslab check: ")
     assert message in printed.err
     assert printed.out == ""
-
-
-def test_a_word_that_is_no_number_is_refused():
-    assert main(["check", "asp", "--workers", "two"]) == 2
 
 
 @pytest.mark.slow

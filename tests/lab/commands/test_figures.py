@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -19,8 +18,7 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.config.run import Run
-from pslab.errors import ConfigError, Unwritable
-from pslab.lab.commands import figures
+from pslab.errors import ConfigError
 from pslab.lab.plots import export
 from pslab.lab.records import journal
 from pslab.lab.records.disk import write_file
@@ -30,7 +28,6 @@ from pslab.lab.runs.run import AGAIN
 from pslab.lab.studies import batch, execution, parameters
 from pslab.lab.studies.batch import BatchEntry, plan
 from pslab.lab.studies.claims import claim
-from pslab.lab.studies.execution import BatchProgress
 from pslab.lab.studies.figures import save
 
 TAGGED = {"tags": ["parameters"]}
@@ -257,13 +254,6 @@ def test_what_a_figure_was_made_of_is_watched(bench: Bench, first: Callable[...,
     assert bench.executed == []
 
 
-def test_a_figure_that_is_drawn_no_longer_goes(bench: Bench, first: Callable[..., int]):
-    bench.draws = ["accuracy"]
-    bench.write("two", code="other")
-    assert first() == 0
-    assert {path.name.split(".")[0] for path in (bench.results / "figures").glob("*-*")} == {"two-accuracy"}
-
-
 def test_a_changed_parameter_executes_and_runs_what_is_missing(bench: Bench, first: Callable[..., int]):
     before = {path.name for path in (bench.results / "runs").iterdir()}
     assert first("--set", "syncs=[bsp, 'ssp:3']", "--no-images") == 0
@@ -320,14 +310,6 @@ def test_a_failing_notebook_is_reported_and_the_rest_goes_on(bench: Bench, capsy
     assert bench() == 0
     assert bench.executed == ["one", "two"]
     assert not list(folder.glob("*failed*"))
-
-
-def test_a_full_disk_ends_the_batch(bench: Bench, capsys: pytest.CaptureFixture):
-    for error in (OSError(errno.ENOSPC, "No space left on device"), Unwritable("no room")):
-        bench.fails = {"one": error}
-        assert bench() == 1
-        assert bench.executed == ["one"]
-        assert "nothing can be written any more, so one is the last one" in capsys.readouterr().err
 
 
 def test_half_a_notebook_never_takes_the_place_of_a_whole_one(bench: Bench, first: Callable[..., int]):
@@ -404,13 +386,6 @@ def test_notebooks_are_searched_upward_and_an_installed_package_says_where_they_
         batch.folder(tmp_path)
 
 
-def test_yaml_numbers_are_numbers():
-    assert figures._assignment("cluster={bandwidth_bit_s: 1e8, duplex: half}") == (
-        "cluster", {"bandwidth_bit_s": 1e8, "duplex": "half"})  # fmt: skip
-    assert figures._assignment("thresholds=['10%', 1%]") == ("thresholds", ["10%", "1%"])
-    assert figures._assignment("learning-rate=5e-1") == ("learning_rate", 0.5)
-
-
 # -- kernels and progress --------------------------------------------------------------------------
 
 
@@ -436,53 +411,6 @@ def test_a_kernel_has_a_socket_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(papermill, "execute_notebook", execute)
     execution._papermill(BatchEntry("one", "", {}, tmp_path, tmp_path), tmp_path / "draft.ipynb", tmp_path)
     assert seen == [tmp_path / "socket"]
-
-
-def test_the_watch_shows_the_sweep_and_what_later_notebooks_took(
-    bench: Bench, first: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv(journal.JOURNAL, str(tmp_path / "journal"))
-    stamp = {**bench.stamp("two"), "drawing_s": 7.0, "swept_s": 100.0}
-    (bench.results / "notebooks" / "two.json").write_text(json.dumps(stamp))
-    watch = BatchProgress(plan(bench.notebooks, bench.results))
-    later = "; then 2 notebooks, about 7 s, 1 never executed"
-    assert watch.line() == "[1/3] one: starts" + later
-    watch.start(watch._todo[0], tmp_path / "journal")
-    journal.note(asked=["a"], missing=3)
-    assert watch.line() == "[1/3] one: 3 runs" + later
-    journal.note(progress={"done": 1, "of": 3, "left_s": 120.0})
-    assert watch.line() == "[1/3] one: run 2/3, about 2 min left" + later
-    journal.note(swept_s=9.0)
-    assert watch.line() == "[1/3] one: draws" + later
-    watch.stop()
-    assert watch.line() == "[1/3] one: images" + later
-    watch.start(watch._todo[2], tmp_path / "none")
-    assert watch.line() == "[3/3] one-fast: starts"
-
-
-def test_runs_that_are_recorded_are_no_part_of_what_is_expected(bench: Bench, first: Callable[..., int]):
-    entry = plan(bench.notebooks, bench.results, only=["two"])[0]
-    vars(entry)["stamp"] = {**entry.stamp, "drawing_s": 7.0, "swept_s": 100.0}
-    assert entry.expected_s() == 7.0
-    changed = plan(bench.notebooks, bench.results, only=["two"], given={"pushes": 4})[0]
-    vars(changed)["stamp"] = entry.stamp
-    assert changed.expected_s() == 57.0  # half the pushes
-    for expected_s in (57.0, 107.0):  # one of two records is gone, both are
-        shutil.rmtree(next((bench.results / "runs").iterdir()))
-        assert entry.expected_s() == expected_s
-    found = entry.stamp_of([{"swept_s": 3.0}, {"swept_s": 4.5}], 0, 10.0)
-    assert (found["swept_s"], found["drawing_s"]) == (7.5, 2.5)
-
-
-@pytest.mark.parametrize(("given", "times"), [
-    ({}, 1), ({"pushes": 16}, 2), ({"syncs": ["asp"] * 6}, 3), ({"pushes": 16, "syncs": ["asp"]}, 1),
-])  # fmt: skip
-def test_other_parameters_take_as_much_longer_as_there_is_more_to_run(bench: Bench, given: dict, times: int):
-    (bench.notebooks / "batch.yaml").write_text(LISTED)
-    own = plan(bench.notebooks, bench.results, only=["two"])[0]
-    assert own.takes is not None
-    (entry,) = plan(bench.notebooks, bench.results, only=["two"], given=given)
-    assert entry.takes == (own.takes[0] * times, own.takes[1] * times)
 
 
 def test_a_second_call_a_trace_and_the_doctor_need_no_torch_and_no_papermill(bench: Bench, first: Callable[..., int]):

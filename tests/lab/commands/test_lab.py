@@ -24,21 +24,22 @@ def git(clone: Path, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh clone with the tour in it, as `make` leaves it."""
+    made = tmp_path_factory.mktemp("clone")
     for name in (".gitattributes", "Makefile", TOUR):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    make_filter(tmp_path)
-    assert not (tmp_path / ".git").exists(), "what is no clone stays none"
-    git(tmp_path, "init", "--quiet")
-    make_filter(tmp_path)
-    make_filter(tmp_path)
-    git(tmp_path, "add", "notebooks", ".gitattributes", "Makefile")
-    git(tmp_path, "commit", "--quiet", "--message", "begin")
-    return tmp_path
+        (made / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, made / name)
+    (made / ".venv").symlink_to(sys.prefix)
+    make_filter(made)
+    assert not (made / ".git").exists(), "what is no clone stays none"
+    git(made, "init", "--quiet")
+    make_filter(made)
+    make_filter(made)
+    git(made, "add", "notebooks", ".gitattributes", "Makefile")
+    git(made, "commit", "--quiet", "--message", "begin")
+    return made
 
 
 def make_filter(clone: Path) -> None:

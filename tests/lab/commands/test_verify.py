@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from falsified import both, falsified, relabelled, without_file
+from falsified import falsified, relabelled
 from tiny import Diverges, tiny
 from torch import nn
 
@@ -138,14 +138,6 @@ def test_of_workers_whose_gradients_are_not_finite_the_one_ended_the_run_that_th
     nothing = np.empty((0, len(ARRIVAL_COLUMNS)))
     outcome = recorded_order.execute(experiment, nothing, "diverged", 1.0, first)
     assert outcome.facts["diverged"] == {"worker": first, "iteration": 0}
-
-
-def test_of_an_order_that_does_not_say_all_the_weights_are_evaluated_again(capsys, tmp_path):
-    fitted = {"prune": "range:fit", "pull": "range", "cluster": {**EMULATED, "bandwidth_bit_s": 2e7}}
-    real = run(Run.of({**RUN, **fitted, "keep_weights": True}), results=tmp_path, progress=False)
-    unkept = falsified(real.path, tmp_path, both(relabelled(keep_weights=False), without_file("weights.npy")))
-    for place, said in ((real.path, "ok"), (unkept, "note")):
-        assert verified(capsys, place) == (0, [["ok", "sums"], ["ok", "judge"], [said, "rerun"]])
 
 
 def test_a_record_of_a_gpu_that_is_not_here_is_not_run_again(capsys, record, tmp_path, monkeypatch):

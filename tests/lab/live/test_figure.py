@@ -49,20 +49,3 @@ def test_a_policy_keeps_its_colour_when_a_pruning_joins_it():
         for sync, colour in zip(first, colours, strict=True):
             pair = [Run(sync=sync, prune=prune) for prune in ("none", "static:1%")]
             assert [look.colour for look in drawn(session, [Track(run, run.digest) for run in pair])] == [colour] * 2
-
-
-def test_curves_of_one_view_differ_in_dash_or_marker():
-    session = Session()
-    shown = [Track(run, run.digest) for run in (Run(sync=s, prune=p) for p in PRUNES for s in SYNCS)]
-    drawn(session, shown[:1])
-    found = [(look.dash, look.marker) for look in drawn(session, shown)]
-    assert len({*found}) == len(shown)
-
-
-def test_a_label_says_what_differs_and_the_seed_where_seeds_do():
-    session = Session()
-    assert [named.label for named in session.names(tracks(sync=["bsp"]))] == ["BSP, dense"]
-    assert [named.label for named in session.names(tracks(sync=["bsp", "asp"]))] == ["BSP", "ASP"]
-    assert session.names(tracks(seed=[0, 1]))[1].label.endswith(", seed 1")
-    assert [named.label for named in session.names(tracks(workers=[2, 4]))] == ["BSP, 2 workers", "BSP, 4 workers"]
-    assert session.names([]) == []

@@ -139,17 +139,3 @@ def test_a_draft_that_cannot_be_understood_is_left_alone(tmp_path: Path, watcher
     watcher.poll()
     watcher.poll()
     assert [track.run.seed for track in watcher.tracks.values()] == [1]
-
-
-def test_a_run_that_begins_anew_is_the_newest(tmp_path: Path, watcher: Watcher):
-    first, second = Draft(RUN, tmp_path), Draft(RUN.but(seed=1), tmp_path)
-    watcher.poll()
-    first.drop()
-    watcher.poll()
-    Draft(RUN, tmp_path)
-    watcher.poll()
-    assert [track.run.seed for track in watcher.tracks.values()] == [1, 0]
-    second.drop()
-    watcher.poll()
-    watcher.forget()
-    assert [track.run.seed for track in watcher.tracks.values()] == [0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -24,7 +23,6 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.live import figure as live_figure
-from pslab.lab.live import view as live_view
 from pslab.lab.live.controls import WRONG
 from pslab.lab.live.figure import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
@@ -33,7 +31,6 @@ from pslab.lab.plots.theme import Look
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import find
 from pslab.lab.runs.background import current
-from pslab.lab.runs.progress import has_front_end
 
 TINY: dict[str, Any] = {"model": net, "data": digits, "batch_size": 16, "pushes": 40, "learning_rate": 0.2,
                         "cluster": "free"}  # fmt: skip
@@ -112,16 +109,6 @@ def test_a_dark_page_has_light_lines_and_letters(view: Live, tmp_path: Path):
         assert view.figure.data[0].line.color == (bsp.dark if ground.is_dark else bsp).colour
 
 
-def test_a_page_has_all_there_is_whenever_it_comes(view: Live, tmp_path: Path):
-    assert drawn(view) == []
-    draft = Draft(Run(workers=2, pushes=100), tmp_path)
-    for pushes in (0, 5, 10):
-        draft.note({"index": pushes, "pushes": pushes, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
-        view.refresh()
-    (curve, _) = json.loads(view.page.get_state()["curves"])["data"]
-    assert (curve["name"], curve["x"]) == ("BSP, dense", [0.0, 2.5, 5.0])
-
-
 def test_a_view_that_no_page_shows_any_more_waits_for_one(view: Live, tmp_path: Path):
     async def watch() -> None:
         following = asyncio.get_running_loop().create_task(follow(weakref.ref(view)))
@@ -152,31 +139,6 @@ def test_a_view_survives_whatever_cannot_be_drawn_and_says_it(
     view.refresh()
     assert "cannot be drawn" not in texts(view)
     assert drawn(view) == ["BSP, dense"]
-
-
-def test_a_view_that_cannot_be_drawn_is_followed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    view, asked = Live(sync=["bsp"], live=True, results=tmp_path, **TINY), []
-
-    def poll() -> bool:
-        asked.append(len(asked))
-        raise StopIteration if len(asked) < 3 else asyncio.CancelledError
-
-    monkeypatch.setattr(live_view, "PERIOD_S", 0)
-    monkeypatch.setattr(view.watcher, "poll", poll)
-    with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(follow(weakref.ref(view)))
-    assert asked == [0, 1, 2]
-
-
-def test_strips_are_shown_while_a_worker_is_under_way(view: Live, tmp_path: Path):
-    assert view.page.strips == ""
-    draft = Draft(Run(workers=2, pushes=100), tmp_path)
-    draft.note({"pushes": 8, "seconds": 1.0, "workers": [{"doing": "computing", "for": [], "iteration": 3}]})
-    view.refresh()
-    assert "worker 0" in view.page.strips
-    draft.drop()
-    view.refresh()
-    assert view.page.strips == ""
 
 
 def test_controls_make_the_next_runs(view: Live):
@@ -214,12 +176,6 @@ def test_wrong_value_is_shown_at_its_control(
     assert WRONG not in widget._dom_classes
     assert len(view.wait()) == 1
     assert view.error == ""
-
-
-def test_a_cluster_of_a_readers_own_stays_as_it_is_given(tmp_path: Path):
-    own = {"preset": "lab", "compute_s": 0.01}
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **{**TINY, "cluster": own})
-    assert [run.cluster for run in view.controls.runs()] == [Run(cluster=own).cluster]
 
 
 def test_choosing_nothing_and_wrong_arguments_are_refused(view: Live, tmp_path: Path):
@@ -315,32 +271,6 @@ def test_strip_ends_now_and_names_whom_a_worker_waits_for():
     assert waiting.y[0].replace("\u00a0", " ").startswith("worker 0, iteration 1, waiting 75 %, waits for 2, 7")
 
 
-def test_stretch_of_waiting_without_room_has_no_text():
-    kept = [Doing("waiting", (10, 11, 12), 1), Doing("computing", (), 1)]
-    assert [text for *_, text in live_figure.stretches(kept)] == ["", ""]
-
-
-def test_each_strip_has_its_name_and_many_workers_are_counted():
-    shown = strips(track(workers=[deque([Doing("computing", (), 0)])] * (live_figure.LANES + 4)))
-    assert shown.layout.yaxis.dtick == 1  # plotly leaves out every second one else
-    assert len(shown.data[0].y) == live_figure.LANES
-    assert shown.layout.xaxis.title.text.endswith("4 more workers")
-
-
-def test_workers_of_several_runs_are_named_after_their_run():
-    kept = deque([Doing("computing", (), 0)])
-    one, other = (Track(Run(sync=sync), Run(sync=sync).digest, workers=[kept]) for sync in ("bsp", "asp"))
-    assert [name.partition(",")[0] for name in strips(one, other).data[0].y] == ["BSP", "ASP"]
-
-
-def test_dead_worker_has_no_iteration():
-    shown = strips(track(workers=[deque([Doing("dead", (), None)]), deque([Doing("computing", (), 4)])]))
-    first, second = shown.layout.yaxis.categoryarray
-    assert "dead" in first
-    assert "iteration" not in first
-    assert "iteration 4," in second
-
-
 def test_what_is_wrong_with_a_run_is_said_in_the_list_and_marked_at_its_curve():
     ended = track(state=FINISHED, manifest={"outcome": "diverged"})
     assert row_of(ended, "BSP", True)["state"] == "diverged"
@@ -355,17 +285,6 @@ def test_what_is_wrong_with_a_run_is_said_in_the_list_and_marked_at_its_curve():
     assert live_figure.curves([missed], Session().names([missed])).data[0].name.endswith("*")
 
 
-def test_frame_follows_the_best_curve():
-    def at(*heights: float) -> Track:
-        return track(points=[Point(i, i, height, 0.0) for i, height in enumerate(heights)])
-
-    assert live_figure.frame([]) == (0.0, 100.0)
-    assert live_figure.frame([at(0.1, 0.3)])[0] == 0.0
-    low, high = live_figure.frame([at(0.1, 0.96), at(0.1, 0.2)])
-    assert low == 50.0
-    assert 96 < high <= 100
-
-
 # -- without a front end ---------------------------------------------------------------------------
 
 
@@ -376,10 +295,6 @@ def test_without_a_front_end_runs_are_executed_at_once(tmp_path: Path, capsys: p
     assert isinstance(view.figure, go.Figure)
     assert "[2/2] asp none W=4 seed 0" in capsys.readouterr().err
     assert find(view.results.run[0], tmp_path) is not None
-
-
-def test_script_has_no_front_end():
-    assert not has_front_end()
 
 
 def test_neither_a_view_nor_what_is_recorded_needs_torch(tmp_path: Path):

@@ -8,10 +8,7 @@ import re
 from pathlib import Path
 
 import plotly.graph_objects as go
-import plotly.io as pio
-import pytest
 
-from pslab.errors import ExportError
 from pslab.lab.plots import export
 from pslab.lab.plots.arrange import finish
 
@@ -19,12 +16,6 @@ from pslab.lab.plots.arrange import finish
 def figure_of(title: str = "a title") -> go.Figure:
     figure = go.Figure([go.Scatter(x=[1, 2, 3], y=[2.0, 1.5, 3.25], name="one"), go.Bar(y=[1, 2])])
     return figure.update_layout(title={"text": title}, width=400, height=300)
-
-
-def test_json_and_html_always(tmp_path: Path):
-    paths = export.write(figure_of(), "figure", tmp_path / "new" / "folder")
-    assert [path.name for path in paths] == ["figure.json", "figure.html"]
-    assert list(pio.read_json(paths[0]).data[0].y) == [2.0, 1.5, 3.25]
 
 
 def test_caption_is_a_text_file_and_stands_in_the_page(tmp_path: Path):
@@ -51,14 +42,6 @@ def test_equal_figures_give_equal_bytes_however_they_were_built(tmp_path: Path):
         assert left.read_bytes() == right.read_bytes(), left.suffix
 
 
-def test_two_figures_in_one_page_have_different_identifiers(tmp_path: Path):
-    one, other = (export.page(figure_of(), name) for name in ("one", "other"))
-    keys = [re.search(r'id="(figure-[0-9a-f]{6})"', text) for text in (one, other)]
-    assert keys[0]
-    assert keys[1]
-    assert keys[0][1] != keys[1][1]
-
-
 def test_a_file_that_is_equal_is_not_touched(tmp_path: Path):
     paths = export.write(figure_of(), "figure", tmp_path)
     for path in paths:
@@ -69,12 +52,6 @@ def test_a_file_that_is_equal_is_not_touched(tmp_path: Path):
     assert all(path.stat().st_mtime > 1 for path in paths)
 
 
-def test_a_directory_that_is_a_file_is_refused(tmp_path: Path):
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(ExportError, match="cannot be written"):
-        export.write(figure_of(), "figure", tmp_path / "taken")
-
-
 def test_images_are_the_figure_of_a_paper_whose_title_stands_in_its_caption(tmp_path: Path):
     figure = finish(go.Figure(go.Scatter(x=[0, 1], y=[0, 1])), "What was found", ["what the runs share"])
     paths = export.write(figure, "0.1-figure", tmp_path, images=True)  # a dot in the name is no suffix
@@ -83,12 +60,6 @@ def test_images_are_the_figure_of_a_paper_whose_title_stands_in_its_caption(tmp_
     assert int.from_bytes(png[16:20], "big") == 1432  # 7.16 in, 200 of a PNG's pixels in each
     assert b'width="515' in svg
     assert (tmp_path / "0.1-figure.txt").read_text() == "What was found\nwhat the runs share\n"
-
-
-def test_images_of_json_files_are_those_of_the_figure(tmp_path: Path):
-    source, _ = export.write(figure_of(), "figure", tmp_path)
-    paths = export.write_images([(source, tmp_path / "one"), (figure_of(), tmp_path / "two")], formats=("svg",))
-    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_exporting_images_leaves_the_figure_as_it_was(tmp_path: Path):

@@ -25,14 +25,13 @@ APPROVED = Path(__file__).with_name("gallery.txt")
 MOST = 6  # numbers of a row that are written
 
 
-@pytest.fixture(scope="module", params=FIGURES)
-def case(request: pytest.FixtureRequest) -> tuple[str, dict[str, go.Figure]]:
-    """One figure in every width."""
-    return request.param, FIGURES[request.param]()
+COLOURS = {name(kind, row.example or row.name): row.colour for kind in ("sync", "prune")
+           for row in ROWS[kind].values() if row.colour}  # fmt: skip
 
 
-def test_figure_shows_what_was_approved(case: tuple[str, dict[str, go.Figure]]):
-    title, figures = case
+@pytest.mark.parametrize("title", FIGURES)
+def test_a_figure_shows_what_was_approved_and_each_curve_is_told_apart(title: str):
+    figures = FIGURES[title]()
     approved = dict(part.split("\n", 1) for part in APPROVED.read_text().split("\n# ")[1:]) if APPROVED.exists() else {}
     found = "\n".join(described(figures["page"]))
     if os.environ.get("PSLAB_APPROVE"):
@@ -40,21 +39,13 @@ def test_figure_shows_what_was_approved(case: tuple[str, dict[str, go.Figure]]):
         parts = [f"# {key}\n{approved[key].rstrip()}\n" for key in FIGURES if key in approved]
         APPROVED.write_text("Figures of the gallery, in words.\n\n" + "\n".join(parts))
     assert found.splitlines() == approved[title].rstrip().splitlines()
-
-
-def test_every_curve_is_told_apart_and_a_legend_has_each_name_once(case: tuple[str, dict[str, go.Figure]]):
-    for figure in case[1].values():
+    for figure in figures.values():
         assert not drawn.alike(figure)
         assert max(Counter(drawn.legend(figure)).values(), default=1) == 1
-    go.Figure(json.loads(case[1]["page"].to_json()))  # validates every property
-
-
-def test_a_policy_has_its_colour(case: tuple[str, dict[str, go.Figure]]):
-    colours = {name(kind, row.example or row.name): row.colour for kind in ("sync", "prune")
-               for row in ROWS[kind].values() if row.colour}  # fmt: skip
-    for trace in case[1]["page"].data:
-        if trace.name in colours and trace.type == "scatter" and "lines" in (trace.mode or "") and not trace.fill:
-            assert trace.line.color in (colours[trace.name], BEHIND)
+    go.Figure(json.loads(figures["page"].to_json()))  # validates every property
+    for trace in figures["page"].data:
+        if trace.name in COLOURS and trace.type == "scatter" and "lines" in (trace.mode or "") and not trace.fill:
+            assert trace.line.color in (COLOURS[trace.name], BEHIND)
 
 
 # -- a figure in words -----------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from pslab.lab.plots.labels import (
     marks,
     name,
     notes_of,
-    number,
     parts,
 )
 from pslab.lab.records.record import Result
@@ -104,15 +103,6 @@ def test_the_table_says_which_policies_average_as_the_server_does(row: Row):
     assert row.averages == (step is not None and step.aggregate)
 
 
-def test_number_reads_shares():
-    assert (number("1%"), number("0.5"), number("fit")) == (0.01, 0.5, None)
-
-
-@pytest.mark.parametrize(("count", "words"), [(999, "999 B"), (1500, "1.5 kB"), (2.5e6, "2.5 MB"), (7.25e9, "7.2 GB")])
-def test_sizes_have_units(count: float, words: str):
-    assert size(count).replace("\u00a0", " ") == words
-
-
 @pytest.mark.parametrize(("value", "words"), [
     (1234.5, "1\u202f234"), (0.5, "0.500"), (math.inf, "∞"), (-math.inf, "-∞"), (math.nan, "–"),
 ])  # fmt: skip
@@ -144,42 +134,11 @@ def told(found: list[Result], *shown: str) -> str:
     return "\n".join(caption(found, shown)).replace("\u00a0", " ").replace("\u202f", " ")
 
 
-def test_caption_says_what_runs_share():
-    run = Run(sync="asp", cluster="lab", learning_rate=0.5, pushes=8, schedule="linear")
-    text = told(results(run, run.but(seed=1)))
-    assert text == (
-        "MLP, MNIST, ASP, dense, 4 workers, batch 64, SGD, η = 0.5, linear schedule, push weight 1/W, stops at 8 "
-        "pushes, median and range of 2 seeds\ncluster: 1 Gbit/s per worker, full duplex, 500 µs latency, 10 Gbit/s at "
-        "the server, computation 20 ms (log-normal, σ 0.1), 5 % of iterations ×5 slower")
-
-
-def test_caption_leaves_out_what_the_figure_shows_and_what_differs():
-    text = told(results(Run(sync="bsp", pushes=8, learning_rate=0.5), Run(sync="asp", pushes=8)), "prune")
-    assert "η" not in text
-    assert "dense" not in text
-    assert "ASP" not in text
-    assert "push weight 1/W" in text  # of the policy that has one
-    assert "one step a round by the mean gradient" in told(results(Run(pushes=8)))
-
-
-def test_caption_of_different_clusters_says_what_they_share():
-    text = told(results(Run(cluster="lab", pushes=8), Run(cluster="lab-slow-net", pushes=8)))
-    assert "\nall clusters: full duplex, 500 µs latency, computation 20 ms" in text
-    assert "\ncluster lab: 1 Gbit/s per worker" in text
-    assert "full duplex" not in text.partition("\ncluster lab")[2]
-
-
 def test_caption_without_tensors_omits_what_plays_no_part():
     text = told(results(Run(engine="timing", cluster="lab", pushes=8)))
     assert "without gradients" in text
     for word in ("batch", "η", "push weight", "MNIST"):
         assert word not in text
-
-
-def test_single_machine_is_explained():
-    found = results(Run(pushes=8), Run(workers=1, pushes=8))
-    assert told(found).endswith("single machine: the same computation, no network")
-    assert "4 workers" in told(found)
 
 
 # -- marks -----------------------------------------------------------------------------------------
@@ -196,8 +155,3 @@ def test_what_is_wrong_with_a_result_is_marked_and_explained(facts: dict, mark: 
     assert marks(found) == mark
     assert words in " ".join(notes_of(found))
     assert bool(notes_of(found)) == bool(words)
-
-
-def test_a_range_of_dilations_is_one_note():
-    found = [handmade.curve(None, Run(pushes=8, seed=k), [0.1, 0.9], dilation=k) for k in (4, 1)]
-    assert notes_of(found) == ["emulated 1–4 times slower than shown: seconds are the cluster's own"]

@@ -11,7 +11,6 @@ import pytest
 from pslab import plots
 from pslab.config.run import Run
 from pslab.lab.live import figure as live
-from pslab.lab.live.figure import frame
 from pslab.lab.live.state import Point, Track
 from pslab.lab.plots.charts.tables import show
 from pslab.lab.plots.labels import caption
@@ -78,13 +77,6 @@ def test_a_caption_says_what_is_minimized_and_where_a_run_stops(results: Any):
     assert "stops at 8 pushes or mean error 0.75" in caption([stopped])[0]
 
 
-def test_the_live_view_frames_all_values_of_another_metric():
-    track = Track(BASE, BASE.digest, points=[Point(0, 0.0, 8.0, 8.0), Point(8, 1.0, 0.5, 0.5)])
-    low, high = frame([track])
-    assert low == 0.0
-    assert high > 8.0
-
-
 def test_the_loss_of_a_language_model_is_drawn_and_written_in_nats_per_byte():
     base = Run(pushes=8, workers=2, engine="virtual", cluster="lab", model="gpt", data="text", metric="loss")
     ways = {0.1: FALLING, 0.2: STEEP, 0.4: FLAT}
@@ -100,17 +92,3 @@ def test_the_loss_of_a_language_model_is_drawn_and_written_in_nats_per_byte():
     tracks = [Track(base, base.digest, points=[Point(0, 0.0, 5.5, 5.5), Point(8, 1.0, 2.2, 2.2)])]
     view = live.curves(tracks, live.Session().names(tracks))
     assert view.layout.yaxis.title.text == "test loss (nats per byte)"
-
-
-def test_losses_of_several_kinds_of_targets_have_no_unit():
-    results = handmade.finished(grid(Run(pushes=8, workers=2), data=["text", "mnist"]), lambda run: FALLING)
-    assert "test loss" in drawn.texts(plots.curves(results, y="loss", by="data"))
-
-
-def test_a_loss_is_held_where_the_median_of_three_evaluations_has_fallen_to_it():
-    base = Run(pushes=5, workers=1, engine="virtual", cluster="lab", model="gpt", data="text", metric="loss")
-    results = handmade.finished(grid(base, seed=[0]), [5.0, 2.0, 4.0, 3.0, 1.0, 1.0])
-    table = summary(results, goal=2.0, measures=["seconds_to_goal", "held_s", "held_pushes"])
-    reached, held_s, held_pushes = table.iloc[0][["seconds_to_goal", "held_s", "held_pushes"]].tolist()
-    assert (reached, held_pushes) == (1.0, 3.5)  # medians 5, 4, 3, 3, 1: half of the way from 3 to 1
-    assert held_s == 3.5

@@ -160,6 +160,7 @@ print(*(hashlib.sha256(data).hexdigest() for _, data in sorted(sheet.paper(FIGUR
 """
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes():
     found = [hashlib.sha256(data).hexdigest() for _, data in sorted(sheet.paper(FIGURES[MANY]()["column"]).items())]
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -183,14 +184,6 @@ def test_bars_of_a_matched_axis_stand_beside_their_own_names():
         drawn = {ranks[round(each.get_y() + each.get_height() / 2)]: each.get_width()
                  for bars in panel.axes.containers for each in bars.patches}  # fmt: skip
         assert drawn == expected
-
-
-def test_a_category_that_is_written_as_a_number_is_a_name():
-    figure = go.Figure(go.Bar(x=["10", "1", "2"], y=[1.0, 2.0, 3.0])).update_xaxes(type="category")
-    made = Sheet(figure)
-    made.fit(titled=False)
-    texts = [tick.label1.get_text() for tick in made.panels["x", "y"].axes.xaxis.get_major_ticks()]
-    assert texts == ["10", "1", "2"]
 
 
 @pytest.mark.parametrize(("figure", "words"), [
@@ -222,9 +215,3 @@ def test_a_browser_draws_a_refused_figure_and_without_one_a_line_says_how(
     assert said.startswith("two: no PNG, SVG, PDF: a trace of type 'box'")
     assert "[browser]" in said
     assert said.count("\n") == 1
-
-
-def test_attributes_without_a_meaning_on_paper_are_named():
-    figure = go.Figure(go.Scatter(x=[1, 2], y=[1, 2], stackgroup="one"))
-    with pytest.warns(UserWarning, match=r"left out on paper: scatter\.stackgroup"):
-        sheet.paper(figure, ["svg"])

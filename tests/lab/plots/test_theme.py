@@ -19,12 +19,9 @@ from pslab.lab.plots.theme import (
     SEEN,
     Look,
     contrast,
-    ink,
     looks,
     on_dark,
-    ramp,
     rgb,
-    translucent,
 )
 
 # how people without one kind of cone see linear RGB (Machado, Oliveira and Fernandes, 2009, severity 1)
@@ -126,19 +123,6 @@ def test_threshold_looks_the_same_alone_and_among_others(family: str):
         assert drawn("prune", spec) == [among]
 
 
-def test_thresholds_too_close_for_their_places_are_spread():
-    found = drawn("prune", "static:1%", "static:0.9%", "static:0.8%", "static:0.7%")
-    ends = list(ROWS["prune"]["static"].ramp.values())
-    assert [found[0].colour, found[-1].colour] == [ends[-1], ends[0]] or [found[-1].colour, found[0].colour] == [
-        ends[-1], ends[0]]  # fmt: skip
-    assert len({look.colour for look in found}) == 4
-
-
-def test_thresholds_that_are_no_numbers_have_colours_of_their_own():
-    found = drawn("prune", "dynamic:5", "dynamic:mode=decay", "dynamic:mode=ratchet", "dynamic:mode=literal")
-    assert len({look.colour for look in found}) == 4
-
-
 # -- curves of one figure --------------------------------------------------------------------------
 
 FIGURES: dict[str, list[dict[str, object]]] = {
@@ -164,39 +148,3 @@ FIGURES: dict[str, list[dict[str, object]]] = {
 def test_curves_of_a_figure_differ_in_dash_or_marker(name: str):
     for one, other in combinations(looks(FIGURES[name]), 2):
         assert shape(one) != shape(other)
-
-
-def test_rules_of_different_families_have_markers_of_different_shapes():
-    found = drawn("prune", "none", "static:1%", "dgc:0.3%,warm_up=0", "std:3", "dynamic:5")
-    assert len({look.marker for look in found if not look.marker.endswith(("-open", "-dot"))}) == 5
-    assert found[1] == drawn("prune", "static:1%")[0]  # the first of two keeps its own
-
-
-def test_curves_of_different_panels_keep_their_looks():
-    keys = [{"prune": spec} for spec in ("static:1%", "std:2")]
-    apart, together = looks(keys, [["upper"], ["lower"]]), looks(keys)
-    assert shape(apart[0]) == shape(apart[1])
-    assert shape(together[0]) != shape(together[1])
-    assert [look.colour for look in apart] == [look.colour for look in together]
-
-
-def test_one_dash_and_fill_for_each_push_weight_under_every_policy():
-    ssp, ssp_1, asp, asp_1 = looks([{"sync": sync, "push_weight": weight} for sync in ("ssp:3", "asp")
-                                    for weight in (None, 1.0)])  # fmt: skip
-    assert ssp.dash == asp.dash == "solid"
-    assert ssp_1.dash == asp_1.dash != "solid"
-    assert (ssp_1.colour, ssp_1.marker) == (ssp.colour, f"{ssp.marker}-open")
-
-
-def test_larger_numbers_are_darker():
-    shades = [lab(look.colour)[0] for look in drawn("workers", 8, 2, 4)]
-    assert shades[0] < shades[2] < shades[1]
-
-
-# -- colours ---------------------------------------------------------------------------------------
-
-
-def test_colours_blend_and_are_written_upon():
-    assert ramp(["#000000", "#808080", "#FFFFFF"], 0.25) == "#404040"
-    assert translucent("#004488", 0.2) == "rgba(0, 68, 136, 0.2)"
-    assert (ink("#004488"), ink("#F3DC9B")) == ("#FFFFFF", "#222222")

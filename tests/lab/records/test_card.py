@@ -51,15 +51,6 @@ def test_what_must_not_be_hidden_is_on_the_card(facts: dict, words: str):
     assert words in card(handmade.curve(None, Run(pushes=8), CURVE, **facts))
 
 
-def test_virtual_seconds_are_not_taken_for_the_clocks():
-    result = handmade.curve(None, Run(pushes=8, engine="virtual", cluster="lab"), CURVE, wall_s=0.52)
-    assert "2.00 s of cluster time; took 0.52 s here" in card(result)
-
-
-def test_a_card_shows_markup_as_text(tmp_path: Path):
-    assert "model <b>" in card(handmade.curve(tmp_path / "<i>", Run(pushes=8, model="<b>"), CURVE))
-
-
 def test_a_sparkline_rises_from_left_to_right_and_leaves_out_what_is_not_finite():
     svg = sparkline([0, 4, 8, 12], [0.0, math.nan, 0.5, 1.0], str)
     (line,) = re.findall("points='([^']*)'", svg)

@@ -23,12 +23,6 @@ def test_spans_are_in_order_with_what_is_part_of_what():
     assert list(first.begin_s) == sorted(first.begin_s)
 
 
-def test_a_span_that_ends_before_it_begins_is_no_span():
-    wrong = [*handmade.ASP, (0, 1, "compute", 7.0, 6.0, -1)]
-    result = handmade.record(None, Run(sync="asp", workers=2), wrong, handmade.ASP_PUSHES)
-    assert len(spans.spans(result)) == len(handmade.ASP)
-
-
 def test_a_release_is_a_wait_that_a_worker_ended():
     assert spans.releases(handmade.bsp()).to_dict("records") == [
         {"worker": 0, "iteration": 0, "begin_s": 2.1, "at_s": 4.2, "by": 1, "by_iteration": 0},
@@ -99,36 +93,13 @@ def test_the_window_waits_as_much_as_the_whole():
     assert spans.window([result], iterations=3)[1] - spans.window([result], iterations=3)[0] == pytest.approx(3.0)
 
 
-def test_a_long_first_iteration_does_not_stretch_the_window():
-    rows = [(0, 0, "compute", 0.0, 100.0, -1), *((0, i, "compute", 99.0 + i, 100.0 + i, -1) for i in range(1, 30))]
-    result = handmade.record(None, Run(workers=1), rows, [(1, 0, 0, 0, 1, 0, 100.0)])
-    begin_s, end_s = spans.window([result])
-    assert end_s - begin_s == pytest.approx(6.0)
-    assert begin_s > 100
-
-
 def test_the_window_ends_with_the_shortest_run():
     short, long = steady({}, count=12), steady({}, count=40)
     begin_s, end_s = spans.window([long, short])
     assert 0 <= begin_s < end_s <= 12
 
 
-def test_runs_shorter_than_the_window_are_shown_whole():
-    assert spans.window([handmade.asp()]) == (0.0, 6.0)
-
-
-def test_a_run_without_an_iteration_has_a_window():
-    empty = handmade.record(None, Run(workers=2), [], [])
-    assert spans.window([empty]) == (0.0, 1.0)
-    assert spans.window([]) == (0.0, 1.0)
-
-
 # -- rows ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("nested", "rows"), [(False, [0, 1, 0, 1]), (True, [0, 0, 0, 1])])
-def test_rows(nested: bool, rows: list[int]):
-    assert spans.rows_of([0, 1, 4, 5], [4, 2, 6, 8], nested=nested) == rows
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25), st.booleans())
@@ -140,15 +111,6 @@ def test_on_a_row_spans_are_apart_or_nested(drawn: list[tuple[int, int]], nested
         for place, (_, end) in enumerate(own):
             for later_begin, later_end in own[place + 1 :]:
                 assert later_begin >= end or (nested and later_end <= end)
-
-
-def test_what_travels_while_its_worker_computes():
-    assert spans.overlapped(handmade.eager())
-    for made in (handmade.bsp, handmade.asp):
-        plain = made()
-        assert not spans.overlapped(plain)
-        assert spans.computed_over(plain.phases, "pull").sum() == 0
-    assert not spans.overlapped(handmade.two_ranges(handmade.bsp()))
 
 
 def test_the_part_of_a_span_that_lies_in_computations():
@@ -192,9 +154,3 @@ def test_an_instant_counts_once():
     seconds = spans.budget(result).set_index("phase").seconds.to_dict()
     # pushes and pulls within computations cost nothing; of the last wait half a second is left
     assert seconds == pytest.approx({"compute": 11.5, "pull": 0.5, "wait": 0.5, "gap": 0.0})
-
-
-def test_a_gap_is_what_no_phase_covers():
-    table = spans.budget(handmade.bsp())
-    assert table[(table.worker == 1) & (table.phase == "gap")].seconds.item() == pytest.approx(0.2)
-    assert table.groupby("worker").share.sum().tolist() == pytest.approx([1.0, 1.0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import linecache
 import sys
 import types
@@ -13,8 +12,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbformat import v4
 
 from pslab.config.content import content
 from pslab.config.run import Run
@@ -171,28 +168,30 @@ class Tanh(Net):
         return super().forward(x).tanh()
 # %%
 run(Run(model=Tanh, data=lambda: (x[:, :6], x[:, 6:]) * 2, loss='mse', metric='loss', schedule=Falling(3), workers=2,
-        batch_size=16, pushes=4, engine='virtual', cluster='lab'), results='made')
+        batch_size=16, pushes=4, engine='virtual', cluster='lab'))
 """
 
 
-def executed(notebook: Any, folder: Path) -> None:
-    where = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
-
-
-def test_a_colleague_runs_the_notebook_of_a_record(tmp_path: Path):
+def test_a_colleague_runs_the_notebook_of_a_record(cells: Cells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "users_net.py").write_text(FILE)
-    executed(v4.new_notebook(cells=[v4.new_code_cell(each) for each in STUDY.split("# %%")]), tmp_path)
-    (found,) = (tmp_path / "made" / "runs").iterdir()
-    record = load(found.name, tmp_path / "made")
+    with monkeypatch.context() as here:
+        here.syspath_prepend(str(tmp_path))
+        here.setenv("PSLAB_RESULTS", str(tmp_path / "results"))
+        record = cells(STUDY.split("# %%"))
+        record = load(record.digest, record.path.parents[1])
+    del sys.modules["users_net"]
     with pytest.raises(ConfigError, match=r"your Tanh, which the record does not contain: .*model=Tanh.*--to notebook"):
         run(record.run, results=tmp_path / "other")
     export(record, "notebook", tmp_path / "out")
-    (elsewhere := tmp_path / "elsewhere").mkdir()
     notebook = nbformat.read(tmp_path / "out" / f"{record.digest}.ipynb", as_version=4)
     assert [cell.source for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])] != []
-    executed(notebook, elsewhere)
-    (again,) = (elsewhere / "results" / "runs").iterdir()
-    made = [json.loads((each / "manifest.json").read_text()) for each in (found, again)]
-    assert again.name == found.name
-    assert made[0]["weights_sha256"] == made[1]["weights_sha256"]
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.syspath_prepend(str(elsewhere))
+    monkeypatch.setenv("PSLAB_RESULTS", str(elsewhere / "results"))
+    texts = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    for written in (text for text in texts if text.startswith("%%writefile")):
+        (elsewhere / written.split()[1]).write_text(written.partition("\n")[2])
+    again = cells([text for text in texts if not text.startswith("%%writefile")])
+    del sys.modules["users_net"]
+    assert (again.digest, again.cached) == (record.digest, False)
+    assert again.manifest["weights_sha256"] == record.manifest["weights_sha256"]

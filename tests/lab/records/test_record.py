@@ -19,7 +19,7 @@ from pslab.config.run import Run
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.errors import RecordError
 from pslab.lab.commands.verify import sums
-from pslab.lab.records.disk import in_bytes, write_manifest
+from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.drafts import Draft, DraftReader, clean, drafts
 from pslab.lab.records.record import FILES, WEIGHTS, find
 from pslab.lab.records.results import load
@@ -52,16 +52,6 @@ def test_what_is_written_is_read(tmp_path):
     assert found.manifest["outcome"] == "budget"
     assert load(found.path).run == RUN
     assert find(RUN.but(seed=1), tmp_path) is None
-
-
-def test_a_record_from_before_arrivals_is_read_and_has_none(tmp_path):
-    written(tmp_path)
-    with pytest.raises(RecordError, match="recorded before arrivals were"):
-        _ = find(RUN, tmp_path).arrivals
-    table = pd.DataFrame({"kind": ["push"], "worker": [0], "range": [0], "iteration": [0], "version": [0],
-                          "seconds": [0.1 + 0.2]})
-    Draft(Run(), tmp_path).save({**TABLES, "arrivals": table}, VALUES, FACTS)
-    pd.testing.assert_frame_equal(find(Run(), tmp_path).arrivals, table, check_exact=True)
 
 
 def test_weights_are_kept_where_the_run_asks_for_them(tmp_path):
@@ -143,12 +133,6 @@ def test_results_that_were_removed_during_a_run_are_made_again(tmp_path):
     made = draft.save(TABLES, VALUES, FACTS)
     assert (made.path.parent, load(made.path).run) == (tmp_path / "results" / "runs", RUN)
     assert Draft(RUN, tmp_path / "results").set_aside(TABLES, VALUES, FACTS).path.is_dir()
-
-
-@pytest.mark.parametrize(("count", "words"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (1.25e7, "12.5 MB"),
-                                              (3e15, "3000.0 TB")])  # fmt: skip
-def test_bytes_are_told_in_the_unit_that_a_person_reads(count, words):
-    assert in_bytes(count) == words
 
 
 def test_of_two_that_finish_one_run_the_first_stays(tmp_path):

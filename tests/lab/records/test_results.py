@@ -31,10 +31,6 @@ def finished(runs: pd.DataFrame, folder: Path | None = None) -> pd.DataFrame:
     return handmade.finished(runs, [0.1, 0.5, 0.9], folder)
 
 
-def test_of_no_results_there_is_an_empty_table_and_no_best():
-    assert len(summary([], by="sync", goal=0.9)) == len(best([])) == 0
-
-
 def test_a_table_of_results_is_pandas_own():
     results = finished(grid(BASE, sync=["bsp", "asp"], push_weight=[None, 1.0], seed=[0, 1]))
     assert [*results.columns] == ["sync", "push_weight", "seed", "run", "result"]
@@ -46,13 +42,6 @@ def test_a_table_of_results_is_pandas_own():
     assert results.run[0].digest in text
     assert "90.00%, 8 pushes, 2 s" in text
     assert "..." not in str(results)
-
-
-def test_one_result_and_a_column_of_results_are_results():
-    results = finished(grid(BASE, seed=[0, 1]))
-    assert summary(results.result[0]).seeds.tolist() == [1]
-    assert summary(results.result).equals(summary(results))
-    assert summary(results[["result"]]).equals(summary(results))
 
 
 @pytest.mark.parametrize("take", [
@@ -111,13 +100,6 @@ def test_what_differs_is_told_by_as_few_columns_as_there_can_be():
     assert labels(finished(grid(BASE, method={"whole": {"push_weight": 1.0}, "shared": {"learning_rate": 0.2}}))) == [
         "method"]  # fmt: skip
     assert labels(results[:1]) == []
-
-
-def test_a_column_of_measured_numbers_is_no_axis():
-    results = finished(grid(BASE, sync=["bsp", "asp"], learning_rate=[0.1, 0.2], seed=[0, 1]))
-    measured = results.assign(noise=np.arange(8.0))
-    assert summary(measured).equals(summary(results))
-    assert best(measured, goal=0.9).run.tolist() == best(results, goal=0.9).run.tolist()
 
 
 def test_a_tidy_table_has_a_row_for_each_evaluation_at_each_point():
@@ -214,11 +196,3 @@ def test_the_start_of_several_digests_lists_them(tmp_path: Path, two: dict[str, 
     with pytest.raises(ConfigError, match="2 digests start so") as caught:
         load(two["asp"].digest[:4], tmp_path)
     assert two["asp"].digest in str(caught.value)
-
-
-def test_an_incomplete_record_is_reported(tmp_path: Path, two: dict[str, Result]):
-    (two["asp"].path / "phases.csv").unlink()
-    with pytest.raises(RecordError, match=r"phases\.csv missing"):
-        load(two["asp"].digest, tmp_path)
-    with pytest.raises(ConfigError, match=r"\(incomplete\)"):
-        load(two["asp"].digest[:8] + "zz", tmp_path)

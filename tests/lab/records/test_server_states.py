@@ -21,14 +21,6 @@ def rows(result) -> list[tuple[float, ...]]:
     return [tuple(round(value, 6) for value in row) for row in pulling(result).itertuples(index=False)]
 
 
-def test_a_barrier_is_answered_in_one_interval():
-    assert rows(handmade.bsp()) == [(0, 4.2, 4.4, 2), (0, 9.9, 10.1, 2)]
-
-
-def test_answers_between_which_a_message_was_taken_are_intervals_of_their_own():
-    assert rows(handmade.asp()) == [(0, 2.1, 2.2, 1), (0, 4.6, 4.7, 1), (0, 5.1, 5.2, 1)]
-
-
 def test_answers_that_take_no_time_are_one_interval_with_those_at_the_same_instant():
     result = handmade.bsp()
     at_once = result.phases.assign(end_s=result.phases.end_s.where(result.phases.phase != "serve", 4.1),

@@ -15,7 +15,7 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
 from pslab.lab.records.card import recovered
-from pslab.lab.records.frames import groups, notes, where
+from pslab.lab.records.frames import groups
 from pslab.lab.records.summary import held, held_at, iteration_s, measured, over_seeds, summary
 from pslab.lab.records.tuning import best, goal, rounded
 from pslab.lab.records.units import DASH
@@ -107,18 +107,6 @@ def test_a_single_machine_exchanges_nothing():
     assert column(table, "seconds_to_goal") == [1.0, 3.0]
 
 
-@pytest.mark.parametrize(("metric", "curve", "goal", "wanted"), [
-    ("accuracy", [0.1, 0.5, 0.8, 0.9, 0.95], 0.9, (3.0, 6.0)),
-    ("accuracy", [0.1, 0.5, 0.8, 1.0, 1.0], 0.9, (2.5, 5.0)),  # between two medians
-    ("accuracy", [0.1, 0.95, 0.2, 0.9, 0.95], 0.9, (2.0, 4.0)),  # one lucky evaluation is no arrival
-    ("accuracy", [0.1, 0.5, 0.6, 0.8, 0.95], 0.9, (math.inf, math.inf)),  # the last one has none after it
-    ("accuracy", [0.95, 0.2, 0.3], 0.9, (0.0, 0.0)), ("accuracy", [0.1], 0.9, (math.inf, math.inf)),
-    ("loss", [2.0, 1.5, 0.4, 0.2, 0.1], 0.3, (2.5, 5.0)),
-])  # fmt: skip
-def test_a_run_holds_a_goal_where_the_median_of_three_evaluations_reaches_it(metric, curve, goal, wanted):
-    assert held(handmade.curve(None, BASE.but(metric=metric), curve), goal) == pytest.approx(wanted)
-
-
 # -- over seeds ------------------------------------------------------------------------------------
 
 
@@ -155,28 +143,6 @@ def test_paired_ratios_are_to_the_first_row_with_the_same_seed():
     assert table.read().seconds_to_goal_ratio.tolist() == ["1", "1.25 (0.500 to 2)", DASH]
     assert summary(made(runs, curves), by="sync", goal=0.9, measures=["seconds_to_goal"]).columns[-1] == (
         "seconds_to_goal_high")
-
-
-def test_paired_ratios_need_common_seeds():
-    runs = pd.concat([grid(BASE, sync=["bsp"], seed=[0]), grid(BASE, sync=["asp"], seed=[1])])
-    table = summary(made(runs, {"bsp": FAST, "asp": FAST}), by="sync", measures=["seconds"], paired=True)
-    assert column(table, "seconds_ratio") == [1.0, NAN]
-
-
-FAMILIES = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}}
-
-
-@pytest.mark.parametrize(("axes", "by", "index"), [
-    ({"sync": ["bsp", "asp"], "workers": [2, 4]}, ["sync", "workers"],
-     [("bsp", 2), ("bsp", 4), ("asp", 2), ("asp", 4)]),
-    ({"family": FAMILIES}, ["family", "prune"],  # dense gradients stand in each family's row
-     [("static", "none"), ("static", "static:1%"), ("std", "none"), ("std", "std:2")]),
-    ({"family": FAMILIES}, "label", ["none", "static:1%", "std:2"]),
-], ids=["fields", "families", "label"])  # fmt: skip
-def test_several_columns_are_a_multiindex(axes: dict, by: Any, index: list):
-    table = summary(made(grid(BASE, **axes), {"bsp": SLOW, "asp": FAST}), by=by, measures=["accuracy"])
-    assert list(table.index) == index
-    assert table.index.names == (["prune"] if by == "label" else by)
 
 
 def test_results_that_have_no_value_of_an_axis_are_a_group_of_their_own_and_come_last():
@@ -262,12 +228,6 @@ def test_the_goal_is_the_highest_round_accuracy_that_half_of_the_groups_reach_wi
     assert goal(made(single, {"asp": NEVER, "bsp": SLOW})) == 0.4
 
 
-def test_a_group_reaches_what_its_best_learning_rate_does():
-    results = made(grid(BASE, learning_rate=[0.1, 0.2]), {("bsp", 0.1): NEVER, ("bsp", 0.2): FAST})
-    assert goal(results) == goal(results, share=1.0) == 0.94
-    assert goal(results, share=1.0, over="sync") == 0.4
-
-
 LOSS, SCORE = Metric("loss", True, share=False), Metric("loss", False, share=False)
 
 
@@ -309,19 +269,6 @@ def test_what_says_nothing_is_not_chosen(curve: list, facts: dict, measure: str,
     assert best(results, goal=0.9, measure=measure).learning_rate.tolist() == [wanted]
 
 
-def test_captions_say_how_a_choice_was_made_and_how_many_lie_at_an_end():
-    runs = grid(BASE, sync=["bsp", "asp", "ssp:3"], learning_rate=[0.1, 0.2, 0.4])
-    curves = {("bsp", 0.2): FAST, "bsp": SLOW, ("asp", 0.4): FAST, "asp": SLOW, ("ssp:3", 0.1): FAST, "ssp:3": SLOW}
-    chosen = best(made(runs, curves), goal=0.9)
-    assert notes(chosen) == ["each at its best learning rate by seconds to 90 %; 2 of 3 lie at an end of their grid"]
-    assert notes(where(chosen, sync="bsp")) == ["each at its best learning rate by seconds to 90 %"]
-    assert notes(best(made(where(runs, learning_rate=0.2), curves), goal=0.9)) == []
-    (held_at,) = notes(best(made(runs, curves), goal=0.9, measure="held_s"))
-    assert held_at.startswith("each at its best learning rate by time, held to 90 %; ")
-    (about_none,) = notes(best(made(runs, curves), goal=0.9, measure="accuracy"))
-    assert "90 %" not in about_none
-
-
 # -- printed ---------------------------------------------------------------------------------------
 
 
@@ -343,16 +290,6 @@ def test_printed_summary_begins_with_what_was_asked_in_units_and_without_ranges_
     several = repr(summary(lots(3), by="sync", goal=0.9)).replace("\u00a0", " ")
     assert "3 s (2 s to 4 s)" in several
     assert "seeds" in several
-
-
-def test_printed_summary_has_ten_columns_and_names_the_others(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    table = summary(lots(), goal=0.9, measures=[*summaries.MEASURES])
-    assert len(table.read().columns) == 10
-    assert "..." not in repr(table)
-    assert f"{[*summaries.MEASURES][10]}, " in repr(table).splitlines()[-1]
-    assert max(map(len, repr(table).splitlines()[:-1])) <= 60
-    assert type(table[["seconds"]]) is pd.DataFrame
 
 
 @pytest.mark.parametrize("measures", [["seconds_to_goal", "bytes_to_goal", "accuracy"], [*summaries.MEASURES]],

@@ -80,15 +80,6 @@ def test_events_come_in_the_order_of_time(result: Result):
     assert times == sorted(times)
 
 
-def test_every_thread_has_one_name_and_no_number_twice(result: Result):
-    found = events(result)
-    named = [(e["pid"], e["tid"]) for e in found if e["ph"] == "M" and e["name"] == "thread_name"]
-    assert len({tid for _, tid in named}) == len(named)
-    assert {(e["pid"], e["tid"]) for e in found if e["ph"] == "X"} <= set(named)
-    assert not {tid for _, tid in named} & {WORKERS, SERVER}  # a reader takes tid = pid for a main thread
-    assert [e["pid"] for e in found if e["name"] == "process_name"] == [WORKERS, SERVER]
-
-
 def test_spans_of_a_thread_are_apart_or_nested(result: Result):
     open_: dict[tuple[int, int], list[float]] = {}
     for event in (e for e in events(result) if e["ph"] == "X"):
@@ -118,12 +109,6 @@ def test_times_are_exact_microseconds():
         ("compute", 0.0, 1e6), ("push", 1e6, 1e6), ("apply", 2e6, 1e5), ("serve", 2.1e6, 1e5), ("pull", 2.2e6, 8e5),
         ("compute", 3e6, 5e5), ("push", 3.5e6, 1e6), ("apply", 4.5e6, 1e5), ("serve", 4.6e6, 1e5),
         ("pull", 4.7e6, 8e5)]  # fmt: skip
-
-
-def test_nanoseconds_are_kept():
-    rows = [(0, 0, "compute", 1234.567890123, 1234.567890124, -1)]
-    (span,) = [e for e in events(handmade.record(None, Run(workers=1), rows, [])) if e["ph"] == "X"]
-    assert (span["ts"], span["dur"]) == (1234567890.123, 0.001)
 
 
 def test_the_servers_answers_lie_in_what_they_interrupt():
@@ -161,21 +146,6 @@ def test_a_flow_leads_from_the_releasing_push_to_who_goes_on():
     assert [(a["name"], a["args"]["worker"], a["pid"], b["name"], b["args"]["worker"], b["ts"]) for a, b in joined] == [
         ("apply", 1, WORKERS, "serve", 0, 4.2e6), ("apply", 0, WORKERS, "serve", 1, 9.9e6)]  # fmt: skip
     assert flows(events(handmade.asp()), "release") == []
-
-
-def test_requests_of_several_ranges_get_threads_of_their_own():
-    found = events(handmade.two_ranges(handmade.asp()))
-    assert {"worker 1", "worker 1 (2)", "range 0: versions", "range 1: versions"} <= set(names(found).values())
-    assert len(flows(found, "application")) == 6
-
-
-# -- the file --------------------------------------------------------------------------------------
-
-
-def test_spans_of_an_eager_worker_that_overlap_are_on_threads_of_their_own():
-    found = events(handmade.eager())
-    assert {"worker 0", "worker 0 (2)"} <= set(names(found).values())
-    assert len(flows(found, "application")) == 2
 
 
 # -- the file --------------------------------------------------------------------------------------

@@ -73,14 +73,6 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     return real + sweep(virtual, results=results, progress=False)
 
 
-def test_a_twin_differs_in_engine_and_cluster_alone(twins: list[Result]):
-    for one, other in zip(twins[:2], twins[2:], strict=True):
-        assert other.run.but(engine="local", cluster=one.run.cluster).digest == one.run.digest
-        cluster = resolve_cluster(other.run.cluster)
-        assert (cluster.compute_s, cluster.slow) == (0.004, {0: 3.0})
-        assert cluster.select_s > 0
-
-
 def test_a_twin_applies_the_same_gradients_where_the_order_is_the_policys(twins: list[Result]):
     assert np.array_equal(twins[0].weights, twins[2].weights)
 

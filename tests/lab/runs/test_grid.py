@@ -77,13 +77,6 @@ def test_dropping_all_or_an_unknown_way_is_refused():
         grid(Run(), refuse="drop")
 
 
-def test_each_entry_has_its_own_inner_axis():
-    runs = grid(Run(), method={"plain": {"push_weight": 1.0, "learning_rate": [0.1, 0.2]},
-                               "adagrad": {"rate": "adagrad", "learning_rate": [0.01]}})  # fmt: skip
-    assert [(run.rate, run.push_weight, run.learning_rate) for run in runs.run] == [
-        ("constant", 1.0, 0.1), ("constant", 1.0, 0.2), ("adagrad", None, 0.01)]  # fmt: skip
-
-
 def test_a_cluster_inside_is_laid_over_the_bases():
     axis = {"equal": {}, "one slow": {"cluster": {"slow": {0: 3.0}}}, "other": {"cluster": "steady"}}
     assert [run.cluster for run in grid(Run(cluster="lab"), workers_are=axis).run] == [

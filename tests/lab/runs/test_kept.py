@@ -92,14 +92,6 @@ def test_a_record_that_does_not_fit_is_refused_before_a_process_starts(tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_estimate_is_no_more_than_a_record_takes(tmp_path):
-    from pslab.lab.runs.resolve import resolve
-
-    result = run(tiny(), results=tmp_path, progress=False)
-    written = sum(path.stat().st_size for path in result.path.iterdir())
-    assert 0.3 * written < machine.record_bytes(resolve(tiny())) < written
-
-
 def test_a_second_interrupt_takes_effect_where_the_first_one_is_not_heeded(monkeypatch):
     """A policy of a virtual run that loops for ever, in this process, never asks."""
     module = importlib.import_module("pslab.lab.runs.interrupts")

@@ -182,12 +182,6 @@ def test_a_network_in_training_is_no_part_of_a_loss_a_metric_or_a_policy(field: 
         resolve(run)
 
 
-def test_a_frozen_network_may_be_part_of_a_loss():
-    teacher = small().requires_grad_(False)
-    resolve(tried(loss=Penalty(teacher)))
-    resolve(tried(loss=lambda output, target: nn.functional.mse_loss(output, target, reduction="mean")))
-
-
 @pytest.mark.parametrize("field", ["dtype", "device"])
 def test_defaults_of_torch_that_only_the_notebook_has_are_refused(field: str):
     setter, default, other = {"dtype": (torch.set_default_dtype, torch.float32, torch.float64),

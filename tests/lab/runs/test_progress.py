@@ -72,20 +72,6 @@ def test_former_runs_say_how_long_it_takes_until_the_sweeps_own_pace_does(clock)
     assert shown.left_s() == 0
 
 
-def test_an_evaluation_is_the_last_tenth_of_a_run(clock, monkeypatch):
-    monkeypatch.setattr(progress, "EVALUATION", 0.1)
-    stream = Terminal()
-    with Progress({"a": RUN, "b": RUN}, stream=stream) as shown:
-        reported(clock, shown, (0.0, 0), (9.0, 100))
-        assert shown.left_s() == pytest.approx(1.0 + 10.0)
-        for count in (0, 8):
-            clock[0] += 1.0
-            shown.update("a", {"pushes": 100, "seconds": 8.0})  # reported late: no step back
-            shown.update("a", {"pushes": 44, "seconds": 3.0, "accuracy": 0.5, "evaluating": [count, 16]})
-        assert shown.left_s() == pytest.approx((0.05 + 1) * 11 / 0.95)
-    assert "evaluating 8 of 16" in stream.getvalue()
-
-
 SLOW = {"preset": "lab", "slow": {0: 4.0}}
 
 
@@ -163,22 +149,6 @@ def test_a_notebook_has_one_bar_and_what_went_wrong(clock, monkeypatch, capsys):
     assert "100%|" in out
 
 
-def test_a_second_attempt_starts_anew(clock):
-    stream = io.StringIO()
-    with Progress({"a": Run(pushes=None, seconds=60.0)}, stream=stream) as shown:
-        reported(clock, shown, (10.0, 10), (30.0, 30))
-        shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": "once again, slower"})
-        assert shown.left_s() is None
-    assert "bsp none W=4 seed 0: once again, slower\n" in stream.getvalue()
-
-
-def test_former_runs_tell_the_time_left_before_a_sweep_begins(clock):
-    stream = io.StringIO()
-    with Progress({"a": RUN, "b": Run(pushes=300)}, taken=takes(({}, 0.5)), stream=stream) as shown:
-        shown.say("a", "is checked")
-    assert "0%|                    | [1/2] bsp none W=4 seed 0: is checked; about 3 min left" in stream.getvalue()
-
-
 @pytest.mark.parametrize("batch", [False, True], ids=["not wanted", "by the batch"])
 def test_nothing_is_shown_if_it_is_not_wanted_or_the_batch_reads_a_journal(clock, tmp_path, monkeypatch, batch):
     if batch:
@@ -191,10 +161,3 @@ def test_nothing_is_shown_if_it_is_not_wanted_or_the_batch_reads_a_journal(clock
     assert stream.getvalue() == ""
     assert [note["done"] for note in notes] == ([0, 0, 0, 1] if batch else [])
     assert [note["left_s"] for note in notes[:1]] == [20.0][:batch]
-
-
-def test_half_a_line_of_a_journal_is_no_entry(tmp_path: Path):
-    path = tmp_path / "journal"
-    path.write_text(json.dumps({"read": ["a"]}) + "\n" + json.dumps({"read": ["b", "a"]}) + "\n" + '{"figu')
-    assert journal.collected(journal.entries(path), "read") == ["a", "b"]
-    assert journal.entries(tmp_path / "none") == []

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import handmade
 import pytest
-from cells import of_cell
 from ownpolicies import AtMost, Silent
 from tiny import tiny
 
@@ -20,11 +19,10 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError, SweepFailed, Unwritable, WorkerFailed, in_a_sentence
 from pslab.lab.records.disk import Damaged
 from pslab.lab.records.drafts import Draft
-from pslab.lab.records.record import Result
 from pslab.lab.records.results import load
 from pslab.lab.records.summary import applied
 from pslab.lab.runs.grid import grid
-from pslab.lab.runs.run import AGAIN, InvalidRun, NobodyWaited, NotFoundAgain, NothingApplied, run, sweep
+from pslab.lab.runs.run import InvalidRun, NobodyWaited, NotFoundAgain, NothingApplied, run, sweep
 from pslab.policies.sync.asp import ASP
 
 
@@ -85,15 +83,6 @@ def test_what_was_not_emulated_in_time_is_run_again_where_it_is_asked_for(tmp_pa
     with pytest.raises(RecordError, match="find it anew"):  # who held the old one reads no mixture
         _ = unkept[0].accuracy
     assert sweep(runs, results=tmp_path, progress=False, again=True)[0].cached
-
-
-def test_a_notebook_of_the_batch_runs_again_once(tmp_path, executed, unkept, monkeypatch):
-    monkeypatch.setenv(AGAIN, "1")
-    monkeypatch.setattr("pslab.lab.runs.run._run_again", set())
-    monkeypatch.setattr(Result, "emulation_ok", False)
-    for _ in range(2):
-        sweep([unkept[0].run], results=tmp_path, progress=False)
-    assert executed == [unkept[0].digest]
 
 
 def test_an_interrupted_second_attempt_keeps_the_first(tmp_path, executed, unkept, monkeypatch):
@@ -199,23 +188,6 @@ def raises(error):
     return refuse
 
 
-CELL = """
-from torch import nn
-WIDTH = {}
-class Net(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(49, WIDTH), nn.Linear(WIDTH, 10))
-"""
-
-
-def test_a_class_of_a_cell_that_is_run_again_is_found_and_an_edited_one_is_another_run(tmp_path, executed):
-    wide, narrow, again = (run(tiny(engine="virtual", cluster="lab", model=of_cell(CELL.format(width)), pushes=4),
-                               results=tmp_path, progress=False) for width in (16, 8, 16))  # fmt: skip
-    assert (wide.cached, narrow.cached, again.cached) == (False, False, True)
-    assert (len(wide.weights), len(narrow.weights)) == (970, 490)
-    assert again.accuracy.equals(wide.accuracy)
-
-
 def test_an_object_whose_content_is_unknown_is_run_again_and_says_so(tmp_path):
     sync = Remembers()
     for _ in range(2):
@@ -255,11 +227,6 @@ def test_a_script_needs_no_guard_around_its_main(tmp_path):
     done = subprocess.run([sys.executable, str(script), str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True,
                           check=True, timeout=120)  # fmt: skip
     assert done.stdout.splitlines() == ["pushed 8"]
-
-
-def test_a_record_says_how_large_its_weights_are(tmp_path):
-    found = run(tiny(engine="virtual", cluster="lab", learning_rate=1e4), results=tmp_path, progress=False)
-    assert found.manifest["largest_weight"] == abs(found.weights).max() > 1e3
 
 
 @pytest.mark.parametrize(("sync", "least"), [("bsp", 4), ("diloco:8", 32), ("local:3", 12)])

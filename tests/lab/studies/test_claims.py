@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.plots.theme import DARK, SEEN, contrast
 from pslab.lab.records import journal
 from pslab.lab.studies.claims import claim
 
@@ -73,12 +71,3 @@ def test_the_batch_reads_claims_from_the_journal(number: Any, tmp_path: Path, mo
     claim("A {value:g}", number(2), at_most=number(1))
     assert journal.entries(tmp_path / "journal") == [
         {"claim": {"text": "A 2", "value": 2.0, "bounds": "at most 1", "holds": False, "why": ""}}]  # fmt: skip
-
-
-def test_a_claim_in_a_notebook_has_the_letters_of_the_page_and_a_mark_that_is_seen_on_any():
-    shown = [claim("<b> {value}", 1.0, at_most=bound)._repr_html_() for bound in (2, 0)]
-    for html, mark in zip(shown, "✓✗", strict=True):
-        (colour,) = re.findall(r"color:(#\w+)", html)
-        assert f"{mark}</b> &lt;b&gt; 1.0" in html
-        assert min(contrast(colour, ground) for ground in ("#FFFFFF", DARK)) >= SEEN
-    assert "color" not in claim("not judged", 1.0, at_most=0, given=False)._repr_html_()

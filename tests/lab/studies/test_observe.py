@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from tiny import Diverges, Noisy, global_states, net, tiny
@@ -81,14 +79,6 @@ def test_selection_counts_what_a_rule_would_send():
     nothing = selection(VECTOR, looking.chosen(Deviation(3), v))
     assert (nothing["sent"], nothing["norm_share"]) == (0, 0)
     assert math.isnan(nothing["threshold"])
-
-
-def test_a_rule_may_give_a_mask():
-    class Positive:
-        def select(self, v: torch.Tensor) -> torch.Tensor:
-            return v > 0
-
-    assert looking.chosen(Positive(), torch.tensor([1.0, -1.0, 2.0])).tolist() == [0, 2]
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -185,24 +175,3 @@ def test_a_damaged_record_is_set_aside(seen: Observed, tmp_path: Path, name: str
         assert Observed.find(digest, tmp_path) is None
     assert not copy.exists()
     assert len(list((tmp_path / "damaged").iterdir())) == 1
-
-
-def test_manifest_names_what_was_observed_and_on_which_device(seen: Observed):
-    manifest = json.loads((seen.path / "manifest.json").read_text())
-    assert manifest["devices"]["cpu"]
-    assert manifest["observation"]["rules"] == ["static:10%", "std:2"]
-    assert manifest["environment"]["torch"] == torch.__version__
-
-
-def test_costs_are_shares_of_the_gradient_with_the_range_over_rounds(seen: Observed):
-    times = {"gradient": [0.010, 0.020, 0.010], "deviation": [0.002, 0.002, 0.003], "std:2": [0.005, 0.005, 0.005]}
-    known = Observed(seen.path, seen.manifest)
-    known.__dict__["costs"] = pd.DataFrame([
-        {"device": device, "operation": name, "round": n, "repeat": 0, "seconds": s / factor}
-        for device, factor in (("cpu", 1), ("cuda", 10)) for name, rounds in times.items() for n, s in enumerate(rounds)
-    ])  # fmt: skip
-    shares = known.shares
-    assert shares.loc[("cpu", "deviation")].tolist() == pytest.approx([0.002, 0.2, 0.1, 0.3])
-    assert shares.loc[("cpu", "std:2"), ["share_low", "share_high"]].tolist() == pytest.approx([0.25, 0.5])
-    assert shares.loc[("cuda", "std:2"), "seconds"] == pytest.approx(0.0005)
-    assert (shares.share.xs("gradient", level="operation") == 1).all()

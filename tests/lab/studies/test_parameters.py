@@ -73,11 +73,6 @@ def test_other_values_are_refused(values: dict[str, Any], words: str):
         check("10_pruning", NAMES, values)
 
 
-def test_virtual_time_as_a_parameter_does_not_warn_of_the_cluster(recwarn: pytest.WarningsRecorder):
-    check("10_pruning", {"engine": "local", "cluster": "straggler"}, {"engine": "virtual"})
-    assert [str(each.message) for each in recwarn] == []
-
-
 DEFAULTS = {"policies": ["bsp", "ssp:3"], "families": {"static": ["static:1%"], "none": []}, "model": "mlp",
             "small": {"model": "mlp:8", "pushes": 3}, "network": "MLP", "both": "constant", "live": None}  # fmt: skip
 
@@ -118,11 +113,6 @@ def test_a_name_that_was_misspelt_before_the_last_check_is_forgiven():
         given("10_pruning", cells, namespace)
     mended = [*cells, "# Parameters\npushes = 16", "check"]
     assert given("10_pruning", mended, {**namespace, "pushes": 16})["pushes"] == 16
-
-
-def test_values_that_other_cells_set_are_checked_too():
-    with pytest.raises(ConfigError, match="pushes='many'"):
-        given("10_pruning", ["", CELL, "pushes = 'many'", "check"], {**NAMES, "pushes": "many"})
 
 
 def test_a_notebook_on_disk_says_what_it_declares(tmp_path: Path):

@@ -41,27 +41,6 @@ def replica(*, literal: bool = False) -> Worker:
     return Worker(LocalSteps(1.0, torch.zeros(1), torch.zeros(1), literal))
 
 
-@pytest.mark.parametrize(("literal", "positions"), [(False, [0, -0.5, -1, -1.5]), (True, [0, -0.5, 0, -0.5])])
-def test_fetching_twice_as_often_as_pushing(literal, positions):
-    """n_fetch 2, n_push 4: the server has nothing new at the second fetch, and all four gradients at the third."""
-    worker = replica(literal=literal)
-    worker.run(2, fetched=True, pushed=False)
-    assert worker.run(2, fetched=True, pushed=True) == 4
-    assert worker.seen == positions
-    worker.weights.fill_(-2.0)  # the server's, with what was pushed
-    worker.run(1, fetched=True, pushed=False)
-    assert worker.seen[-1] == -2
-
-
-def test_pushing_twice_as_often_as_fetching():
-    worker = replica()
-    assert [worker.run(1, fetched=fetched) for fetched in (True, False)] == [1, 1]
-    assert worker.seen == [0, -0.5]
-    worker.weights.fill_(-0.75)  # what the server made of it
-    worker.run(1)
-    assert worker.seen[-1] == -0.75
-
-
 def test_nothing_is_kept_before_it_is_committed():
     worker = replica()
     course = worker.course(0.5, 0.5, pushed=False)

@@ -16,12 +16,6 @@ def test_options_are_read_by_name():
     assert resolve_optimizer(torch.optim.RMSprop).cls is torch.optim.RMSprop  # a class in place of its name
 
 
-@pytest.mark.parametrize(("value", "plain"), [("sgd", True), ("sgd:momentum=0", True), ("sgd:momentum=0.9", False),
-                                              ("adam", False)])  # fmt: skip
-def test_plain_sgd_is_sgd_without_options(value, plain):
-    assert resolve_optimizer(value).plain_sgd == plain
-
-
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_steps_of_slices_equal_steps_of_the_whole_tensor(name):
     spec = resolve_optimizer(name)

@@ -18,7 +18,7 @@ from pslab.tensors.update.directions import REFRESH
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.part import Part
 from pslab.tensors.update.store import WeightStore
-from pslab.tensors.update.vectors import cuts, dense, inside, mean, outside, plus
+from pslab.tensors.update.vectors import cuts, inside, outside
 
 SIZE = 6
 WHOLE = (Part((slice(0, SIZE),)),)
@@ -162,14 +162,6 @@ def test_a_push_whose_version_was_dropped_joins_the_oldest():
     assert one(server, 2, 6) == 8  # the mean of 2 and 6: worker 1 may still join them
 
 
-def test_versions_reuse_memory():
-    server = Server(Rate("versions"), workers=3)
-    for turn in range(30):
-        one(server, turn % 3, 1)
-        server.pull(turn % 3)
-    assert len(server.places) <= 6
-
-
 # --- squares ------------------------------------------------------------------------------------------------------
 
 
@@ -200,28 +192,6 @@ def test_worker_squares_by_hand():
 # --- directions ---------------------------------------------------------------------------------------------------
 
 FLAT = (slice(0, SIZE),)
-
-
-@pytest.mark.parametrize(
-    ("shares", "gradients", "applied"),
-    [
-        ((1, 1), ((3, 0), (0, 4)), ((3.5355, 0), (0, 3.5355))),
-        ((0.5, 1), ((3, 0), (0, 4)), ((2.2361, 0), (0, 4.4721))),
-        ((3, 4), ((3, 0), (0, 4)), ((3, 0), (0, 4))),
-        ((1, 1 / 3), ((3, 4), (6, 8)), ((6.75, 9), (2.25, 3))),
-    ],
-)
-@pytest.mark.parametrize("sparse", [False, True])
-def test_directions_by_hand(shares, gradients, applied, sparse):
-    server = Server(Rate("directions", shares=dict(enumerate(shares))), layers=FLAT)
-    server.version = 1
-    server.held = {0: 1, 1: 0}  # the staleness of each is its number
-    both = [(worker, full(*g)) for worker, g in enumerate(gradients)]
-    whole = server.push(*both, sparse=sparse)
-    assert whole[:2].tolist() == pytest.approx(np.mean(applied, 0), abs=5e-5)
-    for (worker, gradient), expected in zip(both, applied, strict=True):
-        server.held[worker] = server.version - worker
-        assert server.push((worker, gradient), sparse=sparse)[:2].tolist() == pytest.approx(expected, abs=5e-5)
 
 
 def test_directions_that_cancel_are_clamped():
@@ -290,16 +260,6 @@ def test_directions_accumulate_no_rounding_errors():
 
 
 # --- vectors of a range -------------------------------------------------------------------------------------------
-
-
-def test_plus_and_mean_of_dense_and_sparse_vectors():
-    a, b = (entries(WHOLE[0], torch.tensor(v, dtype=torch.float64)) for v in (full(1, 0, 2), full(0, 3, 4)))
-    union = plus(a, b, -1.0)
-    assert union.indices.tolist() == [0, 1, 2]
-    assert dense(union).tolist() == full(1, -3, -2)
-    assert plus(dense(a), b).tolist() == full(1, 3, 6)
-    assert dense(mean([a, b])).tolist() == full(0.5, 1.5, 3)
-    assert mean([a]) is a
 
 
 def test_a_rate_without_needs_has_no_state():

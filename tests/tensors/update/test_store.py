@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,15 +67,6 @@ def test_steps_are_those_of_torch_optim_and_changes_bring_any_older_copy_up_to_d
         assert torch.equal(copy, store.weights)
 
 
-def test_changed_is_cached_until_the_next_step():
-    store = WeightStore(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
-    store.step(0, [entries((3, 1.0))], 0.1)
-    first = store.changed(0, 0)
-    assert store.changed(0, 0) is first  # so that it is encoded once
-    store.step(0, [entries((3, 1.0), (5, 1.0))], 0.1)
-    assert store.changed(0, 0).indices.tolist() == [3, 5]
-
-
 def test_the_log_of_the_last_steps_has_what_a_look_at_all_elements_finds():
     n, random_ = 4000, np.random.default_rng(0)
     store = WeightStore(torch.zeros(n), (Part((slice(0, n),)),), resolve_optimizer("sgd"), track_changes=True)
@@ -93,8 +83,3 @@ def test_the_log_of_the_last_steps_has_what_a_look_at_all_elements_finds():
                 assert found is None
             else:
                 assert np.array_equal(found.indices, np.flatnonzero(wanted))
-
-
-def test_changed_needs_track_changes():
-    with pytest.raises(ValueError, match="track"):
-        WeightStore(random(0), WHOLE, resolve_optimizer("sgd")).changed(0, 0)

@@ -27,10 +27,6 @@ def test_where_directions_cancel_it_is_the_mean():
     assert averaged((0.0, 0.0), (0.0, 0.0)) == [0, 0]
 
 
-def test_a_vector_of_zeros_has_no_direction_and_shortens_the_others():
-    np.testing.assert_allclose(averaged((3.0, 4.0), (0.0, 0.0)), [1.5, 2])
-
-
 @given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 99))
 def test_its_length_is_the_mean_of_the_lengths_and_equal_vectors_are_it(count: int, size: int, seed: int):
     rng = numpy_generator(seed, "vectors")

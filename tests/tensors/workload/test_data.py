@@ -196,16 +196,6 @@ def test_tokens_are_indices_and_not_normalized(dtype: torch.dtype) -> None:
         dataclasses.replace(data, train_x=x.long(), test_x=x.long())
 
 
-def test_batch_writes_to_out() -> None:
-    x, out = torch.full((2, 3), 255, dtype=torch.uint8), torch.empty(2, 3)
-    assert batch(x, torch.float32, 0.0, 0.5, out) is out
-    assert out.tolist() == [[2.0] * 3] * 2
-    with pytest.raises(ValueError, match=r"out must be \[2, 3\] of torch.float64"):
-        batch(x, torch.float64, 0.0, 1.0, out)
-    with pytest.raises(ValueError, match="out must be"):
-        batch(x, torch.float32, 0.0, 1.0, torch.empty(6))
-
-
 # --- batches --------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,6 @@ from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
 from pslab.tensors.workload.example_check import check_objective, relation
-from pslab.tensors.workload.objective import joined
 
 DRAW = torch.Generator().manual_seed(3)
 SCORES, NUMBER = torch.randn(2, 5, generator=DRAW), torch.randn(2, 1, generator=DRAW)
@@ -92,13 +91,6 @@ def test_outputs_that_are_too_large_for_a_metric_that_is_no_mean_are_refused():
         check_objective(model, x, TARGETS, 2**27, None, rmse)
 
 
-def test_outputs_of_batches_are_joined_by_their_rows():
-    one, other = {"y": SCORES, "z": (NUMBER, 3.0)}, {"y": -SCORES[:1], "z": (NUMBER[:1], 3.0)}
-    both = joined([one, other], [2, 1])
-    assert torch.equal(both["y"], torch.cat([SCORES, -SCORES[:1]]))
-    assert (both["z"][0].shape, both["z"][1]) == ((3, 1), 3.0)
-
-
 X, Y = torch.randn(1500, 4, generator=DRAW), torch.randint(3, (1500,), generator=DRAW).sort().values
 WEIGHTED = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 25.0]))
 FAR = torch.cat([torch.zeros(1000, 1), torch.full((500, 1), 10.0)])
@@ -157,14 +149,6 @@ def test_a_weighted_loss_is_evaluated_as_torch_does_and_a_warning_says_what_work
     found = finished(experiment)
     weights = torch.from_numpy(found.weights.copy())
     assert found.accuracy[-1][3] == pytest.approx(float(WEIGHTED(X @ weights[:12].view(3, 4).T + weights[12:], Y)))
-
-
-def test_a_loss_that_depends_on_the_batch_is_said_to(recwarn: pytest.WarningsRecorder):
-    fields = {"model": nn.Linear(4, 3), "data": lambda: (X, Y, X, Y), "engine": "virtual", "cluster": "lab"}
-    resolve(tiny(loss=nn.CrossEntropyLoss(), **fields))
-    assert not [each for each in recwarn if "the loss" in str(each.message)]
-    resolve(tiny(loss=contrastive, **fields))
-    assert "the loss is no mean over the examples of a batch" in str(recwarn.pop(UserWarning).message)
 
 
 class Counting:

@@ -88,9 +88,3 @@ def test_a_score_depends_on_no_later_byte_and_on_every_earlier_one() -> None:
 def test_other_shapes_are_refused(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         build("model", text)
-
-
-@pytest.mark.parametrize("x", [torch.zeros(2, 65, dtype=torch.int64), torch.zeros(2, 8), torch.zeros(8).long()])
-def test_inputs_that_are_not_so_many_bytes_are_refused(x: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"takes bytes \[B, T\] as int64, T at most 64"):
-        build_model("gpt:8,layers=1", 0)(x)

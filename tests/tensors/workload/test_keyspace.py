@@ -132,29 +132,6 @@ def test_a_key_is_a_neuron_with_its_incoming_weights_and_its_bias() -> None:
     assert value.tolist() == [*module[1].weight[1].tolist(), module[1].bias[1].item()]
 
 
-@each_module
-def test_each_element_has_one_key_and_layers_are_one_slice(name: str) -> None:
-    module, _ = made(name)
-    keyspace = Keyspace.of(module)
-    owners = torch.zeros(keyspace.size, dtype=torch.int64)
-    for key in range(keyspace.keys):
-        for part in keyspace.slices(KeyRange(key, key + 1)):
-            owners[part] += 1
-    assert keyspace.size == sum(p.numel() for p in trainable(module))
-    assert owners.tolist() == [1] * keyspace.size
-    assert keyspace.slices(keyspace.whole) == (slice(0, keyspace.size),)
-    for layer in keyspace.layers:
-        assert keyspace.slices(layer.keys) == (layer.flat,)
-
-
-def test_slices_across_layers_by_hand() -> None:
-    keyspace = Keyspace.of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2), nn.Linear(2, 2)))
-    # elements: weights 0-5, biases 6-7 | 8-11, 12-13 | 14-17, 18-19
-    assert keyspace.slices(KeyRange(1, 5)) == (slice(3, 6), slice(7, 16), slice(18, 19))
-    assert keyspace.slices(KeyRange(0, 1)) == (slice(0, 3), slice(6, 7))
-    assert keyspace.slices(KeyRange(2, 6)) == (slice(8, 20),)
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(MODULES)), st.data())
 def test_slices_of_a_partition_tile_the_vector(name: str, data: st.DataObject) -> None:
@@ -172,13 +149,6 @@ def test_slices_of_a_partition_tile_the_vector(name: str, data: st.DataObject) -
 
 
 KEYSPACES = {name: Keyspace.of(made(name)[0]) for name in MODULES}
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 0), (3, 2), (-1, 2), (0, 6), (5, 6)])
-def test_invalid_key_ranges_are_refused(start: int, stop: int) -> None:
-    keyspace = Keyspace.of(nn.Linear(2, 5))
-    with pytest.raises(ValueError, match=r"0 <= start < stop <= 5"):
-        keyspace.slices(KeyRange(start, stop))
 
 
 def test_a_keyspace_is_plain_data() -> None:
@@ -217,46 +187,6 @@ def test_bound_gradients_equal_those_of_an_unbound_copy(name: str) -> None:
         assert p.grad.data_ptr() == gradient.data_ptr() + slot.offset * 8
 
 
-def test_binding_leaves_frozen_parameters_and_removes_other_gradients() -> None:
-    module, x = made("frozen")
-    before = module[2].weight.clone()
-    keyspace = Keyspace.of(module)
-    weights, gradient = torch.zeros(2, keyspace.size, dtype=torch.float64)
-    keyspace.bind(module, weights, gradient)
-    loss_of(module, x).backward()
-    assert torch.equal(module[2].weight, before)
-    assert module[2].weight.grad is None
-    keyspace.bind(module, weights, None)
-    assert all(p.grad is None for p in module.parameters())
-
-
-@pytest.mark.parametrize(
-    ("flat", "problem"),
-    [(torch.zeros(7), r"\[8\]"), (torch.zeros(2, 4), r"\[2, 4\]"), (torch.zeros(8, dtype=torch.float64), "float64"),
-     (torch.zeros(16)[::2], "contiguous")],
-)  # fmt: skip
-def test_vectors_that_do_not_fit_are_refused(flat: Tensor, problem: str) -> None:
-    module = nn.Linear(3, 2)
-    keyspace = Keyspace.of(module)
-    with pytest.raises(ValueError, match=f"weights .*{problem}"):
-        keyspace.bind(module, flat)
-    with pytest.raises(ValueError, match=f"gradient .*{problem}"):
-        keyspace.bind(module, torch.zeros(8), flat)
-
-
-@pytest.mark.parametrize(
-    ("other", "problem"),
-    [(nn.Linear(3, 2, bias=False), "bias"), (nn.Linear(2, 3), r"\[3, 2\]"), (nn.Linear(3, 2).double(), "float64"),
-     (nn.Sequential(nn.Linear(3, 2)), "0.weight")],
-)  # fmt: skip
-def test_another_module_is_refused_and_unchanged(other: nn.Module, problem: str) -> None:
-    keyspace = Keyspace.of(nn.Linear(3, 2))
-    before = [p.clone() for p in other.parameters()]
-    with pytest.raises(ValueError, match=problem):
-        keyspace.bind(other, torch.zeros(8))
-    assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
-
-
 # --- shells ---------------------------------------------------------------------------------------------------------
 
 
@@ -290,15 +220,6 @@ def test_a_shell_is_small_copies_buffers_and_leaves_the_module() -> None:
     assert shell.norm1.running_mean.data_ptr() != module.norm1.running_mean.data_ptr()
     mlp = MLP()
     assert len(cloudpickle.dumps(Keyspace.of(mlp).shell(mlp))) < 932_362 * 4 // 500
-
-
-def test_a_shell_has_neither_values_nor_a_keyspace() -> None:
-    module = nn.Linear(3, 2)
-    keyspace = Keyspace.of(module)
-    with pytest.raises(ValueError, match=r"weight has no storage: bind\(\)"):
-        keyspace.flatten(keyspace.shell(module))
-    with pytest.raises(ConfigError, match="has no elements"):
-        Keyspace.of(keyspace.shell(module))
 
 
 def test_a_module_that_cannot_be_copied_is_refused() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.layer_costs import Uses, normalized, shares
+from pslab.tensors.workload.layer_costs import Uses, shares
 from pslab.tensors.workload.models import CNN, MLP
 from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
@@ -60,13 +60,6 @@ def test_uses_records_the_first_user_and_removes_its_hooks():
     assert not module._forward_pre_hooks
 
 
-def test_uses_removes_its_hooks_after_an_error():
-    module = MLP(784, 8, 10)
-    with pytest.raises(RuntimeError):
-        Uses(module).watch(lambda: module(torch.zeros(2, 5)))
-    assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
-
-
 def test_shares_of_a_large_model_on_the_meta_device():
     with torch.device("meta"):
         module = with_operators(lambda: torchvision().models.vgg16(weights=None))
@@ -74,7 +67,3 @@ def test_shares_of_a_large_model_on_the_meta_device():
     convolutions = sum(map(sum, got[:13]))
     assert len(got) == 16
     assert convolutions > 0.98  # of the operations; 11 % of the parameters
-
-
-def test_normalized_shares_add_up_to_one():
-    assert normalized([(1, 1), (2, 4)]) == ((0.125, 0.125), (0.25, 0.5))

@@ -113,12 +113,6 @@ def test_each_process_has_a_loss_of_its_own_on_its_device():
     assert placed(cross_entropy, torch.device("meta")) is cross_entropy  # a name stays what it is
 
 
-def test_trying_a_loss_leaves_it_as_it_was():
-    counting = Counting()
-    check_model(nn.Linear(3, 2), X, NUMBERS, counting, None)
-    assert counting.calls == 0
-
-
 def broadcast(output: Tensor, target: Tensor) -> Tensor:
     return functional.mse_loss(output, target[:, 0])
 
@@ -154,23 +148,11 @@ def test_a_loss_or_metric_that_cannot_be_computed_is_refused_with_shapes(kind):
     assert caught.value.field == field
 
 
-def test_numbers_sequences_and_labels_pass():
-    check_model(nn.Linear(3, 2), X, NUMBERS, mse, None)
-    check_model(nn.Sequential(nn.Linear(3, 35), nn.Unflatten(1, (5, 7))), X, WORDS)
-    check_model(nn.Linear(3, 3), X, LABELS, nn.NLLLoss(), lambda output, target: output[:, 0])
-
-
 def test_a_metric_may_compute_with_numpy_as_evaluations_have_no_gradients():
     for metric in (lambda output, target: np.abs(output.numpy() - target.numpy()).mean(),  # a number of float32
                    lambda output, target: np.abs(output.numpy() - target.numpy())):  # fmt: skip
         check_model(nn.Linear(3, 2), X, NUMBERS, mse, metric)
         assert metric_sums(metric, torch.ones(4, 2), NUMBERS)[0] == 4.0
-
-
-def test_a_model_is_tried_with_gradients_whatever_an_earlier_cell_has_set():
-    with torch.no_grad():
-        check_model(nn.Linear(3, 2), X, NUMBERS, mse, None)
-        assert not torch.is_grad_enabled()
 
 
 def test_all_classes_of_a_dataset_need_a_score_not_only_those_of_the_sample():

@@ -119,17 +119,6 @@ def test_a_dataset_travels_to_another_process_without_its_examples():
     assert digits().stored
 
 
-def test_bytes_are_normalized_as_those_in_memory():
-    class Bytes(Items):
-        def __getitem__(self, place: int) -> tuple[torch.Tensor, float]:
-            return torch.full((2,), place, dtype=torch.uint8), place / 2
-
-    held = resolve_data(lambda: (x := torch.arange(20, dtype=torch.uint8)[:, None].expand(20, 2), x[:, 0] / 2) * 2)
-    read = loaded(Bytes())
-    assert (read.mean, read.std, read.classes) == (held.mean, held.std, 0)
-    assert read.train_y.dtype == torch.float64
-
-
 class Broken(Items):
     def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
         raise OSError(f"no example {place}")
@@ -206,13 +195,6 @@ def test_of_a_sampler_the_set_of_its_indices_is_taken(sampler, taken):
     assert global_states() == before
 
 
-def test_a_sampler_of_all_examples_changes_nothing():
-    def pair(**arguments):
-        return resolve_data(lambda: (DataLoader(Items(), **arguments), Items()))
-
-    assert seen(pair(sampler=SubsetRandomSampler(range(20))), range(5)) == seen(pair(shuffle=True), range(5))
-
-
 class Own(DataLoader):
     def __iter__(self):
         return iter([])
@@ -276,15 +258,6 @@ def test_a_worker_init_fn_prepares_each_loading_process(dataset, sampler, begin)
     read = seen(resolve_data(pair), range(2))[0]
     lowest = 100 if begin is opening and sampler is None else 120
     assert all(lowest <= place < 140 for batch in read for place in batch)
-
-
-def test_parts_of_a_dataset_are_known_as_the_whole():
-    whole = TensorDataset(torch.zeros(20, 2), torch.arange(20))
-    whole.classes = list(range(30))
-    part = Subset(Subset(whole, range(10)), [9, 0, 5])
-    assert resolve_data(lambda: (DataLoader(whole, sampler=range(9)), part)).classes == 30
-    del whole.classes
-    assert resolve_data(lambda: (part, DataLoader(whole, sampler=range(7)))).classes == 10
 
 
 def loaders() -> st.SearchStrategy[dict[str, object]]:

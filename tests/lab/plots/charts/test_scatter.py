@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import drawn
 import handmade
 import pandas as pd
@@ -26,12 +24,6 @@ def test_long_lines_are_told_apart_by_dash_or_have_markers(count: int):
     assert {trace.mode for trace in drawn.lines(figure).values()} == {"lines" if count < 6 else "lines+markers"}
 
 
-def test_marks_alone_are_told_apart_by_their_shapes():
-    bounds = [f"ssp:{bound}" for bound in range(4)]
-    frame = pd.DataFrame({"x": [1, 2] * 4, "y": 1.0, "sync": [bound for bound in bounds for _ in range(2)]})
-    assert drawn.alike(plots.points(frame, "x", "y", by="sync", join=False)) == []
-
-
 def test_two_names_of_one_legend_differ_though_no_panel_has_both():
     names = [f"rule {number}" for number in range(17)]
     frame = pd.DataFrame({"x": 1.0, "y": range(34), "rule": names * 2, "panel": ["one"] * 17 + ["two"] * 17})
@@ -52,12 +44,3 @@ def test_name_keeps_its_look_where_others_are_left_out():
     assert few == every == drawn.lines(plots.points(frame, "x", "y", by="rule"))["fast"].line
     assert drawn.lines(facets)["fast"].line.color == every.color
     assert "grey: slow" in drawn.caption(facets)
-
-
-def test_axis_of_values_far_apart_begins_at_0_and_a_range_of_0_has_no_bar():
-    frame = pd.DataFrame({"x": [1.0, 2.0], "y": [1.0, 4.0], "y_low": [1.0, 3.0], "y_high": [1.0, 5.0]})
-    figure = plots.points(frame, {"x": "x"}, "y", by=[])
-    assert figure.layout.yaxis.range[0] == 0
-    (line,) = drawn.lines(figure).values()
-    assert [math.isnan(each) for each in line.error_y.array] == [True, False]
-    assert plots.points(pd.DataFrame({"x": [1.0, 2.0], "y": [4.0, 5.0]}), "x", "y", by=[]).layout.yaxis.range[0] > 3

@@ -11,7 +11,7 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.plots.charts.tables import show, tabled, title_of
+from pslab.lab.plots.charts.tables import show, tabled
 from pslab.lab.records.summary import cell, summary
 from pslab.lab.runs.grid import grid
 
@@ -53,13 +53,6 @@ def test_sizes_of_one_column_have_one_unit():
     assert [words(cell(row, "bytes_to_goal")) for row in rows] == ["2.1 GB", "0.34 GB"]
 
 
-def test_titles_name_measure_goal_and_unit():
-    assert words(title_of("seconds_to_goal", 0.97)) == "time to 97 % (s)"
-    assert title_of("accuracy", None) == "final accuracy (%)"
-    assert title_of("sync", None) == "synchronization policy"
-    assert title_of("slow_worker", None) == "slow worker"
-
-
 def test_results_become_rows_in_the_grids_order():
     found = results(prune=["static:1%", "none"], sync=["bsp", "asp"], seed=[0, 1])
     table = tabled(found, "prune", ["sync"], ["seconds_to_goal"], 0.9)
@@ -68,12 +61,6 @@ def test_results_become_rows_in_the_grids_order():
     assert [words(text) for text in table.heads("sync")] == ["BSP", "ASP"]
     assert [(row["seconds_to_goal"], row["seeds"]) for row in table.where(sync="asp").rows] == [(2, 2), (3, 2)]
     assert "median and range of 2 seeds" in " ".join(table.caption)
-
-
-def test_given_table_is_taken_as_it_is():
-    frame = pd.DataFrame({"n": [10, 100], "seconds": [1.0, 2.0]})
-    table = tabled(frame, "label", ["n"], ["seconds"], None)
-    assert (table.names, table.levels("n")) == ([], [10, 100])
 
 
 def test_given_table_is_reduced_over_seeds_and_nothing_else():
@@ -106,10 +93,3 @@ def test_show_says_what_must_not_be_hidden(fact: str, value: Any, column: str, s
     shown = show(summary(found, by=["sync", "prune"], measures=["seconds"])).data
     assert list(shown[column]) == said
     assert shown.index.names == ["synchronization policy", "pruning rule"]
-
-
-def test_show_writes_any_table_with_three_digits():
-    html = show(pd.DataFrame({"ratio": [1.23456], "policy": ["asp"], "missing": [float("nan")]})).to_html()
-    assert "1.23<" in html
-    assert "asp" in html
-    assert "–" in html
