@@ -61,7 +61,8 @@ class Fault:
             problem = "a fault comes at an iteration's push, at an instant or by chance: give exactly one of these"
             raise ConfigError("cluster.faults", when, problem)
         if self.direction != "both" and self.what in OF_WORKERS:
-            raise ConfigError("cluster.faults.direction", self.direction, f"{self.what} is about a worker, not a frame")
+            raise ConfigError("cluster.faults.direction", self.direction,
+                              f"{self.what} happens to a worker, not to frames: leave direction out")  # fmt: skip
 
     @classmethod
     def of(cls, given: Any) -> Fault:

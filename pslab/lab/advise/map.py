@@ -175,7 +175,8 @@ def _planned(base: Run, target: float) -> Run:
         raise ConfigError("cluster", base.cluster, "a map needs a modelled cluster to begin with: name one, such as "
                           "cluster='lab', or measure this machine's with calibrate(run)")  # fmt: skip
     if base.pushes is None:
-        raise ConfigError("pushes", None, "a map needs a budget: after so many pushes a run has not arrived")
+        raise ConfigError("pushes", None, "a map needs a budget, the pushes after which a run has missed the target: "
+                          "set pushes")  # fmt: skip
     return base.but(
         engine="virtual", target_accuracy=target, target_held=True, seconds=None, schedule="constant",
         pull="changed" if base.pull == "whole" else base.pull,

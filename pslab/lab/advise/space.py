@@ -47,7 +47,7 @@ def runs_of(base: Run, space: Mapping[str, Any] | pd.DataFrame | None = None) ->
     """
     space = DEFAULT_SPACE if space is None else space
     if not isinstance(space, (Mapping, pd.DataFrame)):
-        raise ConfigError("space", space, "must be axes, such as {'sync': ['bsp', 'asp']}, or what grid gives")
+        raise ConfigError("space", space, "must be axes, such as {'sync': ['bsp', 'asp']}, or a table of grid(...)")
     for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
         if name in space:
             how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"

@@ -103,8 +103,8 @@ def _until(result: Result, goal: float, merit: Merit) -> _Until:
     at_s, pushes, *parts = held_at(result, goal, "seconds", "pushes", *merit.columns)
     if not 0 < at_s < math.inf:
         what = "does not hold the goal" if at_s else "holds the goal before its first push"
-        raise ConfigError("goal", goal, f"{_named(result.run)[0]} {what} with seed {result.run.seed}: explain a goal "
-                                        "that every run has to train for, and arrives at")  # fmt: skip
+        raise ConfigError("goal", goal, f"{_named(result.run)[0]} {what} with seed {result.run.seed}: choose a goal "
+                                        "that every run reaches, and only by training")  # fmt: skip
     spent = _activities(result, at_s) if merit is SECONDS else _counted(dict(zip(merit.columns, parts, strict=True)))
     applied = max(1, int((result.pushes.seconds <= at_s).sum()))  # a goal that the first push reaches is held before it
     return _Until(sum(parts), pushes / result.run.workers, spent, result.pushes.staleness.to_numpy(float)[:applied])

@@ -126,7 +126,7 @@ def _say(dropped: Mapping[str, Sequence[str]], used: Sequence[Any]) -> None:
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
     """The entries of an axis: entry -> fields of Run."""
     if name in frames.ITEMS:
-        raise ConfigError(name, values, f"the table has a column {name!r} of its own: give the axis another name")
+        raise ConfigError(name, values, f"results have a column {name!r} already: give the axis another name")
     if isinstance(values, Mapping) and values:
         if name in FIELDS:
             return {entry: {name: value} for entry, value in values.items()}

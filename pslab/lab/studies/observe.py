@@ -87,7 +87,7 @@ def request(
         ConfigError: several workers or no budget in pushes, moments outside of the budget, no rules.
     """
     if run.workers != 1 or run.pushes is None:
-        raise ConfigError("pushes", run.pushes, "one machine is observed over a budget of pushes")
+        raise ConfigError("pushes", run.pushes, "observing takes one worker and a budget: set workers=1 and pushes")
     last = run.pushes - 1
     shares = [round(share * last) for share in MOMENTS]
     chosen = sorted(set(_whole_numbers("moments", shares if moments is None else moments, 0, last)))

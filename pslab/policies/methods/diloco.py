@@ -46,7 +46,7 @@ class DiLoCo(BSP):
             raise ValueError(f"periods={self.periods} must be whole numbers of at least 1, as in 50;50;25;12, the "
                              f"largest of them the period, {self.period}")  # fmt: skip
         if self.by == "steps" and not self.periods:
-            raise ValueError("by=steps is for steps of each worker's own, as in periods=50;50;25;12")
+            raise ValueError("by=steps needs the steps of each worker: give periods, as in periods=50;50;25;12")
 
     @property
     def each(self) -> tuple[int, ...]:

@@ -98,8 +98,8 @@ class Users(Chosen):
 
     def __post_init__(self) -> None:
         if len(inspect.signature(self.own.select).parameters) != 1:
-            raise ConfigError("prune", type(self.own).__name__, "select must take v alone: a rule that keeps, draws or "
-                              "declares more is a subclass of pslab.tensors.compression.Rule")  # fmt: skip
+            raise ConfigError("prune", type(self.own).__name__, "select must take one argument, v: a rule with state "
+                              "or random numbers must derive from pslab.tensors.compression.Rule")  # fmt: skip
 
     @property
     def unit(self) -> str:  # type: ignore[override]

@@ -19,8 +19,9 @@ from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.partition import Buckets
 from pslab.tensors.compression import compression
-from pslab.tensors.compression.frame import dense_bytes, length
+from pslab.tensors.compression.frame import length
 from pslab.tensors.compression.rule import DRAWN
+from pslab.tensors.compression.uncompressed import dense_bytes
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.sizes import PUBLISHED, ModelSizes
 

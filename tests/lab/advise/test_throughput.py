@@ -8,7 +8,7 @@ import pytest
 
 from pslab import ConfigError, Run, advise, throughput
 from pslab.engines.experiment.wire import REQUEST_BYTES
-from pslab.tensors.compression.frame import dense_bytes
+from pslab.tensors.compression.uncompressed import dense_bytes
 
 SHAPES = [(300, 200), (200, 300), (10, 200)]
 CLUSTER = {"compute_s": 0.05, "bandwidth_bit_s": 8e6, "latency_s": 0.002}

@@ -179,7 +179,7 @@ def _given(
     elif len(columns) and frame.duplicated(columns).any():
         row = frame[frame.duplicated(columns)].to_dict("records")[0]
         same = ", ".join(f"{column}={row[column]!r}" for column in columns)
-        raise ConfigError("by", columns, f"several rows have {same}: name what they differ in, or a column seed")
+        raise ConfigError("by", columns, f"several rows have {same}: add a column in which they differ, or seed")
     orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
     frame = _keyed(frame, columns, frame[columns].to_dict("records"))
     words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}

@@ -68,7 +68,7 @@ def test_given_table_is_reduced_over_seeds_and_nothing_else():
     first, second = tabled(frame, (), ["n"], ["t"], None).rows
     assert (first["t"], first["t_low"], first["t_high"], first["seeds"]) == (3, 1, 5, 3)
     assert (second["t"], second["seeds"]) == (4, 1)
-    with pytest.raises(ConfigError, match="several rows have n=1: name what they differ in"):
+    with pytest.raises(ConfigError, match="several rows have n=1: add a column in which they differ"):
         tabled(frame.drop(columns="seed"), (), ["n"], ["t"], None)
 
 
