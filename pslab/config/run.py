@@ -27,7 +27,7 @@ from pslab.errors import ConfigError
 
 # Raise it when the same Run gives other results than before: old records are then not reused. A field that is added
 # needs no more: it is part of every digest, and so old records are not reused either, unless ASIDE names it.
-SEMANTICS = 6
+SEMANTICS = 7
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip

@@ -441,7 +441,8 @@ def _check_allreduce(run: Run, policies: Mapping[str, Any], cluster: Cluster) ->
         return getattr(made, "summable", False)
 
     tests = {"sync": lambda made: getattr(made, "rounds", False), "prune": summable, "quantize": summable}
-    able = {kind: ", ".join(name for name, row in ROWS[kind].items() if test(row.load())) for kind, test in tests.items()}
+    able = {kind: ", ".join(name for name, row in ROWS[kind].items() if test(row.load()))
+            for kind, test in tests.items()}
     problems = {
         "engine": "real processes exchange with servers: use engine='virtual' or 'timing'"
                   * (run.engine not in IN_VIRTUAL_TIME),

@@ -20,7 +20,7 @@ from pslab.lab.runs.resolve import resolve
 from pslab.policies.partition import Buckets
 from pslab.tensors.compression import compression
 from pslab.tensors.compression.frame import length
-from pslab.tensors.compression.rule import DRAWN
+from pslab.tensors.compression.pieces import DRAWN
 from pslab.tensors.compression.uncompressed import dense_bytes
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.sizes import PUBLISHED, ModelSizes
@@ -84,7 +84,7 @@ def test_what_shapes_and_rings_cannot_do_is_refused_with_the_way_out(fields: dic
 ], ids=str)  # fmt: skip
 def test_a_push_of_a_large_model_is_as_long_as_its_sample_says(rules: tuple[str, str], within: float):
     from pslab.config.spec import build
-    from pslab.tensors.update.store import Part
+    from pslab.tensors.update.part import Part
 
     keyspace = Keyspace.of(ModelSizes("900x1700+1700+2000x700")())
     assert keyspace.size > 2 * DRAWN
