@@ -23,7 +23,7 @@ def worker():
     sent_s = time.monotonic() - 0.5
     found.stream = SimpleNamespace(descriptor=ours, sent_s=sent_s, frames=lambda: [os.read(ours, 1) and []])
     found.spin = None
-    found.driver = SimpleNamespace(repeated=lambda frame: False)
+    found.driver = SimpleNamespace(drop_if_repeated=lambda frame: False)
     found.job = SimpleNamespace(run=SimpleNamespace(lease_s=60.0))
     found.parent = Parent()
     found.life = LifeSigns(found.parent, 60.0)
