@@ -89,7 +89,10 @@ class Compression:
         ranges = [list(self._placed(index, kept, self.told(index, kept), whose)) for index in indices]
         if not are_finite([gradient[piece] for each in ranges for _, piece in each]):
             raise NonFinite("the gradient is not finite")
-        found = [[self.rule.push(gradient[piece], at) for at, piece in each] for each in ranges]
+        try:
+            found = [[self.rule.push(gradient[piece], at) for at, piece in each] for each in ranges]
+        except FrameError as error:  # of the worker's own parts: a norm of finite numbers can overflow
+            raise NonFinite(f"the gradient's sum with the residual is too large: {error}") from error
         if gradient.device.type != "cpu":
             here = iter(fetched([part for own in found for parts in own for part in parts]))
             found = [[[next(here) for _ in parts] for parts in own] for own in found]

@@ -220,6 +220,20 @@ def test_a_gradient_that_is_not_finite_is_refused(text: str):
             made.push(0, gradient, memories(made), **whose(9))
 
 
+@pytest.mark.parametrize("prune", ["none", "static:10%", "lowrank:1"])
+@pytest.mark.parametrize("quantize", CODES)
+def test_a_gradient_whose_scale_overflows_is_refused_or_can_be_read(prune: str, quantize: str):
+    for dtype, size in zip(DTYPES, (3e38, 1e300), strict=True):
+        keyspace = model_of(np.random.default_rng(3), dtype)
+        made = made_of(prune, quantize, whole(keyspace), keyspace)
+        gradient = torch.full((keyspace.size,), size, dtype=getattr(torch, np.dtype(dtype).name))
+        try:
+            sent, _ = made.push(0, gradient, memories(made), **whose(9))
+        except NonFinite:
+            continue
+        assert np.isfinite(made.read(0, frame.read(written(made, 0, sent)), torch.empty(0), **whose(9)).values).all()
+
+
 def test_clipping_is_by_the_norm_of_the_whole_gradient():
     for clip, scale in ((10.0, 1.0), (5.0, 0.5), (1.0, 0.1), (100.0, 1.0)):
         rule = build("prune", f"dgc:100%,momentum=0,warm_up=0,clip={clip}")
