@@ -89,7 +89,7 @@ def test_a_room_keeps_its_budget_of_lines():
 
 @pytest.mark.parametrize(("imports", "budget"), [
     ("import pslab.engines.local.worker", 9_150),
-    ("import pslab.lab.runs.execution, pslab.engines.local.engine", 13_550),
+    ("import pslab.lab.runs.execution, pslab.engines.local.engine", 13_600),
 ], ids=["worker", "parent"])  # fmt: skip
 def test_a_process_loads_no_more_than_its_budget_of_lines(imports: str, budget: int):
     command = [sys.executable, "-c", LOADED % imports]

@@ -227,6 +227,9 @@ class _Replay:
         """Compare the table of pushes with the policy's steps, each range in its order."""
         columns = (self.tables["pushes"][name].tolist() for name in (*DECIDED, "seconds", "staleness"))
         recorded, replayed = (sorted(rows, key=itemgetter(0)) for rows in (zip(*columns, strict=True), self.applied))
+        if self.facts["outcome"] == "interrupted" and "accepted" not in self.facts:  # a server may die between two rows
+            known, last_s = {row[:3] for row in recorded}, self.tables["arrivals"].seconds.max()
+            replayed = [row for row in replayed if row[:3] in known or row[5] < last_s]
         for here, there in zip_longest(recorded, replayed):
             if here is None or there is None or here[:5] != there[:5]:
                 raise Differs(f"the policy applies {_in_words(there)}; the table of pushes has {_in_words(here)}")

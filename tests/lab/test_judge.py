@@ -128,8 +128,8 @@ def test_runs_of_real_processes_are_valid(tmp_path, fields):
 
 CLUSTER = {"cluster": {"compute_s": 0.02, "latency_s": 0.0005, "slow": {0: 4.0}}, "workers": 2}
 OWN = [
-    Bug("a push is applied twice", SERVER, "tuple([held.pop(name) for name in names])",
-        "2 * tuple([held[name] for name in names])", "", policy="asp"),
+    Bug("a push is applied twice", SERVER, "tuple([waiting.pop(name) for name in names])",
+        "2 * tuple([waiting[name] for name in names])", "", policy="asp"),
     Bug("every third push is dropped", SSP, "return state, (Apply(worker, iteration), *starts)",
         "return state, (*(() if iteration % 3 == 1 else (Apply(worker, iteration),)), *starts)", ""),
     Bug("pushes are counted twice", SERVER, "self.gradients += push.steps", "self.gradients += 2 * push.steps", "",
@@ -322,9 +322,18 @@ def test_a_run_that_stalls_before_its_first_push_is_invalid():
     assert (facts["outcome"], facts["pushes"], facts["verdict"]) == ("stalled", 0, "invalid")
 
 
+def killed(tables, facts):
+    """A server was killed between the rows of an arrival and of its push."""
+    last = tables["arrivals"].index[tables["arrivals"].kind == "push"][-1]
+    tables["arrivals"], tables["pushes"] = tables["arrivals"].loc[:last], tables["pushes"].iloc[:-1]
+    facts.update(outcome="interrupted")
+    facts.pop("accepted")
+
+
 @pytest.mark.parametrize(("change", "why"), [
     (lambda tables, facts: tables.pop("arrivals"), "the record has no table of arrivals"),
     (lambda tables, facts: facts.update(outcome="interrupted"), "the run was interrupted"),
+    (lambda tables, facts: killed(tables, facts), "the run was interrupted"),
 ])  # fmt: skip
 def test_an_incomplete_history_is_unknown(change, why):
     wanted, tables, facts = fresh("ssp:1")

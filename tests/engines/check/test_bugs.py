@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from bugs import CHECKED, Bug
+from bugs import BUGS, CHECKED, Bug
 
 from pslab.engines.check.explorer import explore
 from pslab.engines.check.plan import resolve_sync
@@ -16,6 +16,10 @@ from pslab.engines.check.result import Explored
 
 def explored(bug: Bug) -> Explored:
     return explore(resolve_sync(bug.policy), **bug.cluster)
+
+
+def test_each_bug_is_an_edit_of_the_present_source():
+    assert all(bug.text() for bug in BUGS)
 
 
 @pytest.mark.one_of(2)

@@ -63,7 +63,7 @@ FOUND: dict[str, tuple[Callable[[], Finding], dict[str, Any], str, list[str]]] =
     "cores that are too few": (doctor.cores, {f"{MACHINE}.usable_cores": lambda: 1.5}, NOTE, ["1.5 may", "dilation"]),
     "memory that is not shared": (
         doctor.shared_memory, {"pslab.engines.experiment.shared_memory.Arena.bytes":
-                               lambda self, offset, size: memoryview(bytearray(size))}, PROBLEM, ["it does not keep"]),
+                               lambda self, offset, size: memoryview(bytearray(size))}, PROBLEM, ["bytes are lost"]),
     "memory files that are refused": (
         doctor.shared_memory, {"os.memfd_create": raises(OSError(38, "Function not implemented"))}, PROBLEM,
         ["OSError: [Errno 38] Function not implemented"]),

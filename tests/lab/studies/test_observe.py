@@ -114,7 +114,7 @@ def test_default_moments_and_period_are_shares_of_the_budget():
     ("fields", "words"),
     [({"moments": [12]}, "from 0 to 11"), ({"moments": 5}, "must be a list"), ({"moments": [True]}, "must be whole"),
      ({"every": 0}, "every"), ({"rules": "static:1%"}, "must be a list"), ({"rules": []}, "must be a list"),
-     ({"rules": [1]}, "must be a list"), ({"repeats": 0}, "repeats"), ({"run": tiny(workers=2)}, "one machine")],
+     ({"rules": [1]}, "must be a list"), ({"repeats": 0}, "repeats"), ({"run": tiny(workers=2)}, "one worker")],
 )  # fmt: skip
 def test_impossible_observations_are_refused(tmp_path: Path, fields: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):

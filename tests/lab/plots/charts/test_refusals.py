@@ -70,7 +70,7 @@ def test_the_shares_of_a_time_budget_sum_to_the_whole():
 
 def test_a_table_lacks_a_column_or_what_tells_its_rows_apart():
     frame = pd.DataFrame({"n": [1, 1], "seconds": [1.0, 5.0]})
-    for column, words in (("second", "did you mean 'seconds'"), ("n", "several rows have n=1: name what they differ")):
+    for column, words in (("second", "did you mean 'seconds'"), ("n", "several rows have n=1: add a column")):
         with pytest.raises(ConfigError, match=words):
             plots.points(frame, column, "seconds", by=[])
 
