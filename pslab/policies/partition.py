@@ -105,8 +105,8 @@ def servers_of(sizes: Sequence[int], servers: int) -> tuple[int, ...]:
 
     Source: Graham (SIAM J. Appl. Math. 1969), largest processing time first
     """
-    servers_of_parts, load = [0] * len(sizes), [0] * servers
+    owners, load = [0] * len(sizes), [0] * servers
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]) if servers > 1 else ():
-        servers_of_parts[index] = least = load.index(min(load))
+        owners[index] = least = load.index(min(load))
         load[least] += sizes[index]
-    return tuple(servers_of_parts)
+    return tuple(owners)

@@ -94,7 +94,7 @@ class Cuda(Device):
 
     def pin(self, run: object, here: list[torch.Tensor]) -> None:
         """Register memory with CUDA. The memory of an earlier run is released first: its pages may have been
-        given back since, and the device would go on reading those that were there."""
+        given back since, and the device would go on reading the old ones."""
         global _pinned
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         if _pinned[0] is not run:

@@ -320,9 +320,9 @@ class ChosenLane(Lane):
 
 class Network:
     """The lanes between workers and servers, in both directions; with half duplex they are one lane, and so in a ring,
-    where each worker sends and receives at once: a push is `hops` steps of it, and an answer as many.
+    where each worker sends and receives at once: a push takes `hops` steps of the ring, and an answer as many.
 
-    What is sent to a server other than 0, which decides, has arrived when that one's note of it has, a latency later.
+    A message to a server other than 0, which decides, has arrived when that server's note of it has, a latency later.
     Nothing happens before `soonest_s`.
     """
 

@@ -1,4 +1,4 @@
-"""The gradients of an iteration, where a policy's method makes a push of several, or keeps what it makes of them."""
+"""The gradients of an iteration, where a policy's method makes a push of several, or has a state at the worker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Courses:
         return self._local.run(self._course)
 
     def follow(self, iteration: int, buffer: int) -> None:
-        """Take the first steps of an iteration before its weights are here: those that follow the push before."""
+        """Take the first steps of an iteration, right after the push before: its weights are not here yet."""
         self._local.follow(self._course_of(iteration, self._steps(iteration), buffer, True))
 
     def commit(self) -> None:
@@ -66,7 +66,7 @@ class Courses:
                 self._reached.fill_(self._reaches)
 
     def _steps(self, iteration: int) -> range:
-        """The numbers of an iteration's gradients: those that follow the push before are of this one."""
+        """The numbers of an iteration's gradients, with the steps right after the push before."""
         traits = self._job.traits
         begin, overlap = traits.gradients_before(iteration), traits.overlap
         end = begin + traits.unassigned(self._worker, iteration) - overlap

@@ -144,7 +144,7 @@ class Producer:
         """Rate and encode: the payload of each range, and the instant before encoding, on the monotonic clock.
 
         Raises:
-            NonFinite: the gradient, or what it makes of the residual or the momentum; nothing is sent.
+            NonFinite: the gradient, or its sum with the residual or the momentum; nothing is sent.
         """
         ranges = self._job.exchanged(iteration)
         return self._pushed(iteration, loss, ranges, ranges, self._whole)

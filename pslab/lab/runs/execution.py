@@ -97,8 +97,8 @@ class _UnderWay:
             return ""
         if isinstance(error, RunError):
             outcome.facts |= {"outcome": "interrupted", "error": str(error)}
-        path = self.draft.set_aside(*tables_of(self.run, outcome))
-        where = f"after {path.manifest['pushes']} pushes; kept in {path.path}"
+        result = self.draft.set_aside(*tables_of(self.run, outcome))
+        where = f"after {result.manifest['pushes']} pushes; kept in {result.path}"
         if isinstance(error, RunError):
             error.kept = f"the run ended {where}"
         return where

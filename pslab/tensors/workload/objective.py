@@ -241,7 +241,7 @@ def _called(field: str, function: Any, output: Any, target: Tensor, name: str) -
 
 
 def joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
-    """The outputs of several batches as one: what has a row for each example in one tensor, all else of the first."""
+    """The outputs of several batches as one: tensors with a row for each example are joined, others are the first's."""
     def join(*each: Any) -> Any:
         rows = all(has_rows(part, count) for part, count in zip(each, counts, strict=True))
         return torch.cat(each) if rows else each[0]
