@@ -8,20 +8,21 @@ JUPYTERS_OWN := $(addprefix metadata.language_info.,codemirror_mode file_extensi
 figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis, in results/
 	$(BIN)/python -m pslab figures
 
-figures-all: .venv/.ready  ## and every study
+figures-all: .venv/.ready  ## the figures of every study
 	$(BIN)/python -m pslab figures --all
 
-quick: .venv/.ready  ## a first answer in two minutes: which policy suits processes like this machine's?
+quick: .venv/.ready  ## the best policy for processes like this machine's, as far as two minutes of search show
 	$(BIN)/python -m pslab advise --model mlp:64 --data mnist:8192,1000 --learning-rate 0.2 --pushes 640 --pull changed \
 		--target 0.85 --minutes 2
 
 test: .venv/.ready  ## style, types, layers, tests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet pslab tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
-test-all: .venv/.ready  ## and the long ones
+test-all: .venv/.ready  ## the tests, including the long ones
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "slow or not slow"
 
 lab: .venv/.ready  ## JupyterLab on the notebooks; git gets them without outputs

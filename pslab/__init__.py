@@ -60,7 +60,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Workers import pslab too: the lab (pandas, plotly) is loaded only where it is used."""
+    """Import a public name on first use: worker processes import pslab, too, without pslab.lab, pandas and plotly."""
     if name not in __all__:
         raise AttributeError(f"module 'pslab' has no attribute {name!r}")
     from importlib import import_module
@@ -71,5 +71,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names: TAB offers nothing else."""
+    """Return the public names, so that tab completion offers only these."""
     return sorted(__all__)

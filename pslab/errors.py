@@ -1,23 +1,23 @@
-"""The error tree. An error names the case, the rule, the way out and the nearest right name.
+"""The error tree. An error names the case, the rule, the remedy and the nearest valid name.
 
 PslabError
-├── ConfigError        the caller's parameters: refused before a process starts
-├── ProtocolError      an event that the state machines do not allow: nothing changed
-├── FrameError         bytes that are not a complete, unchanged frame: nothing was applied
-├── RecordError        a directory of results that is not what its manifest says
-│   └── DamagedRecord      it can never be read: what it is a record of is made anew
-├── CheckpointError    a run's state that cannot be saved, or bytes that are no such state: nothing was restored
-├── ExportError        a figure could not be written
-│   └── Unwritable         (a RecordError, too) nothing can be written: no room, no permission
-└── RunError           a run that could not go on
-    ├── WorkerFailed       a worker raised: its number, iteration and traceback
-    ├── WorkerDied         a process is gone, or silent beyond its lease
-    ├── Stalled            no worker can go on: each one waits
-    ├── StartFailed        the processes could not be started
-    └── SweepFailed        some runs of a sweep failed, each for a reason of its own
+├── ConfigError        a parameter cannot be used; raised before a process starts
+├── ProtocolError      the protocol does not allow an event in this state; the state is unchanged
+├── FrameError         bytes are not a complete, unchanged frame; nothing was applied
+├── RecordError        a record on disk cannot be read
+│   └── DamagedRecord      a file of the record is missing or changed; the next call makes the record again
+├── CheckpointError    a run's state cannot be saved, or bytes are not this run's state; nothing was restored
+├── ExportError        a figure or an export cannot be written
+│   └── Unwritable         (also a RecordError) results cannot be written: disk full, or no permission
+└── RunError           a run cannot continue
+    ├── WorkerFailed       a worker or the server raised an exception
+    ├── WorkerDied         a process has ended, or was silent for longer than its lease
+    ├── Stalled            every worker waits, and no message is in transit
+    ├── StartFailed        the processes cannot be started
+    └── SweepFailed        some runs of a sweep failed
 
 KeyboardInterrupt
-└── RunsInterrupted    runs were interrupted: the kept ones
+└── RunsInterrupted    the runs were interrupted; the message says where completed parts are stored
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from typing import Any
 
 
 class Sentence(BaseException):
-    """An error of which a notebook shows what it says, and `%tb Verbose` the traceback."""
+    """An error that a notebook shows without its traceback; `%tb Verbose` shows the traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython prints: the error alone, unless its mode asks for more."""
+        """Return the lines that IPython prints: the error's type and message, in verbose modes the traceback."""
         shell = sys.modules["IPython"].get_ipython()
         if shell.InteractiveTB.mode not in ("Context", "Minimal"):
             lines: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
@@ -44,15 +44,15 @@ class Sentence(BaseException):
 
 
 class PslabError(Sentence, Exception):
-    """Everything that pslab raises on purpose, but for an interrupt."""
+    """The base of all errors that pslab raises on purpose, except interrupts."""
 
 
 class RunsInterrupted(Sentence, KeyboardInterrupt):
-    """Runs were interrupted, and ended in order; the message names the results that they left."""
+    """Runs were interrupted and shut down cleanly; the message says where completed parts are stored."""
 
 
 class ConfigError(PslabError, ValueError):
-    """A parameter that cannot be used. `field` and `value` say which."""
+    """A parameter that cannot be used: its name, its value, and `problem`, the rule with the remedy."""
 
     def __init__(self, field: str, value: object, problem: str) -> None:
         self.field, self.value, self.problem = field, value, problem
@@ -63,56 +63,57 @@ class ConfigError(PslabError, ValueError):
 
 
 class ProtocolError(PslabError):
-    """An event that is not allowed in this state."""
+    """An event that the protocol does not allow in this state; the state is unchanged."""
 
 
 class FrameError(PslabError):
-    """Bytes that are not a frame."""
+    """Bytes that are not a complete, unchanged frame; nothing was applied."""
 
 
 class RecordError(PslabError):
-    """Results on disk that are incomplete."""
+    """A record on disk that cannot be read."""
 
 
 class DamagedRecord(RecordError):
-    """The record at `place` lacks a file, or has one that was cut or changed: no later attempt reads it."""
+    """A record with a missing or changed file; the record has to be made again."""
 
     def __init__(self, path: Path, problem: str) -> None:
         self.place, self.problem = path, problem
-        super().__init__(f"{problem}; delete {path}, and what it records is made again")
+        super().__init__(f"{problem}; delete {path}, and the next call makes the record again")
 
 
 class CheckpointError(PslabError):
-    """The state of a run cannot be saved, or these bytes are not the state of this run."""
+    """A run's state that cannot be saved, or bytes that are not this run's state; nothing was restored."""
 
 
 class ExportError(PslabError):
-    """A figure that could not be written."""
+    """A figure or an export that cannot be written."""
 
 
 class Unwritable(RecordError, ExportError):
-    """Results that cannot be written, and so none of the next ones either."""
+    """Results that cannot be written (disk full, no permission); writing further results would fail, too."""
 
 
 class RunError(PslabError):
-    """A run that could not go on.
+    """A run that cannot continue.
 
-    `outcome` is what it had completed, or None (see pslab.engines.experiment.experiment); `kept` says where it lies.
+    `outcome` is its completed part (see pslab.engines.experiment.experiment) or None; `saved` says where this part is
+    stored.
     """
 
     outcome: Any = None
-    kept: str = ""
+    saved: str = ""
 
     def __str__(self) -> str:
-        return super().__str__() + (f"; {self.kept}" if self.kept else "")
+        return super().__str__() + (f"; {self.saved}" if self.saved else "")
 
 
 class StartFailed(RunError):
-    """The processes of a run could not be started."""
+    """A run whose processes cannot be started."""
 
 
 class SweepFailed(RunError):
-    """Some runs of a sweep failed; `failures` has their errors, `results` the other runs' rows or results."""
+    """Some runs of a sweep failed: `failures` has their errors by name, `results` the other runs' rows or results."""
 
     def __init__(self, failures: Mapping[str, Exception], results: Any, completed: int) -> None:
         self.failures, self.results = dict(failures), results
@@ -122,7 +123,7 @@ class SweepFailed(RunError):
 
 
 class WorkerFailed(RunError):
-    """A worker, or the server, raised."""
+    """A worker or the server raised an exception; `who` names the process."""
 
     def __init__(self, who: str, iteration: int, traceback: str) -> None:
         self.who, self.iteration, self.traceback = who, iteration, traceback
@@ -130,7 +131,7 @@ class WorkerFailed(RunError):
 
 
 class WorkerDied(RunError):
-    """A process of a run is gone, or has been silent for longer than its lease."""
+    """A process of a run has ended, or was silent for longer than its lease; `how` says which."""
 
     def __init__(self, who: str, iteration: int | None, how: str) -> None:
         self.who, self.iteration, self.how = who, iteration, how
@@ -138,41 +139,41 @@ class WorkerDied(RunError):
 
 
 class Stalled(RunError):
-    """No worker can go on: each one waits, and nothing is under way to the server or from it."""
+    """A run in which every worker waits, and no message is in transit."""
 
 
 def in_a_sentence(error: BaseException) -> str:
-    """An error on one line; of a worker's that raised, the last line of its traceback."""
+    """Return the first line of an error's message; of a WorkerFailed, the last line of its traceback."""
     if isinstance(error, WorkerFailed):
         last = error.traceback.strip().rpartition("\n")[2]
-        return "; ".join(filter(None, (f"{error.who} raised in iteration {error.iteration}: {last}", error.kept)))
+        return "; ".join(filter(None, (f"{error.who} raised in iteration {error.iteration}: {last}", error.saved)))
     text = str(error).partition("\n")[0]
     return shortened(text if isinstance(error, PslabError) else f"{type(error).__name__}: {text}".rstrip(": "), str)
 
 
-LONGEST = 1000  # characters of a value in a message
+LONGEST = 1000  # most characters of a value in a message
 
 
 def shortened(value: object, form: Callable[[object], str] = repr) -> str:
-    """A value as a message quotes it: of a long one the beginning and the end."""
+    """Return a value's text for a message; of more than LONGEST characters, only the beginning and the end."""
     try:
         text = form(value)
-    except ValueError:  # Python writes no number of more than 4300 digits
+    except ValueError:  # Python refuses to write a number of more than 4300 digits
         return f"a {type(value).__name__} that cannot be written"
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
 
 
 def ended(exit_code: int | None) -> str:
-    """How a process ended: ``"killed by SIGKILL"``, ``"exit code 3"``; None if nobody saw that."""
+    """Return how a process with this exit code ended, ``"killed by SIGKILL"`` or ``"exit code 3"``; None: unknown."""
     if exit_code is None:
-        return "nobody saw its end: its host may be gone, or the way there"
+        return "its exit code is unknown: its host may be gone, or the connection to it"
     with contextlib.suppress(ValueError):
         return f"killed by {signal.Signals(-(exit_code or 0)).name}"
-    return f"exit code {exit_code}{', as where the fork server has ended that started it' if exit_code == 255 else ''}"
+    return f"exit code {exit_code}{', as when the fork server that started it has ended' if exit_code == 255 else ''}"
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """The sentence that helps after an unknown name: the name most like it, then all the names."""
+    """Return a hint for an unknown name: the most similar valid name, if one is similar, and all valid names."""
     names = sorted(allowed)
     close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""

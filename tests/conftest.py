@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,6 +12,8 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)  # a busy machine fails no example
 settings.load_profile("untimed")
 
+TESTS = Path(__file__).parent
+FOLDERS = [str(TESTS.parent), str(TESTS), str(TESTS / "support")]  # where `preloaded` and its modules are
 LARGEST = 5  # of nearly all tests: a pool that is large enough at once is not spawned again for the next of them
 
 
@@ -26,13 +30,25 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """One thread of torch: the tensors of tests are small, and threads that wait for each other take nine times as
+    long."""
+    from pslab.tensors.device import one_thread
+
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_pool():
     from pslab.config import products
-    from pslab.engines.processes import pool
+    from pslab.engines.processes import pool, spawn
 
     acquire = pool.acquire
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(products.CHOICE, products.MKL)  # pinned bits and digests are those of torch's own products
+        patch.setattr(spawn, "PRELOADED", "preloaded")
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *FOLDERS])))
         patch.setattr(pool, "acquire", lambda workers, *more: acquire(max(workers, LARGEST), *more))
         yield
     pool.release()

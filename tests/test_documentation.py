@@ -68,7 +68,7 @@ def slugs(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", TEXTS)
-def test_no_link_is_dead(path: str):
+def test_no_link_is_dead_and_every_command_is_one(path: str):
     for link in SITE.links((ROOT / path).read_text()):
         if "://" in link:
             continue
@@ -76,6 +76,11 @@ def test_no_link_is_dead(path: str):
         target = ROOT / path if not name else (ROOT / path).parent / name
         assert target.is_file(), link
         assert not anchor or anchor in slugs(target.read_text()), link
+    for command in commands((ROOT / path).read_text()):
+        try:
+            options_of(command)
+        except SystemExit:
+            pytest.fail(command)
 
 
 def test_what_is_said_to_hold_when_something_fails_is_shown_by_tests():
@@ -125,6 +130,9 @@ def test_a_policy_has_a_page_with_its_rule_its_source_and_its_studies(written: d
     assert "studies/80_methods.md" not in page
     assert "In the studies" not in written["policies/sync/bsp.md"]  # every run's default
     assert all(f"policies/{kind}/{name}.md" in written for kind, name in SITE.listed())
+    assert "](policies/prune.md)" in SITE.overview()
+    for words in ("| [`static:", "](prune/static.md)", "](../how-to/pruner.md)"):
+        assert words in written["policies/prune.md"]
 
 
 @pytest.fixture
@@ -140,7 +148,10 @@ def figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     return write
 
 
-def test_a_policy_has_a_figure_that_shows_it(figure: Callable[..., None]):
+CAPTION = "<p id='00_tour-accuracy'>\n\n  a caption</p>"
+
+
+def test_a_policy_has_a_figure_that_shows_it_or_says_how_to_draw_it(figure: Callable[..., None]):
     drawn = {"20_sync_policies-accuracy": "DSSP, s = 3", "20_sync_policies-best-rates-accuracy": "SSP, s = 3",
              "30_elastic-accuracy": "ElasticBSP, R = 15"}  # fmt: skip
     for name, label in drawn.items():
@@ -148,12 +159,6 @@ def test_a_policy_has_a_figure_that_shows_it(figure: Callable[..., None]):
     for policy, name in zip(("dssp", "ssp", "elastic"), drawn, strict=True):
         page = SITE.policy(SITE.listed()["sync", policy])
         assert [link for link in SITE.links(page) if link.endswith(".svg")] == [f"../../figures/{name}.svg"]
-
-
-CAPTION = "<p id='00_tour-accuracy'>\n\n  a caption</p>"
-
-
-def test_a_policy_has_a_figure_of_its_own_or_says_how_to_draw_it(figure: Callable[..., None]):
     row = SITE.listed()["prune", "none"]
     assert "`pslab figures --only 15_each_policy` draws its curve" in SITE.policy(row)
     figure("15_each_policy-prune-none", svg="<svg/>")
@@ -181,9 +186,7 @@ def test_the_gallery_has_every_figure_with_what_it_shows_as_an_image_or_its_page
 
 
 @pytest.mark.parametrize(("urls", "origin", "address"), [
-    ("", "", ""),
-    ("", "/srv/pslab", ""),
-    ("", "git@code.example:lab/pslab.git", "https://code.example/lab/pslab"),
+    ("", "", ""), ("", "/srv/pslab", ""),
     ("", "https://name:token@code.example/lab/pslab", "https://code.example/lab/pslab"),
     ('urls = { Repository = "https://other.example/pslab" }', "git@code.example:lab/pslab.git",
      "https://other.example/pslab"),
@@ -196,13 +199,6 @@ def test_the_site_leads_to_its_repository_where_its_address_is_known(
     if origin:
         subprocess.run(["git", "-C", str(tmp_path), "remote", "add", "origin", origin], check=True)
     assert SITE.repository(tmp_path) == address
-
-
-def test_a_kind_has_a_page_with_its_names_and_the_way_to_an_own_one(written: dict[str, str]):
-    assert "](policies/prune.md)" in SITE.overview()
-    assert "| [`static:" in written["policies/prune.md"]
-    assert "](prune/static.md)" in written["policies/prune.md"]
-    assert "](../how-to/pruner.md)" in written["policies/prune.md"]
 
 
 def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(
@@ -284,7 +280,8 @@ def in_this_process(cells: Sequence[str], place: Path) -> str:
 
 
 @pytest.mark.parametrize(("executed", "page", "own"), [
-    (in_this_process, "pruner", "prune"), (in_this_process, "compress", "quantize"),
+    (in_this_process, "pruner", "prune"),
+    pytest.param(in_this_process, "compress", "quantize", marks=pytest.mark.slow),
     *(pytest.param(in_a_kernel, *each, marks=pytest.mark.slow) for each in (
         ("pruner", "prune"), ("policy", "sync"), ("rate", "rate"), ("order", "order")))])  # fmt: skip
 def test_the_code_of_a_how_to_runs_in_a_notebook_in_virtual_time_and_on_real_processes(
@@ -372,15 +369,6 @@ def test_what_is_for_several_hosts_installs_what_the_project_allows():
     assert {*re.findall(r"REGISTRY/pslab:([\d.]+\d)", "".join(texts.values()))} == {__version__}
 
 
-@pytest.mark.parametrize("path", TEXTS)
-def test_every_command_is_one(path: str):
-    for command in commands((ROOT / path).read_text()):
-        try:
-            options_of(command)
-        except SystemExit:
-            pytest.fail(command)
-
-
 def test_there_are_at_least_twenty_claims_and_their_verdicts_are_counted():
     assert len(CLAIMS) >= 20
     said = re.findall(r"Of (\d+) claims (\d+) are held, (\d+) held in part, (\d+) not held and (\d+) not tried\.",
@@ -390,8 +378,14 @@ def test_there_are_at_least_twenty_claims_and_their_verdicts_are_counted():
     assert said == [tuple(map(str, (len(CLAIMS), *(verdicts[each] for each in VERDICTS))))]
 
 
+def numbers(text: str) -> set[str]:
+    """The numbers of a text, without commas; a share in per cent, too."""
+    written = {each.replace(",", "") for each in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", text)}
+    return written | {f"{100 * float(each):g}" for each in written if "." in each and float(each) < 1}
+
+
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.partition("\n")[0])
-def test_a_claim_has_a_verdict_and_a_command_that_can_be_executed(claim: str):
+def test_a_claim_has_a_verdict_whose_numbers_its_notebook_has_and_a_command_that_can_be_executed(claim: str):
     assert len(re.findall(r"(?m)^\*\*([^*]+)\.\*\*", claim)) == 1
     (command,) = commands(claim)
     verb, options = options_of(command)
@@ -403,16 +397,6 @@ def test_a_claim_has_a_verdict_and_a_command_that_can_be_executed(claim: str):
         assert all(build("sync", policy) for policy in options.policies)
     else:
         assert {*options.section} <= {*SECTIONS}
-
-
-def numbers(text: str) -> set[str]:
-    """The numbers of a text, without commas; a share in per cent, too."""
-    written = {each.replace(",", "") for each in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", text)}
-    return written | {f"{100 * float(each):g}" for each in written if "." in each and float(each) < 1}
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.partition("\n")[0])
-def test_a_number_of_a_verdict_stands_in_its_notebook(claim: str):
     (verdict,) = re.findall(r"(?ms)^\*\*[^*]+\.\*\*.*?(?=^```)", claim)
     notebooks = [ROOT / "notebooks" / each for each in re.findall(r"notebooks/(\w+\.ipynb)", verdict)]
     cells = [cell for path in notebooks for cell in json.loads(path.read_text())["cells"]]

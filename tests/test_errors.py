@@ -11,15 +11,12 @@ from pslab.config.run import Run
 from pslab.errors import LONGEST, ConfigError, ended, shortened
 
 
-def test_a_long_value_is_quoted_by_its_ends():
+def test_a_long_value_is_quoted_by_its_ends_and_no_message_echoes_what_a_person_pasted():
     assert shortened("short") == "'short'"
     text = shortened("a" * 100_000 + "b")
     assert len(text) < LONGEST + 10
     assert text.startswith("'aaa")
     assert text.endswith("ab'")
-
-
-def test_no_message_echoes_what_a_person_pasted():
     with pytest.raises(ConfigError) as error:
         Run.of({"x" * 100_000: "y" * 100_000})
     assert len(str(error.value)) < 4 * LONGEST
@@ -34,7 +31,8 @@ def test_an_error_is_the_same_after_a_pipe():
 
 @pytest.mark.parametrize(("code", "words"), [(-9, "killed by SIGKILL"), (-11, "killed by SIGSEGV"), (3, "exit code 3"),
                                              (0, "exit code 0"), (-999, "exit code -999"),
-                                             (None, "nobody saw its end: its host may be gone, or the way there"),
+                                             (None, ("its exit code is unknown: its host may be gone, "
+                                                     "or the connection to it")),
                                              ])  # fmt: skip
 def test_signals_have_names(code: int | None, words: str):
     assert ended(code) == words

@@ -43,13 +43,13 @@ def test_a_package_that_is_only_on_the_path_works_as_an_installed_one(tmp_path: 
     assert said[-1] == "1 2"
     assert "0" in said
     assert "bench a tool of developers, in a checkout of pslab" in " ".join(ended.stdout.split())
-    assert "pslab bench: bench is a tool of developers and no part of an installed pslab: clone" in ended.stderr
+    assert "pslab bench: bench is a tool of developers and not part of an installed pslab: clone" in ended.stderr
 
 
 def test_a_warning_is_one_line_without_the_place_in_the_source(tmp_path: Path, capsys: pytest.CaptureFixture):
     words = f"run --engine timing --pushes 4 --results {tmp_path}".split()
     assert main(words) == 0
-    line = "pslab run: engine='timing' needs a modelled cluster, and none is named: it is cluster='lab'"
+    line = "pslab run: engine='timing' needs a modelled cluster, and none is given: using cluster='lab'"
     assert capsys.readouterr().err.splitlines()[0] == line
 
 

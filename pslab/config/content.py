@@ -1,4 +1,4 @@
-"""The content of a user's object: a digest of all that a worker would get of it, the same in every process."""
+"""The content of a user's object: a digest of everything that a worker would receive, equal in every process."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type
 DATA = (*PLAIN, list, tuple, dict, set, frozenset)
 NAMED = (types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType,
          types.WrapperDescriptorType)  # fmt: skip
-#: Attributes of a class that its author did not write, or that say nothing about what it does: Python adds some of
+#: Attributes of a class that its author did not write, or that do not change its behaviour. Python adds some of
 #: them when the class is used, as pickle adds `__slotnames__`, and Flag its combined members to the map of values.
 ASIDE = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
                    "__abstractmethods__", "_abc_impl", "__annotate_func__", "__annotations_cache__", "__slotnames__",
                    "_value2member_map_"})  # fmt: skip
-LONG = 60  # letters of a value in a message
+LONG = 60  # most letters of a value in a message
 CODE = "code"  # the description of a function or a class
 #: How code reaches the names of its module.
 GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 class Unknown(Exception):
-    """The content of an object cannot be known; the message names the part and the reason."""
+    """The content of an object cannot be determined; the message names the part and the reason."""
 
 
 class Survey(NamedTuple):
-    """An object's content, and the parts of it that a worker's process may have otherwise."""
+    """An object's content, and parts of the object that a worker's process may lack or have with other values."""
 
     digest: str = ""
     unknown: str = ""  #: why the digest does not cover the whole object; "" if it does
-    settings: tuple[str, ...] = ()  #: "module:name" of what it reaches in the user's modules, which workers import anew
-    trained: str = ""  #: a tensor in it that requires a gradient, in words; "" if it holds none
+    settings: tuple[str, ...] = ()  #: "module:name" of each global in the user's modules that its code uses
+    trained: str = ""  #: the type of a tensor in it that requires a gradient, as "a Tensor"; "" without one
 
 
 def content(value: object) -> str:
     """Return sixteen hexadecimal digits that name a value by its content, not by its address or source line.
 
-    Functions and classes of the user are their code, defaults, closures and the globals that they reach; an
-    installed object (of torch or pslab) is its name; tensors and arrays are their numbers.
+    They cover the code, defaults and closure of a user's function or class and the globals that it uses, the name of an
+    installed object (of torch or pslab), and the numbers of a tensor or an array.
 
     Raises:
-        Unknown: a part is known to this process alone (a lock, an open file, a generator).
-        ConfigError: a module of the user that is reached was edited after it was imported.
+        Unknown: a part exists in this process alone (a lock, an open file, a generator).
+        ConfigError: a module of the user that the value reaches was edited after it was imported.
     """
     surveyed = survey(value)
     if surveyed.unknown:
@@ -59,10 +59,10 @@ def content(value: object) -> str:
 
 
 def survey(value: object) -> Survey:
-    """Return the content of a value, and the settings that it reaches.
+    """Return the survey of a value: its content, and the settings that its code uses.
 
     Raises:
-        ConfigError: a module of the user that is reached was edited after it was imported.
+        ConfigError: a module of the user that the value reaches was edited after it was imported.
     """
     walk = _Walk()
     try:
@@ -73,11 +73,11 @@ def survey(value: object) -> Survey:
 
 
 def settings_of(module: types.ModuleType, wanted: Container[str] | None = None) -> dict[str, tuple[str, str]]:
-    """Return a digest and a description of each global of a module, and of each attribute of its classes; with
-    `wanted`, only of these.
+    """Return a digest and a description of each global of a module and each attribute of its classes, or only of the
+    `wanted` names.
 
-    A function is its lines in its file and its defaults, a class its bases: what they reach has names of its own. The
-    digest is "" where the content of a value is unknown.
+    The digest of a function covers its source lines and defaults, the digest of a class its bases; the globals that
+    they use have their own names in the result. A digest is "" if the content of a value is unknown.
     """
     pairs = dict[str, object]()
     waiting: list[tuple[str, Mapping[str, object]]] = [(f"{module.__name__}:", vars(module))]
@@ -112,16 +112,16 @@ def _described(value: object) -> str:
 
 
 class _Walk:
-    """A walk through a value and all objects that it reaches."""
+    """Computes the digest of a value, by a walk through all objects that it refers to."""
 
     def __init__(self, *, deep: bool = True) -> None:
         self._deep = deep  # whether functions and classes include what they reach
-        self._known: dict[int, tuple[object, bytes]] = {}  # the objects too: an id is theirs while they live
+        self._known: dict[int, tuple[object, bytes]] = {}  # objects kept alive, so that ids stay unique
         self._above: list[int] = []
         self.unknown, self.trained, self.settings = "", "", set[str]()
 
     def of(self, value: object) -> bytes:
-        """The digest of a part."""
+        """Return the digest of a value and of all that it refers to."""
         if type(value) in PLAIN:
             return _digest(type(value).__name__, [repr(value).encode()])
         if id(value) in self._known:
@@ -195,7 +195,7 @@ class _Walk:
                           reached, vars(value)])  # fmt: skip
 
     def _reached(self, value: types.FunctionType) -> dict[str, Any]:
-        """The globals that a function's code reaches, with the code in it; the modules that it imports."""
+        # globals that the code of a function reads, nested code included, and the modules that it imports
         sources.of(value.__module__)  # refused if edited since
         names, imported, attributes = set[str](), set[str](), set[str]()
         for code in _codes(value.__code__):
@@ -218,7 +218,7 @@ class _Walk:
         return values | {f"import {name}": sources.of(name) for name in sorted(imported)}
 
     def _attributes(self, module: types.ModuleType, names: set[str]) -> dict[str, Any]:
-        """Return the values of these names in a module of the user's, and in the user's modules that they name."""
+        # values of these names in a module of the user's, and in the user's modules that they refer to
         values, waiting = dict[str, Any](), [module]
         while waiting:
             module = waiting.pop()
@@ -235,7 +235,7 @@ class _Walk:
         return values
 
     def _set(self, module: str, name: str) -> None:
-        """Note the names that are reached in a module that workers import anew."""
+        # note the names that are read from a module that workers import anew
         if module != "__main__" and name[0] != "@" and module in sources.of(module):  # not pytest's names
             self.settings.add(f"{module}:{name}")
 
@@ -248,8 +248,8 @@ class _Walk:
         return self._all([type(value), value.__qualname__, value.__bases__, parts if self._deep else {}])
 
     def _code(self, code: types.CodeType) -> list[bytes]:
-        # All that decides the behaviour, and not the place in a file; or the place alone, since tools such as pytest
-        # write code of the same lines anew as they import it.
+        # All that decides the behaviour, without the position in a file; or the position alone, as tools such as pytest
+        # compile different code from the same lines when they import a module.
         if not self._deep:
             return self._all([os.path.basename(code.co_filename), code.co_firstlineno, code.co_name])
         return self._all([code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars,
@@ -257,7 +257,7 @@ class _Walk:
                           code.co_flags, code.co_exceptiontable])  # fmt: skip
 
     def _reduced(self, value: Any) -> list[bytes]:
-        """The parts of an object that a pickle would hold."""
+        # the parts that a pickle of the object would contain
         try:
             reduce = copyreg.dispatch_table.get(type(value))
             made = reduce(value) if reduce is not None else value.__reduce_ex__(4)
@@ -275,7 +275,7 @@ class _Walk:
         return self._all([build, arguments, state, list(items or ()), list(pairs or ())])
 
     def _unknown(self, why: str) -> list[bytes]:
-        """Note that a part has no content, and go on: the parts behind it are surveyed, too."""
+        # note that a part has no known content; the walk continues, so that the remaining parts are surveyed, too
         self.unknown = self.unknown or why
         return []
 
@@ -289,10 +289,10 @@ def _digest(kind: str, parts: Iterable[bytes]) -> bytes:
 
 
 def _numbers(value: Any) -> list[bytes] | None:
-    """A tensor's or an array's kind, form and bytes; None of anything else. Imports neither torch nor numpy."""
+    """Return a tensor's or an array's type, shape and bytes; None for other values. Imports neither torch nor numpy."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value):
-        return [type(value).__qualname__.encode()]  # its numbers are not drawn yet: the run refuses it with words
+        return [type(value).__qualname__.encode()]  # a lazy tensor has no numbers yet: the run refuses it
     if torch is not None and isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta:
         form = f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
         flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
@@ -303,7 +303,7 @@ def _numbers(value: Any) -> list[bytes] | None:
 
 
 def _has_its_name(value: Any) -> bool:
-    """Whether a function or class is found under its own name in its module: then pickles hold the name alone."""
+    # a pickle of such a function or class contains its name alone
     named: Any = sys.modules.get(str(value.__module__))
     for name in value.__qualname__.split("."):
         named = getattr(named, name, None)

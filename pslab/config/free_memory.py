@@ -1,4 +1,4 @@
-"""Memory that a process of this host can have."""
+"""The memory that is free for a process on this host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def free_memory_bytes() -> int | None:
-    """Memory that can be had: by the machine, and by the container's limit; None where the system does not say."""
+    """Return the bytes that are free on the machine and within the container's limit; None if they are unknown."""
     words = words_of(Path("/proc/meminfo"))
     if "MemAvailable:" not in words:
         return None
@@ -18,7 +18,7 @@ def free_memory_bytes() -> int | None:
 
 
 def words_of(path: Path) -> list[str]:
-    """The words of one of the system's files; none if it has no such file."""
+    """Return the words of a system file; [] if it cannot be read."""
     try:
         return path.read_text().split()
     except OSError:

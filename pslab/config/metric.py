@@ -10,12 +10,12 @@ from typing import Protocol
 from pslab.config.table import find
 from pslab.errors import ConfigError
 
-LOWER = ":lower"  # behind the name of a user's metric, where lower is better: records are read without its module
-SLACK = 1e-11  # of a goal, which may be the quotient of two numbers
+LOWER = ":lower"  # ends the name of a user's metric if lower is better: records are read without the user's module
+SLACK = 1e-11  # tolerance of a goal, which may be the rounded quotient of two numbers
 
 
 class Measured(Protocol):
-    """An object with a metric: a Run, or a record's."""
+    """An object with a metric: a Run, or the run in a record."""
 
     @property
     def metric(self) -> object: ...
@@ -27,47 +27,47 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """The number that runs are compared by. The accuracy is a share, 0 to 1, and is written in per cent."""
+    """The number by which runs are compared. The accuracy is a share, 0 to 1, and is written in per cent."""
 
     name: str = "accuracy"
     lower: bool = False  #: whether lower is better
     share: bool = True
-    unit: str = ""  #: ``"nats per byte"``, where it has a name
+    unit: str = ""  #: such as ``"nats per byte"``; "" if the metric has none
 
     @property
     def in_unit(self) -> str:
-        """The unit behind a title: ``" (nats per byte)"``."""
+        """Return the unit as the end of a title, ``" (nats per byte)"``; "" without a unit."""
         return f" ({self.unit})" if self.unit else ""
 
     @property
     def worst(self) -> float:
-        """A value that no other is worse than."""
+        """Return the worst value that the metric can have."""
         return 0.0 if self.share else math.inf if self.lower else -math.inf
 
     def rank(self, value: float) -> float:
-        """A number that is higher where the value is better."""
+        """Return a number that is higher if the value is better."""
         return -value if self.lower else value
 
     def reaches(self, value: float, goal: float) -> bool:
-        """Whether a value is as good as the goal; one that is not finite never is."""
+        """Whether a value is at least as good as the goal; a value that is not finite never is."""
         return math.isfinite(value) and self.rank(value) >= self.rank(goal) - SLACK * max(1.0, abs(goal))
 
     def best(self, values: Iterable[float]) -> float:
-        """The best of some values; `worst` if there are none."""
+        """Return the best of some values; `worst` if there are none."""
         return max(values, key=self.rank, default=self.worst)
 
     def text(self, value: float, space: str = "") -> str:
-        """A value in words: ``"97.12%"``, ``"mean error 0.05"``; `space` stands before the sign."""
+        """Return a value in words, ``"97.12%"`` or ``"mean error 0.05"``; `space` is put before the per cent sign."""
         return f"{100 * value:.2f}{space}%" if self.share else f"{self.name} {value:.4g}"
 
     def goal(self, value: float, space: str = "") -> str:
-        """A round value in words: ``"97%"``, ``"mean error 0.05"``."""
+        """Return a goal, which has few digits, in words: ``"97%"`` or ``"mean error 0.05"``."""
         return f"{100 * value:g}{space}%" if self.share else f"{self.name} {value:g}"
 
 
 def medians(values: Sequence[float]) -> list[float]:
-    """The running median of three evaluations: the one before, this one and the next. The first evaluation stands for
-    the one before it, too; the last one has none after it, and no median."""
+    """Return the running medians of three consecutive evaluations, one fewer than there are evaluations: the first of
+    them is the median of the first evaluation, counted twice, and the second."""
     return [sorted(three)[1] for three in zip([*values[:1], *values], values, values[1:], strict=False)]
 
 
@@ -75,7 +75,7 @@ ACCURACY = Metric()
 
 
 def metric_of(run: Measured) -> Metric:
-    """The metric of a run, or of a run as a record has it."""
+    """Return the metric of a run, or of the run in a record."""
     given = run.metric
     if not isinstance(given, str):
         name = getattr(given, "__name__", type(given).__name__)
@@ -90,22 +90,24 @@ def metric_of(run: Measured) -> Metric:
 
 
 def loss_of(run: Measured) -> Metric:
-    """The mean loss of a run on the test set, in nats per byte where it is the cross-entropy of bytes."""
+    """Return the mean test loss of a run as a metric, in nats per byte if it is the cross-entropy of bytes."""
     units = [row.unit if (row := find(kind, value)) else "" for kind, value in (("loss", run.loss), ("data", run.data))]
     return Metric("loss", lower=True, share=False, unit=" per ".join(units) if all(units) else "")
 
 
 def one_metric(runs: Iterable[Measured]) -> Metric:
-    """The metric that all of these runs have; the accuracy if there are none.
+    """Return the metric that all these runs share; the accuracy if there are no runs.
 
     Raises:
-        ConfigError: they have several.
+        ConfigError: the runs have several metrics.
     """
     metrics = [*dict.fromkeys(map(metric_of, runs))]
     if len(metrics) > 1:
         names = " and ".join(metric.name + metric.in_unit for metric in metrics)
         field = "metric" if len({metric.name for metric in metrics}) > 1 else "data"  # or the loss
-        raise ConfigError("metric", names, f"these runs cannot be compared: keep one with results.where({field}=...)")
+        raise ConfigError(
+            "metric", names, f"these runs cannot be compared: keep one {field} with results.where({field}=...)"
+        )
     return metrics[0] if metrics else ACCURACY
 
 

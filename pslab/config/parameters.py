@@ -3,8 +3,8 @@
     staleness: Annotated[int, Bounds(at_least=0), "iterations ahead of the slowest worker"]
     mode: Annotated[str, OneOf("each", "frozen"), "a threshold for every gradient, or one for all"] = "each"
 
-`check` holds an object to its annotations; `pslab list` and `--help` show them. Fields of other types than numbers,
-strings, switches and None are left to their class.
+`check` compares an object with its annotations; `pslab list` and `--help` show them. Fields whose type is not number,
+string, switch or None are checked by their class.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Any, TypeVar
 from pslab.errors import ConfigError, nearest
 
 TRUE, FALSE = frozenset({"on", "true", "yes", "1"}), frozenset({"off", "false", "no", "0"})
-#: The types that are checked; a bool is no number here.
+#: The types that are checked, in words. A bool does not count as a number.
 WORDS: dict[type, str] = {bool: "on (True) or off (False)", int: "a whole number", float: "a number", str: "a string",
                           types.NoneType: "None"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of a number. Every number is finite."""
+    """The bounds of a number; infinity and NaN are never within bounds."""
 
     at_least: float | None = None
     above: float | None = None
@@ -40,7 +40,7 @@ class Bounds:
     below: float | None = None
 
     def hold(self, value: float) -> bool:
-        """Whether a value lies within."""
+        """Whether a value lies within the bounds."""
         return (
             -math.inf < value < math.inf
             and (self.at_least is None or value >= self.at_least)
@@ -56,11 +56,11 @@ class Bounds:
         return " and ".join(f"{words} {_shown(end)}" for words, end in ends.items() if end is not None)
 
 
-SHARE = Bounds(above=0, at_most=1)  # of a whole
+SHARE = Bounds(above=0, at_most=1)  # the number is a share of a whole
 
 
 class OneOf(tuple[str, ...]):
-    """The strings that a value may be."""
+    """The allowed strings of a field."""
 
     def __new__(cls, *words: str) -> OneOf:
         return super().__new__(cls, words)
@@ -71,7 +71,7 @@ class Parameter:
     """A field of a dataclass."""
 
     name: str
-    kinds: tuple[Any, ...]  #: the types of which a value is one
+    kinds: tuple[Any, ...]  #: the types that a value may have
     default: Any  #: dataclasses.MISSING if the field must be given
     bounds: Bounds
     choices: OneOf  #: () if any string will do
@@ -79,7 +79,7 @@ class Parameter:
 
     @property
     def allowed(self) -> str:
-        """``"a number above 0 and at most 1, or None"``."""
+        """Return the allowed values in words: ``"a number above 0 and at most 1, or None"``."""
         words = {kind: name for kind, name in WORDS.items() if kind in self.kinds}
         for kind in {int, float} & words.keys():
             words[kind] = f"{words[kind]} {self.bounds}".strip()
@@ -89,7 +89,7 @@ class Parameter:
 
     @property
     def shown(self) -> str:
-        """The default as a person writes it, such as "on"; "" if the field must be given."""
+        """Return the default as a person writes it, such as "on"; "" if the field must be given."""
         if self.default is dataclasses.MISSING:
             return ""
         if isinstance(self.default, bool):
@@ -98,15 +98,15 @@ class Parameter:
 
     @property
     def words(self) -> str:
-        """Its meaning, its allowed values and its default, for a person."""
+        """Return the parameter's meaning, allowed values and default in words."""
         allowed = self.allowed if {*self.kinds} <= WORDS.keys() else ""
         return "; ".join(filter(None, (self.doc, allowed, f"default: {self.shown}" if self.shown else "")))
 
     def checked(self, value: Any) -> Any:
-        """The value; a whole number that stands for a float as a float.
+        """Check a value and return it, an int as a float if a float is expected. Fields of other types are not checked.
 
         Raises:
-            ValueError: it is not of the type, or out of the bounds.
+            ValueError: the value has another type, is out of bounds, or is not among the choices.
         """
         if any(kind not in WORDS for kind in self.kinds):
             return value
@@ -124,15 +124,15 @@ class Parameter:
         return ValueError(nearest(str(value), self.choices) if only_words else f"must be {self.allowed}")
 
     def _share(self, text: str) -> float:
-        """A share; a whole number without a sign may mean per cent, and is refused."""
+        # refuse a whole number without a per cent sign: it may be meant in per cent
         value = number(text)
         if text.isdigit() and 1 <= value <= 100:
-            what, everything = ("the whole", ", and everything 100%") if value == 1 else ("more than the whole", "")
-            raise ValueError(f"{text} is {what}; {value:g} in a hundred is {value:g}%{everything}")
+            what, everything = ("the whole", ", for everything 100%") if value == 1 else ("more than the whole", "")
+            raise ValueError(f"{text} is {what}: for {value:g} in a hundred write {value:g}%{everything}")
         return value
 
     def read(self, text: str) -> Any:
-        """The text as a value of one of the types; ValueError if it is of none."""
+        """Return the text as a value of one of the types; raise ValueError if the text fits none of them."""
         if self.choices and text in self.choices:
             return text
         if types.NoneType in self.kinds and text.lower() in ("none", "null"):
@@ -149,7 +149,7 @@ class Parameter:
 
 
 def _float(value: int | float) -> float:
-    """The number as a float; a whole number that is too large for one is infinite, and beyond all bounds."""
+    """Return the number as a float; infinity, which violates all bounds, if it is too large for a float."""
     try:
         return float(value)
     except OverflowError:
@@ -161,7 +161,7 @@ def _shown(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as a table can hold it: a mapping as JSON, an object by its class and arguments."""
+    """Return a value as a cell of a table: a mapping as JSON, an object as its class and arguments."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
@@ -172,13 +172,13 @@ def plain(value: Any) -> Any:
 
 
 def number(text: str) -> float:
-    """``"0.01"`` or ``"1%"`` -> 0.01; ValueError if it is no number."""
+    """Return 0.01 for ``"0.01"`` and for ``"1%"``; raise ValueError for text that is no number."""
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
 @lru_cache(maxsize=256)
 def parameters(cls: Any) -> dict[str, Parameter]:
-    """The fields of a dataclass by name, in their order; another object has none."""
+    """Return the fields of a dataclass by name, in their order; {} for any other object."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         return {}
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -198,10 +198,10 @@ def _parameter(f: dataclasses.Field[Any], hint: Any) -> Parameter:
 
 
 def check(given: Any, prefix: str = "") -> None:
-    """Hold a frozen dataclass to the annotations of its fields, from its `__post_init__`.
+    """Check an object of a frozen dataclass against the annotations of its fields; its `__post_init__` calls this.
 
     Raises:
-        ConfigError: the first field that is not of its type or out of its bounds; `prefix` stands before its name.
+        ConfigError: a field has another type or is out of bounds; the first is named, with `prefix` before its name.
     """
     cls: Any = type(given)
     for name, parameter in parameters(cls).items():
@@ -217,10 +217,10 @@ def check(given: Any, prefix: str = "") -> None:
 def check_names(
     given: Mapping[str, Any], known: Collection[str], prefix: str = "", problem: str = "there is no such field"
 ) -> None:
-    """Refuse names in a mapping that are not known.
+    """Refuse unknown names in a mapping.
 
     Raises:
-        ConfigError: the first that is not; `prefix` stands before its name.
+        ConfigError: a name is unknown; the first is named, with `prefix` before it.
     """
     for name in given:
         if name not in known:
@@ -231,10 +231,10 @@ C = TypeVar("C", bound=type)
 
 
 def described(cls: C) -> C:
-    """A dataclass that refuses unknown fields with the nearest right name, and whose docstring has the words of each.
+    """Make a dataclass refuse unknown fields and name the nearest valid one, and describe each field in its docstring.
 
     Raises:
-        ConfigError: from its constructor, with a name that is no field.
+        ConfigError: raised by the dataclass's constructor for an unknown field.
     """
     init, known = vars(cls)["__init__"], parameters(cls)
 

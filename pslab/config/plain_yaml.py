@@ -1,4 +1,4 @@
-"""YAML as people write it by hand: plain values without aliases, which could grow without bound as they are read."""
+"""YAML as people write it by hand: plain values without aliases, because nested aliases can expand without bound."""
 
 from __future__ import annotations
 
@@ -7,52 +7,53 @@ from typing import Any
 
 import yaml
 
-LONGEST = 10_000_000  # characters of a file that a person has written
+LONGEST = 10_000_000  # most characters of a file that a person has written
 
 
 class Unreadable(ValueError):
-    """Text, or a file, that is not plain YAML; the message says why."""
+    """The text or file is not plain YAML; the message says why."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases: in 1 kB, nested ones can stand for more values than memory holds."""
+    """A loader that refuses aliases: nested aliases in 1 kB of text can expand to more values than fit in memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise Unreadable(f"line {mark.line + 1} has an alias (*): write out what it stands for")
+            raise Unreadable(f"line {mark.line + 1} has an alias (*): write out the value that it refers to")
         return super().compose_node(parent, index)
 
 
 def load(text: str) -> Any:
-    """The value of a YAML text.
+    """Return the value of a YAML text.
 
     Raises:
-        Unreadable: it is none, or it has an alias.
+        Unreadable: the text is not YAML, or it has an alias.
     """
     try:
         return yaml.load(text, _Loader)
     except Unreadable:
         raise
     except RecursionError:
-        raise Unreadable("it is nested too deeply") from None
+        raise Unreadable("its values are nested too deeply: use fewer levels") from None
     except yaml.YAMLError as error:
         raise Unreadable(str(error)) from None
-    except Exception as error:  # a scalar that looks like a date or a number, and is none
-        raise Unreadable(f"a value that looks like another type cannot be read ({error}): put it in quotes") from None
+    except Exception as error:  # a scalar that looks like a date or a number but is not one
+        problem = "a value without quotes looks like a date or a number, but is neither"
+        raise Unreadable(f"{problem} ({error}): put it in quotes") from None
 
 
 def read(path: Path) -> Any:
-    """The value of a YAML file.
+    """Return the value of a YAML file.
 
     Raises:
         Unreadable: as `load`, or the file cannot be read.
     """
     try:
-        with path.open(encoding="utf-8") as file:  # which may be a pipe
+        with path.open(encoding="utf-8") as file:  # limited, because the path may be a pipe
             text = file.read(LONGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise Unreadable(str(error)) from None
     if len(text) > LONGEST:
-        raise Unreadable(f"it is longer than {LONGEST:,} characters")
+        raise Unreadable(f"it is longer than {LONGEST:,} characters, too long for YAML written by hand")
     return load(text)

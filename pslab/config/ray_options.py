@@ -17,10 +17,10 @@ class RayOptions:
     """The options of `Run.ray`.
 
     Raises:
-        ConfigError: a value that no cluster can have.
+        ConfigError: an impossible value.
     """
 
-    address: Annotated[str, "host:port; auto: the cluster that runs here, or a new one on this machine"] = "auto"
+    address: Annotated[str, "host:port; auto: the running cluster of this host, or a new one on it"] = "auto"
     cpus: Annotated[float, COUNT, "cores that Ray reserves for each worker and each server"] = 1.0
     gpus: Annotated[float, COUNT, "GPUs, or the share of one, that Ray reserves for each worker"] = 0.0
 
@@ -29,11 +29,11 @@ class RayOptions:
 
     @classmethod
     def of(cls, given: Any) -> RayOptions:
-        """Return the options that a mapping names; None stands for no mapping."""
+        """Return the options that a mapping gives; None stands for no options."""
         if given is None:
             return cls()
         if not isinstance(given, Mapping):
             names = ", ".join(parameters(RayOptions))
-            raise ConfigError("ray", given, f"must be a mapping of {names}, as {{'gpus': 0.5}}")
+            raise ConfigError("ray", given, f"must be a mapping with some of {names}, as in {{'gpus': 0.5}}")
         check_names(given, parameters(RayOptions), "ray.", "there is no such option")
         return cls(**given)

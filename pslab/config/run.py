@@ -25,27 +25,27 @@ from pslab.config.spec import split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 
-# Raise it when the same Run gives other results than before: old records are then not reused. A field that is added
-# needs no more: it is part of every digest, and so old records are not reused either, unless ASIDE names it.
+# Raise it when the same Run gives other results than before, so that old records are not reused. A new field does not
+# need that: it is part of every digest, so old records are not reused either, unless ASIDE names the field.
 SEMANTICS = 7
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip
-ASIDE = ("checkpoint_every", "ray")  # they change nothing of a run's results: no part of what names it
-USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
-Named = str | object  # a short string, or an object that does the same
-FREE, LAB = "free", "lab"  # the clusters of a run that names none: of this machine's time, of virtual time
-MODELLED = ("virtual", "timing")  # engines whose time is all modelled
+ASIDE = ("checkpoint_every", "ray")  # fields that change no result of a run, and are no part of its digest
+USERS = ("model", "data", "loss", "metric")  # fields that accept package.module:name
+Named = str | object  # fields that accept a short string or an object with the same methods
+FREE, LAB = "free", "lab"  # default clusters: for real processes, and for virtual time
+MODELLED = ("virtual", "timing")  # engines whose whole time is modelled
 _PROCESS = os.urandom(4).hex()
 
 
 def named_object(value: object) -> bool:
-    """Whether a field of a record's run names an object, which the record does not contain: ``"Turns#4f65..."``."""
+    """Whether a field of a record's run names an object, as ``"Turns#4f65..."``, that the record does not contain."""
     return isinstance(value, str) and "#" in value.partition(":")[0]
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits that name plain content."""
+    """Return sixteen hexadecimal digits that identify plain content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -54,70 +54,67 @@ def digest_of(content: Mapping[str, Any]) -> str:
 class Run:
     """An experiment.
 
-    The budget and the x-axis count accepted pushes over all workers; an iteration is pushes / workers. The run stops
-    at whichever of `pushes`, `seconds` and `target_accuracy` comes first. Where a step is a round of all workers its
-    weights are those after the last round that the budget holds whole; several ranges or servers stop there.
+    The budget and the x-axis count the accepted pushes of all workers. The number of iterations is pushes / workers.
+    The run stops when the first of `pushes`, `seconds` and `target_accuracy` is reached. If each step is a round of all
+    workers, the final weights are the weights after the last complete round of the budget. With several ranges or
+    servers such a run also stops after that round.
 
     Raises:
-        ConfigError: an unknown field, one of the wrong type, or an impossible value. What names stand for
-            is looked up by `pslab.lab.runs.resolve`.
+        ConfigError: an unknown field, a value of the wrong type, or an impossible value. Names are looked up later, by
+            `pslab.lab.runs.resolve`.
     """
 
     model: Annotated[Named, "a name, package.module:factory, or a callable that returns an nn.Module"] = "mlp"
     data: Annotated[Named, "a name, folder:PATH, torchvision:NAME, package.module:function, or a callable"] = "mnist"
     loss: Annotated[
-        Named, "the minimized function: a name, package.module:name, or a callable loss(output, target) -> scalar"
+        Named, "the function to minimize: a name, package.module:name, or a callable loss(output, target) -> scalar"
     ] = "cross_entropy"
     metric: Annotated[
-        Named, "what an evaluation says: a name, package.module:name[:lower], or a callable metric(output, target)"
+        Named, "an evaluation's measure: a name, package.module:name[:lower], or a callable metric(output, target)"
     ] = "accuracy"
-    workers: Annotated[int, Bounds(at_least=1, at_most=1024), "that compute gradients"] = 4
-    servers: Annotated[int, Bounds(at_least=1, at_most=1024), "that hold the weights, each its part of them"] = 1
+    workers: Annotated[int, Bounds(at_least=1, at_most=1024), "processes that compute gradients"] = 4
+    servers: Annotated[int, Bounds(at_least=1, at_most=1024), "processes that store the weights, each a part"] = 1
     sync: Annotated[Named, "when a worker may start its next iteration, and when a push is applied"] = "bsp"
     prune: Annotated[Named, "which entries of a gradient are pushed"] = "none"
-    quantize: Annotated[Named, "how a pushed value is coded: all its bits, or a short code"] = "none"
-    rate: Annotated[Named, "how far one applied push moves the weights"] = "constant"
-    ranges: Annotated[Named, "what a request is about: the whole model, or each layer, or slices of layers"] = "whole"
-    order: Annotated[Named, "which request goes next on a worker's link, where there are several"] = "fifo"
+    quantize: Annotated[Named, "how pushed values are coded: unchanged, or in fewer bits"] = "none"
+    rate: Annotated[Named, "the factor of the learning rate for one applied push"] = "constant"
+    ranges: Annotated[Named, "what one push or pull covers: the whole model, a layer, or a slice of one"] = "whole"
+    order: Annotated[Named, "which of several waiting requests a worker sends next"] = "fifo"
     pull: Annotated[
-        str, OneOf("whole", "changed", "range", "keys"),
-        "all weights; those changed since this worker's last pull (lossless); the keys that it has pushed; the keys of "
-        "its next batch, where data are sparse",
+        str,
+        OneOf("whole", "changed", "range", "keys"),
+        "what a worker gets: all weights; those that changed since its last pull (lossless); the keys that it pushed; "
+        "the keys of its next batch, for sparse data",
     ] = "whole"
     downlink: Annotated[
-        str, "how the difference to the worker's weights is compressed in an answer: a pruning or quantization rule, "
-        "or both, as in static:1%+int8; none: all weights"
+        str,
+        "how an answer compresses its difference to the worker's weights: a pruning or quantization rule, or both, as "
+        "in static:1%+int8; none: all weights",
     ] = "none"
-    optimizer: Annotated[Named, "at the server: an elementwise torch.optim class, as sgd:momentum=0.9"] = "sgd"
-    inner: Annotated[
-        str, "at each worker that trains by itself, as diloco's: as the optimizer, and perhaps clip=1; '': its paper's"
-    ] = ""
-    learning_rate: Annotated[float, Bounds(above=0, at_most=1e6), "before rate and schedule"] = 0.1
+    optimizer: Annotated[Named, "of the server: an elementwise torch.optim class, as in sgd:momentum=0.9"] = "sgd"
+    inner: Annotated[str, "optimizer of workers with local steps, as in diloco; may have clip=1; '': the paper's"] = ""
+    learning_rate: Annotated[float, Bounds(above=0, at_most=1e6), "before the factors of rate and schedule"] = 0.1
     outer_learning_rate: Annotated[
-        float | None, Bounds(above=0, at_most=1e6), "of the server's optimizer there; None: the paper's"
+        float | None, Bounds(above=0, at_most=1e6), "of the server's optimizer beside an inner one; None: the paper's"
     ] = None
-    schedule: Annotated[Named, "what the learning rate is multiplied by as the budget is used up"] = "constant"
+    schedule: Annotated[Named, "the factor of the learning rate over the budget"] = "constant"
     push_weight: Annotated[
-        float | None, Bounds(above=0, at_most=1e6), "the factor of a push that is applied alone; None: 1 / workers"
+        float | None, Bounds(above=0, at_most=1e6), "the factor of a push that is applied by itself; None: 1 / workers"
     ] = None
     partition: Annotated[
-        str, OneOf(*ROWS["partition"]), "which worker takes which examples: sparse rows can be shared out by their keys"
+        str, OneOf(*ROWS["partition"]), "which worker trains on which examples; sparse rows may be assigned by keys"
     ] = "shuffled"
-    placement: Annotated[
-        str, OneOf(*ROWS["placement"]), "which server holds which keys, where workers ask for their batches' keys"
-    ] = "even"
+    placement: Annotated[str, OneOf(*ROWS["placement"]), "which server stores which keys, with pull='keys'"] = "even"
     batch_size: Annotated[int, Bounds(at_least=1, at_most=1_000_000), "examples per worker and iteration"] = 64
-    pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many, of all workers"] = 937
-    seconds: Annotated[float | None, Bounds(at_least=1e-3, at_most=1e9), "stop after so long"] = None
+    pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many pushes of all workers"] = 937
+    seconds: Annotated[float | None, Bounds(at_least=1e-3, at_most=1e9), "stop after so many seconds"] = None
     target_accuracy: Annotated[
-        float | None, "stop once the metric is as good: an accuracy from 0 to 1, or a value of another metric"
+        float | None, "stop once the metric reaches it: an accuracy from 0 to 1, or a value of another metric"
     ] = None
-    target_held: Annotated[
-        bool, "whether one evaluation that is as good is too few to stop: the running median of three is to be"
-    ] = False
+    target_held: Annotated[bool, "whether the running median of three evaluations must reach the target"] = False
     cluster: Annotated[
         str | Mapping[str, Any],
-        "a preset's name (in virtual time, lab instead of free), or a mapping of Cluster's fields",
+        "a preset's name (in virtual time free becomes lab), or a mapping of Cluster's fields",
     ] = FREE
     engine: Annotated[str, OneOf(*ROWS["engine"]), "what executes the run"] = "local"
     ray: Annotated[
@@ -125,29 +122,32 @@ class Run:
     ] = None
     device: Annotated[str, OneOf("cpu", "cuda"), "where workers compute gradients"] = "cpu"
     dtype: Annotated[str, OneOf("float32", "float64"), "of weights and gradients"] = "float32"
-    seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of weights, batches and all else that is drawn"] = 0
+    seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of all random draws: weights, batches, stalls"] = 0
     eval_every: Annotated[
         int | None, Bounds(at_least=1, at_most=10**12), "pushes between evaluations; None: a twentieth of the budget"
     ] = None
     evaluate: Annotated[
-        str, OneOf("after", "beside"), "after the timed run, or beside it: curves grow live, but they disturb the run"
+        str, OneOf("after", "beside"), "after the timed run, or beside it, which shows curves live but disturbs the run"
     ] = "after"
     on_death: Annotated[
-        str, OneOf("stop", "continue", "restart"),
-        "what the run does when a process dies: end, go on without this worker, or put a new process in its place",
+        str,
+        OneOf("stop", "continue", "restart"),
+        "if a process dies, the run ends, continues without this worker, or starts a new process",
     ] = "stop"
-    keep_weights: Annotated[bool, "whether the record has the final weights, or their SHA-256 alone"] = False
+    keep_weights: Annotated[bool, "whether the record has the final weights, not only their SHA-256"] = False
     lease_s: Annotated[
-        float, Bounds(at_least=0.1, at_most=1e6), "a process without a sign of life for so many real seconds is dead"
+        float, Bounds(at_least=0.1, at_most=1e6), "real seconds without a sign of life until a process counts as dead"
     ] = 60.0
     checkpoint_every: Annotated[
-        int | None, Bounds(at_least=1, at_most=10**12),
-        "with on_death='restart' pushes between checkpoints, from which the same run goes on; None: as often as they "
-        "take 2% of its time",
+        int | None,
+        Bounds(at_least=1, at_most=10**12),
+        "pushes between checkpoints, with on_death='restart'; None: so often that they take 2% of the run's time",
     ] = None
     dilation: Annotated[
-        float | str, Bounds(at_least=1, at_most=64), OneOf("auto"),
-        "by how much an emulated cluster runs slower than its own seconds; auto: as this machine needs it",
+        float | str,
+        Bounds(at_least=1, at_most=64),
+        OneOf("auto"),
+        "the factor by which emulation is slower than real time; auto: as large as this machine needs it",
     ] = "auto"
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class Run:
             object.__setattr__(self, "model", f"sizes:{'+'.join('x'.join(map(str, shape)) for shape in self.model)}")
         check(self)
         if self.engine in MODELLED and self.cluster == FREE:
-            words = f"engine={self.engine!r} needs a modelled cluster, and none is named: it is cluster={LAB!r}"
+            words = f"engine={self.engine!r} needs a modelled cluster, and none is given: using cluster={LAB!r}"
             warnings.warn(words, stacklevel=4)
             object.__setattr__(self, "cluster", LAB)
         RayOptions.of(self.ray)
@@ -166,23 +166,23 @@ class Run:
         resolve_cluster(self.cluster).check_workers(self.workers)
         for name in NAMED:
             if (value := getattr(self, name)) is None or isinstance(value, (bool, int, float)):
-                raise ConfigError(name, value, "must be a name, or an object that does the same")
+                raise ConfigError(name, value, f"must be a name such as {FIELDS[name].default!r}, or an object")
         target = self.target_accuracy
         if target is not None and metric_of(self).share and not 0 < target <= 1:
-            raise ConfigError("target_accuracy", target, "must be a number above 0 and at most 1, or None")
+            raise ConfigError("target_accuracy", target, "must be None or a share above 0 and at most 1, such as 0.97")
         if self.target_held and target is None:
-            raise ConfigError("target_held", True, "there is no target to be held: give a target_accuracy, too")
+            raise ConfigError("target_held", True, "needs a target: set target_accuracy, such as 0.97, too")
         if self.pushes is None and self.seconds is None and target is None:
-            raise ConfigError("pushes", None, "a run needs a stop rule: pushes, seconds or target_accuracy")
+            raise ConfigError("pushes", None, "a run needs a stop rule: set pushes, seconds or target_accuracy")
         if self.pushes is None and self.seconds is None and self.eval_every is None:
-            raise ConfigError("eval_every", None, "a stop at a target accuracy alone needs an evaluation period")
+            raise ConfigError("eval_every", None, "only evaluations notice the target: set eval_every, such as 50")
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Run:
-        """A Run from loose parameters, as a notebook, the command line or a YAML file gives them.
+        """Return the Run with the parameters that a notebook, the command line or a YAML file gives.
 
         Raises:
-            ConfigError: an unknown name (with the nearest right one), or anything that Run itself refuses.
+            ConfigError: an unknown name (with the nearest valid one), or anything that Run itself refuses.
         """
         return cls(**{str(name): value for name, value in parameters.items()})
 
@@ -190,7 +190,8 @@ class Run:
         """Return this run with some fields changed.
 
         Raises:
-            ConfigError: what Run refuses; and a free cluster in virtual time, which would go by another name.
+            ConfigError: values that Run refuses, or a free cluster in virtual time, which Run would replace by another
+                cluster.
         """
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         if changes.get("cluster") == FREE and changes.get("engine", self.engine) in MODELLED:
@@ -198,18 +199,18 @@ class Run:
         return Run.of({**plain, **changes})
 
     def as_now(self) -> Run:
-        """Return this run; if it has objects, with the digest of their present content: a cell may have changed it."""
+        """Return this run, or a copy if it has objects: a cell may have changed their content, and so the digest."""
         given = (getattr(self, name) for name in NAMED)
         return self if all(isinstance(value, (str, Mapping)) for value in given) else self.but()
 
     def plain(self) -> dict[str, Any]:
-        """The fields as JSON can hold them: an object becomes its name and a digest of its content."""
+        """Return all fields except ASIDE as JSON values; an object becomes its name and a digest of its content."""
         fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ASIDE)
         return {name: self._objects[name] if name in self._objects else _plain(value) for name, value in fields}
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The fields that are not at their defaults."""
+        """Return the fields that differ from their defaults."""
         return {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) != f.default}
 
     def __repr__(self) -> str:
@@ -217,60 +218,60 @@ class Run:
                  for name, value in self.changed.items())  # fmt: skip
         return f"Run({', '.join(given)})"
 
-    def __str__(self) -> str:  # a cell of a table
+    def __str__(self) -> str:  # a run is one cell of a table
         return self.digest
 
     @property
     def unknown(self) -> str:
-        """Why the digest does not cover everything of this run; "" if it does."""
+        """Return why the digest does not cover all content of this run; "" if it does."""
         return "; ".join(f"{name}: {survey.unknown}" for name, survey in self.surveys.items() if survey.unknown)
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that name the results of this run, as its fields are when it is first asked for,
-        and, of one on GPUs, as they are here.
+        """Return sixteen hexadecimal digits that identify the run's results. They depend on the fields at the first
+        call, and on this machine's kind of GPU or its library for matrices.
 
         Raises:
-            ConfigError: a module of the user's was edited after it was imported.
+            ConfigError: one of the user's modules was edited after it was imported.
         """
         return self.digest_on(gpus.kinds(), products.here())
 
     def digest_on(self, gpu: str, library: str = products.MKL) -> str:
-        """The digest that this run has on GPUs of this kind, or on a CPU where this library multiplies matrices."""
+        """Return the digest of this run on GPUs of this kind, or on a CPU where this library multiplies matrices."""
         named = {name: _sources(name, getattr(self, name)) for name in USERS}
         read = {name: files for name, files in named.items() if files}
         here = {"products": self.products_of(library), "gpu": gpu if self.device != "cpu" else ""}
         return digest_of({"semantics": SEMANTICS, **here, **self.plain(), **({"sources": read} if read else {})})
 
     def products_of(self, library: str) -> str:
-        """The library that multiplies this run's matrices where this one is the machine's: MKL, unless linear layers
-        have all their weights, as float32 on the CPU."""
+        """Return the library that multiplies this run's matrices on a machine that prefers `library`: MKL, unless the
+        run uses whole linear layers in float32 on the CPU."""
         whole = self.pull != "keys" and self.engine != "timing"
         return library if whole and self.device == "cpu" and self.dtype == "float32" else products.MKL
 
     @cached_property
     def surveys(self) -> dict[str, Survey]:
-        """The content of each field that holds an object, and the settings that the object reaches."""
+        """Return, by field, the survey of each object: its content, and the settings that it uses."""
         given = {name: getattr(self, name) for name in NAMED}
         return {name: _surveyed(name, value) for name, value in given.items() if not isinstance(value, (str, Mapping))}
 
     @cached_property
     def _objects(self) -> dict[str, str]:
-        """The fields that hold an object: its name and content in a record."""
+        # the name and content, as in a record, of each field that holds an object
         objects = {name: _named(getattr(self, name), survey) for name, survey in self.surveys.items()}
         if "metric" in objects and metric_of(self).lower:
             objects["metric"] += LOWER
         return objects
 
     def reaches_target(self, evaluated: Iterable[float]) -> bool:
-        """Whether these evaluations, in their order, end the run by its target."""
+        """Whether these evaluations, in this order, end the run because its target is reached."""
         values, target = [value for value in evaluated if math.isfinite(value)], self.target_accuracy
         compared, metric = medians(values) if self.target_held else values, metric_of(self)
         return target is not None and any(metric.reaches(value, target) for value in compared)
 
     @property
     def evaluation_period(self) -> int | None:
-        """Pushes between two evaluations; None without a budget in pushes (then by time)."""
+        """Return the number of pushes between two evaluations; None without a budget of pushes (then by time)."""
         if self.eval_every is not None:
             return self.eval_every
         return None if self.pushes is None else max(1, self.pushes // 20)
@@ -280,9 +281,9 @@ FIELDS = parameters(Run)  # the fields of a Run, by name
 
 
 def _sources(field: str, value: object) -> dict[str, str]:
-    """Digests of what a name stands for outside of pslab; {} for any other value.
+    """Return digests of the user's sources that a name refers to; {} for any other value.
 
-    These are the user's files behind package.module:name, the images of a folder, a file of rows, or the interpreter
+    The sources are the files behind package.module:name, the images of a folder, a file of rows, or the interpreter
     whose functions or language reference are the data.
     """
     if not isinstance(value, str):
@@ -307,7 +308,7 @@ def _sources(field: str, value: object) -> dict[str, str]:
 
 
 def _path(data: str) -> Path | None:
-    """The file or folder that a string for data names."""
+    # the file or folder that a string for `data` names, if any
     _, first, named = split(data)
     given = named.get("path", first[0] if first else "")
     return Path(given).expanduser().absolute() if given else None
@@ -321,7 +322,7 @@ def _surveyed(field: str, value: Any) -> Survey:
 
 
 def _named(value: Any, surveyed: Survey) -> str:
-    digest = f"{_PROCESS}-{id(value):x}" if surveyed.unknown else surveyed.digest  # like no other, if it is unknown
+    digest = f"{_PROCESS}-{id(value):x}" if surveyed.unknown else surveyed.digest  # unique if unknown
     return f"{_name(value)}#{digest}"
 
 

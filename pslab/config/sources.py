@@ -1,5 +1,5 @@
-"""The files of the user's modules and data, and the interpreter's own text: digests of their content; whether a module
-was edited after its import."""
+"""Digests of the user's modules, of data files and of the interpreter's language reference. Edited modules are refused
+until they are imported again."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 from pslab.errors import ConfigError
 
 _seen: dict[str, tuple[object, str]] = {}  # module -> its spec, which a reload replaces; its file's digest
-_folders: dict[tuple[Path, bool], tuple[tuple[tuple[str, int], ...], str]] = {}  # when it was changed; its digest
-_edits = 0  # how often a file that had been seen was found changed, and its module imported anew
+_folders: dict[tuple[Path, bool], tuple[tuple[tuple[str, int], ...], str]] = {}  # time of its last change; its digest
+_edits = 0  # how often a known module was edited and reloaded, or a known folder changed
 
 
 def edits() -> int:
-    """A number that rises whenever a user's module was edited and reloaded: older processes have the old module."""
+    """Return how often a module was edited and reloaded, or a folder changed: older processes have the old content."""
     return _edits
 
 
 def installed(name: str) -> bool:
-    """Whether a module belongs to the interpreter, to pslab, or to what pip installs: its name and version say it."""
+    """Whether name and version identify a module: it belongs to Python, to pslab or to a package from pip."""
     top = name.partition(".")[0]
     if top == "__main__":
         return False
@@ -39,12 +39,12 @@ def installed(name: str) -> bool:
 
 
 def of(name: str) -> dict[str, str]:
-    """Return the user's modules that a module imports, directly or not, itself among them: a digest of each file.
+    """Return digests, by module, of the files of a module and of the user's modules that it imports, directly or not.
 
-    No installed module, and no module without a file (a notebook).
+    Installed modules and modules without a file (a notebook) are left out.
 
     Raises:
-        ConfigError: one of them was edited after this process imported it.
+        ConfigError: one of these modules was edited after this process imported it.
     """
     files: dict[str, str] = {}
     waiting = [name]
@@ -60,10 +60,11 @@ def of(name: str) -> dict[str, str]:
 
 
 def folder(path: Path, *, content: bool = True) -> str:
-    """A digest of the names and contents of a folder's files; "" if there is no such folder.
+    """Return a digest of the names and contents of a folder's files; "" if there is no such folder.
 
-    Without `content`, as for what does not fit in memory, of their names, sizes and times of change. A process looks
-    again once a file was added, removed or renamed. A change inside a file is noticed by the next process.
+    Without `content`, for data larger than memory, the digest covers names, sizes and times of change instead. A
+    process computes the digest again after a file was added, removed or renamed. Only a new process notices a change
+    inside a file.
     """
     global _edits
     if not path.is_dir():
@@ -82,22 +83,22 @@ def folder(path: Path, *, content: bool = True) -> str:
 
 
 def file(path: Path) -> str:
-    """A digest of a file's content; "" if there is no such file."""
+    """Return a digest of a file's content; "" if there is no such file."""
     return _content(path) if path.is_file() else ""
 
 
 @lru_cache(maxsize=1)
 def language_reference() -> bytes:
-    """The language reference that the interpreter carries for its help(): its topics in the order of their names, each
-    with an empty line behind it, in UTF-8. Releases of Python differ in it. Licence: PSF 2.
+    """Return the language reference that the interpreter includes for its help(): all topics in alphabetical order,
+    each followed by an empty line, in UTF-8. Each release of Python has its own text. Licence: PSF 2.
 
     Raises:
-        ConfigError: an interpreter without it, as of some distributions.
+        ConfigError: the interpreter has no language reference, as in some distributions.
     """
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
     except ImportError as error:
-        problem = f"this interpreter carries no language reference ({error}): use a Python with pydoc_data.topics"
+        problem = f"this interpreter has no language reference ({error}): use a Python with pydoc_data.topics"
         raise ConfigError("data", "text", problem) from None
     return "".join(f"{topics[name]}\n\n" for name in sorted(topics)).encode()
 
@@ -127,11 +128,11 @@ def _checked(name: str, digest: str, file: Path) -> str:
 
 
 def _file(name: str) -> Path | None:
-    """The file of a module; None if it has none, or is not found."""
+    # None if the module has no file, or is not found
     module = sys.modules.get(name)
     try:
         spec = module.__spec__ if module is not None else importlib.util.find_spec(name)
-    except Exception:  # a parent that cannot be imported
+    except Exception:  # a parent package that cannot be imported
         return None
     origin = None if spec is None or not spec.has_location else spec.origin
     return None if origin is None or not Path(origin).is_file() else Path(origin).resolve()
@@ -139,11 +140,10 @@ def _file(name: str) -> Path | None:
 
 @lru_cache(maxsize=256)
 def _imports(name: str, content: bytes, package: bool) -> list[str]:
-    """The modules that a file imports anywhere in its code."""
     modules: list[str] = []
     try:
         tree = ast.parse(content)
-    except SyntaxError:  # importing it says so
+    except SyntaxError:  # importing the module reports the error
         return modules
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

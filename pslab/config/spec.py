@@ -3,8 +3,8 @@
     spec  = name [":" value {"," value}]
     value = text | field "=" text
 
-Each name is a row of `pslab.config.table`, which stands for a frozen dataclass; values fill its fields in order or by
-name and are read by the field's type.
+Each name is a row of `pslab.config.table` that refers to a frozen dataclass; values are assigned to its fields in order
+or by name, and are parsed by the field's type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pslab.errors import ConfigError, nearest
 
 
 def split(text: str) -> tuple[str, list[str], dict[str, str]]:
-    """``"static:1%,residual=off"`` -> ``("static", ["1%"], {"residual": "off"})``."""
+    """Return name, positional and named values: "static:1%,residual=off" -> "static", ["1%"], {"residual": "off"}."""
     name, _, rest = text.partition(":")
     positional: list[str] = []
     named: dict[str, str] = {}
@@ -35,16 +35,17 @@ def split(text: str) -> tuple[str, list[str], dict[str, str]]:
 
 
 def describe(cls: Any) -> str:
-    """The fields of a policy with their defaults: ``staleness, residual=True``."""
+    """Return the fields of a policy with their defaults: ``staleness, residual=True``."""
     fields = parameters(cls).items()
     return ", ".join(f"{name}={p.shown}" if p.shown else name for name, p in fields) or "no parameters"
 
 
 def build(kind: str, text: str, field: str = "") -> Any:
-    """The object that a string names, such as ``build("sync", "ssp:3")``; an error names `field`, or else the kind.
+    """Return the object that a string describes: ``build("sync", "ssp:3")``. Errors name `field`, by default the kind.
 
     Raises:
-        ConfigError: unknown name, too many values, unknown or missing parameter, a value of the wrong type or range.
+        ConfigError: an unknown name, too many values, an unknown or missing parameter, or a value of the wrong type or
+            range.
     """
     name = split(text)[0]
     if name not in ROWS[kind]:
@@ -53,9 +54,9 @@ def build(kind: str, text: str, field: str = "") -> Any:
 
 
 def make(field: str, text: str, cls: Any, example: str = "") -> Any:
-    """An object of `cls` with the parameters of the string; a function, which takes no parameters, is itself.
+    """Return an object of `cls` with the parameters in the string; if `cls` is a function, return it as it is.
 
-    An error gives the `example`, such as "ssp:3".
+    Errors show the `example`, such as "ssp:3".
 
     Raises:
         ConfigError: as `build`.
@@ -63,11 +64,11 @@ def make(field: str, text: str, cls: Any, example: str = "") -> Any:
     name, positional, named = split(text)
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         if ":" in text:
-            raise ConfigError(field, text, f"{name} takes no parameters")
+            raise ConfigError(field, text, f"{name} takes no parameters: write {name!r}")
         return cls
     fields = parameters(cls)
     if len(positional) > len(fields):
-        raise ConfigError(field, text, f"{name} takes {describe(cls)}; got {len(positional)} values")
+        raise ConfigError(field, text, f"{name} takes {describe(cls)}; got {len(positional)} values: remove some")
     arguments = {}
     first = dict(zip(fields, positional, strict=False))
     if twice := [key for key in first if key in named]:
@@ -89,10 +90,10 @@ def make(field: str, text: str, cls: Any, example: str = "") -> Any:
 
 
 def resolve(kind: str, value: Any) -> Any:
-    """The policy that a string names, or the value itself if it can do what a policy of this kind must.
+    """Return the policy that a string describes, or the value itself if it has the methods of this kind of policy.
 
     Raises:
-        ConfigError: as `build`; a class instead of an object of it; an object without a method that is needed.
+        ConfigError: as `build`; or the value is a class, or an object that lacks a method.
     """
     if isinstance(value, str):
         return build(kind, value)
@@ -106,10 +107,11 @@ def resolve(kind: str, value: Any) -> Any:
 
 
 def import_named(field: str, text: str, load: Callable[[str], Any] = import_module) -> Any:
-    """The object that "package.module:attribute" names; the attribute may be dotted. `load` imports the module.
+    """Return the object that "package.module:attribute" names; the attribute may be dotted. `load` imports the module.
 
     Raises:
-        ConfigError: another form, a module that cannot be imported, or no such attribute (with the nearest one).
+        ConfigError: the text has another form, the module cannot be imported, or it has no such attribute (with the
+            nearest one).
     """
     path, colon, attributes = text.partition(":")
     close = get_close_matches(path.strip().lower(), ROWS.get(field, {}), n=1)

@@ -1,8 +1,8 @@
-"""Every name that a Run can use, one row each, and the objects and other strings that may take a name's place.
+"""Every name that a field of Run accepts, one row each, and the objects and other strings that it accepts instead.
 
-To add a policy, pruning rule, model, dataset or engine, write its page (a module with a docstring) and add its
-row here: the command line, `pslab list`, the documentation and the figures read this table. Nothing is imported before
-a row is loaded, so the table itself needs neither torch nor the policies.
+To add a policy, pruning rule, model, dataset or engine, write its page (a module with a docstring) and add its row
+here: the command line, `pslab list`, the documentation and the figures read this table. A row's module is imported when
+the row is loaded, so the table itself needs neither torch nor the policies.
 
     ROWS["sync"]["ssp"].load()          the class SSP
     find("sync", "ssp:3")               the row of "ssp"; also find("sync", SSP(3)); None for a user's own class
@@ -20,47 +20,47 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A name. A path is "module:attribute", or "module" where the module itself is meant.
+    """A name that a field of Run accepts. `path` is "module:attribute", or "module" if the row names a module.
 
     Figures read the last six fields. A label is a template: "DSSP, s = {low}, up to {extra} more". Its first
-    placeholders are the first fields of the class, in their order; a part between commas whose parameter is not given
-    is left out; "{fraction:%}" is in per cent; the parameters that it does not mention follow it.
+    placeholders are the first fields of the class, in their order; a part between commas is left out if its parameter
+    is not given; "{fraction:%}" is written in per cent; parameters that the template does not mention are appended.
     """
 
     kind: str
     name: str
     path: str
-    what: str = ""  #: one line, where the docstring at `path` does not say it
+    what: str = ""  #: one line, if the docstring at `path` is not used
     source: str = ""  #: "Author (venue year)"
-    example: str = ""  #: with parameters; the name alone if ""
-    small: str = ""  #: the example that the checker explores; `example` if ""
-    label: str = ""  #: in figures; the name if ""
-    colour: str = ""  #: reserved: the same in every figure
-    marker: str = ""  #: reserved, where markers distinguish curves by this kind
-    ramp: Mapping[float, str] = field(default_factory=dict)  #: the colour by the first parameter, mildest first
-    averages: bool = False  #: of a synchronization policy: a step is the mean of several pushes
-    unit: str = ""  #: of a loss: what it is counted in; of data: what one target is
+    example: str = ""  #: the name with parameters; the name alone if ""
+    small: str = ""  #: the policy that the checker explores; `example` if ""
+    label: str = ""  #: template of the label in figures; the name if ""
+    colour: str = ""  #: colour reserved for this name in every figure
+    marker: str = ""  #: marker reserved for this name if markers distinguish this kind
+    ramp: Mapping[float, str] = field(default_factory=dict)  #: colours by the first parameter, mildest first
+    averages: bool = False  #: synchronization policies: whether a step is the mean of several pushes
+    unit: str = ""  #: the unit of a loss; for data, the name of one target
 
     def load(self) -> Any:
-        """The class, factory or module that the path names."""
+        """Return the class, factory or module that the path names."""
         module, _, attribute = self.path.partition(":")
         loaded = import_module(module)
         return getattr(loaded, attribute) if attribute else loaded
 
     @property
     def summary(self) -> str:
-        """A line that describes the row, without a full stop."""
+        """Return `what` or else the first line of the docstring at `path`, without a full stop."""
         return self.what or (inspect.getdoc(self.load()) or "").partition("\n")[0].rstrip(".")
 
 
 @dataclass(frozen=True)
 class Alternatives:
-    """The values of one field of a Run that are no names of the table."""
+    """The allowed values of a field of Run that are not names in the table."""
 
-    methods: tuple[str, ...] = ()  #: what an object must have to stand in a name's place
-    forms: tuple[str, ...] = ()  #: other strings
-    objects: str = ""  #: other values, in words
-    guide: str = ""  #: the page on objects of one's own, in docs/
+    methods: tuple[str, ...] = ()  #: methods and attributes that an object needs to be used instead of a name
+    forms: tuple[str, ...] = ()  #: forms of other strings
+    objects: str = ""  #: words for other values
+    guide: str = ""  #: the page about the user's own objects, in docs/
 
 
 KINDS: dict[str, Alternatives] = {
@@ -90,7 +90,7 @@ def _table(*rows: Row) -> dict[str, dict[str, Row]]:
     return {kind: {row.name: row for row in rows if row.kind == kind} for kind in KINDS}
 
 
-#: By kind and name. The order within a kind is kept: figures give dashes by it.
+#: Rows by kind and name. Do not change the order within a kind: figures assign dashes by it.
 ROWS = _table(
     Row("sync", "bsp", "pslab.policies.sync.bsp:BSP", source="Valiant (CACM 1990)",
         label="BSP", colour="#004488", marker="circle", averages=True),
@@ -292,7 +292,7 @@ ROWS = _table(
 
 
 def find(kind: str, value: object) -> Row | None:
-    """The row of a string such as "ssp:3", or of an object of a class of the table; None if there is none."""
+    """Return the row of a string such as "ssp:3" or of an object whose class is in the table; None without one."""
     if isinstance(value, str):
         return ROWS[kind].get(value.partition(":")[0].strip().lower())
     path = f"{type(value).__module__}:{type(value).__qualname__}"
@@ -300,5 +300,5 @@ def find(kind: str, value: object) -> Row | None:
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """The strings of this kind, for an error: the names of the table and the other forms."""
+    """Return the strings that a field of this kind accepts, for an error message: names and other forms."""
     return (*ROWS[kind], *KINDS[kind].forms)

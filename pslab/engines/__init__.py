@@ -1,1 +1,1 @@
-"""Engines that run the one protocol: local processes, virtual time, exhaustive checking."""
+"""Engines that run the same protocol: real processes, virtual time, exhaustive checking."""

@@ -1,42 +1,45 @@
-"""Choose an experiment's engine, and finish runs whose training is over already.
+"""Run an experiment on the engine that its Run names.
 
-A new engine is a folder beside these and a row of `config.table`.
+A new engine is a subpackage of `pslab.engines` and a row of `config.table`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import time
-
-import numpy as np
-import torch
+import math
+from typing import TYPE_CHECKING
 
 from pslab.config.table import ROWS
-from pslab.engines.experiment.checkpoint.store import CheckpointStore
-from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, OnProgress, Outcome, Trained
-from pslab.engines.processes import pool as pools
-from pslab.engines.processes.coordinator import EVALUATOR, Coordinator
+from pslab.engines.experiment.experiment import Experiment, OnProgress, Outcome
 from pslab.errors import WorkerDied
 
-LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
-STARTS = 4  # of a run that replaces its processes
+if TYPE_CHECKING:
+    from pslab.engines.experiment.checkpoint.store import CheckpointStore
+
+LARGEST = 2**22  # weights; with a larger model, parallel runs take much memory and save no time
+MESSAGES = 1024  # pushes of ranges: the timing engine takes half a second, and starting a process pays from there
+STARTS = 4  # attempts to start a run with on_death="restart"
 
 
 def fits(experiment: Experiment) -> bool:
-    """Whether a run may be one of many side by side: in virtual time, with gradients on a model that is not large."""
+    """Whether a run may be executed in parallel with others, each on one core: engine="virtual" and at most LARGEST
+    weights, or engine="timing" and at least MESSAGES pushes of ranges."""
+    if experiment.run.engine == "timing":
+        return (experiment.run.pushes or math.inf) * len(experiment.parts) >= MESSAGES
     return experiment.run.engine == "virtual" and experiment.keyspace.size <= LARGEST
 
 
 def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
-    """Run an experiment on the engine that its Run names; see there for what it raises.
+    """Run an experiment on the engine that its Run names; return the outcome.
 
-    One that was interrupted while it was evaluated goes on with that.
-
-    With `Run.on_death` "restart" a run that loses a process before it starts, of which nothing is left, begins again.
+    If an earlier call was interrupted after the training, only the snapshots that it did not evaluate are evaluated.
+    With `Run.on_death` "restart", a run that loses a process before the training starts is begun again, up to STARTS
+    times in all. Errors of the engine are raised.
     """
-    if (rest := _go_on(experiment, on_progress)) is not None:
-        return rest
+    if awaits_evaluation(experiment.checkpoints):
+        from pslab.engines.trained import evaluate_trained  # loaded only by a run that was interrupted
+
+        if (rest := evaluate_trained(experiment, on_progress)) is not None:
+            return rest
     engine, run, fallen = ROWS["engine"][experiment.run.engine].load(), experiment.run, list[str]()
     while True:
         try:
@@ -52,85 +55,6 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
         return outcome
 
 
-# -- a run that was interrupted while it was evaluated ----------------------------------------------
-
-
-def keep_trained(outcome: Outcome, place: CheckpointStore | None) -> bool:
-    """Write down a run whose training is over beside its checkpoints; whether that was necessary and possible."""
-    if place is None or (trained := outcome.trained) is None:
-        return False
-    facts = {"made": time.strftime("%Y-%m-%d %H:%M:%S"), "facts": outcome.facts,
-             "snapshots": list(trained.snapshots.items()), "evaluated": list(trained.evaluated.items()),
-             "left": list(trained.left)}  # fmt: skip
-    arrays = {name: getattr(outcome, name) for name in TABLES}
-    arrays |= {f"snapshot {index}": weights for index, weights in trained.left.items()}
-    try:
-        _beside(place).write(facts, {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
-    except (OSError, TypeError, ValueError, MemoryError):  # then it begins anew
-        return False
-    return True
-
-
-def awaits_evaluation(place: CheckpointStore | None) -> bool:
-    """Whether a run was written down by `keep_trained`: alone it goes on with its evaluation."""
-    return place is not None and _beside(place).folder.exists()
-
-
-def _go_on(experiment: Experiment, on_progress: OnProgress) -> Outcome | None:
-    """The outcome of a run of which only snapshots were left to be evaluated; None if this is none.
-
-    Raises:
-        Interrupted: once more. And what `Pool.reports` raises.
-    """
-
-    def say(words: str) -> None:
-        on_progress({"pushes": 0, "seconds": 0.0, "checkpoint": words})
-
-    for facts, tensors in () if experiment.checkpoints is None else _beside(experiment.checkpoints).newest(say):
-        pushes = int(facts["facts"]["pushes"])
-        say(f"goes on with the evaluation, after {len(facts['evaluated'])} of {len(facts['snapshots'])} snapshots")
-        resumed = [*facts["facts"].get("resumed", ()), {"pushes": pushes, "made": facts["made"]}]
-        accuracy, phases, rows, arrivals, weights = (tensors[name].numpy() for name in TABLES)
-        known = {**facts["facts"], "resumed": resumed}
-        outcome = Outcome(accuracy, phases, rows, arrivals, weights, known, metrics=experiment.metrics)
-        left = {index: tensors[f"snapshot {index}"].numpy() for index in facts["left"]}
-        snapshots, evaluated = ({index: tuple(row) for index, row in facts[of]} for of in ("snapshots", "evaluated"))
-        count = max(1, min(os.cpu_count() or 1, len(left)))
-        pool = pools.acquire(count, lambda: on_progress({}))
-        return _Evaluation(pool, experiment, on_progress, outcome).conduct(count, Trained(snapshots, evaluated, left))
-    return None
-
-
-class _Evaluation(Coordinator):
-    """The rest of a run: its evaluation."""
-
-    def __init__(self, pool: pools.Pool, experiment: Experiment, on_progress: OnProgress, outcome: Outcome) -> None:
-        super().__init__(pool, experiment, on_progress)
-        self._outcome = outcome
-
-    def conduct(self, count: int, trained: Trained) -> Outcome:
-        """The whole outcome."""
-        try:
-            job = self.lay_out()
-            self.pool.snapshots.reserve((max(trained.left, default=-1) + 1) * self.layout.snapshot_bytes)
-            for index, weights in trained.left.items():
-                self.layout.snapshot_in(self.pool.snapshots, index).copy_(torch.from_numpy(weights.copy()))
-            self.snapshots, self.evaluated = dict(trained.snapshots), dict(trained.evaluated)
-            numbers = range(count)
-            for number in numbers:
-                self.pool.start(number, EVALUATOR, job)
-            self.await_prepared(numbers)
-            self.evaluate_rest(numbers)
-        except KeyboardInterrupt:
-            raise Interrupted(self._whole()) from None
-        finally:
-            if self.busy:
-                pools.release(kill=True)
-        return self._whole()
-
-    def _whole(self) -> Outcome:
-        return dataclasses.replace(self._outcome, accuracy=self.accuracy(), trained=self.left())
-
-
-def _beside(place: CheckpointStore) -> CheckpointStore:
-    return CheckpointStore(place.folder / "trained", place.facts)
+def awaits_evaluation(store: CheckpointStore | None) -> bool:
+    """Whether an earlier call was interrupted after the training, while snapshots were evaluated."""
+    return store is not None and store.trained.folder.exists()

@@ -1,1 +1,1 @@
-"""The user's side: runs, records, figures, studies, the live view and the commands."""
+"""The modules for users: runs, records, figures, studies, the live view and the commands."""

@@ -1,8 +1,8 @@
-"""The verdict on a finished run: its recorded arrivals, handed once more to a fresh server with the same policy, must
-lead to the recorded pushes, in their order and on their versions, to the recorded waits, and to the manifest's counts.
+"""The verdict on a finished run, by a replay: a fresh server with the same policy handles the recorded arrivals again.
 
-A policy decides by messages and their instants alone, and both are recorded, so the replay is exact. The verdict trusts
-the files and the clock: it finds bugs of policies and engines. A record that was forged on purpose may pass.
+The replay must apply the recorded pushes, in the same order and on the same versions, end the same waits, and reach the
+manifest's counts. A policy decides by messages and their times alone, and both are recorded, so the replay is exact.
+The replay relies on the recorded files and times: it finds bugs of policies and engines, not forged records.
 """
 
 from __future__ import annotations
@@ -31,54 +31,54 @@ from pslab.protocol.traits import sized
 if TYPE_CHECKING:
     from pslab.engines.experiment.experiment import Outcome
 
-LOST = "the policy reads losses, and the record has none of pushes that were not applied"
-SLACK_S = 1e-6  # instants that are derived from others are not equal to the last bit
-DECIDED = ("range", "worker", "iteration", "version_pulled", "version_applied")  # what the policy decides of a push
+LOST = "the policy reads losses, and the record lacks the losses of pushes that were not applied"
+SLACK_S = 1e-6  # instants that were computed in another order may differ in the last bits
+DECIDED = ("range", "worker", "iteration", "version_pulled", "version_applied")  # columns that the policy determines
 
 
 class Differs(Exception):
-    """The record does not follow from its arrivals; the message says both."""
+    """The record differs from the replay of its arrivals; the message has both values."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """valid, invalid or unknown, and the reason."""
+    """The verdict on a run, "valid", "invalid" or "unknown", and why it is not valid."""
 
     verdict: str
     why: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """The facts for the manifest."""
+        """Return the manifest's facts about the verdict."""
         name = {"invalid": "violations", "unknown": "unjudged"}.get(self.verdict)
         return {"verdict": self.verdict, **({name: [self.why]} if name else {})}
 
 
 def policy_of(run: Run, facts: Mapping[str, Any]) -> Any:
-    """The policy object of a recorded run.
+    """Return the policy object of a recorded run.
 
     Raises:
-        ConfigError: the record does not determine the policy, as if it was an object of the user.
+        ConfigError: the policy cannot be built from the record, such as a user's object.
     """
     policy = resolve("sync", run.sync)
     return sized(policy, lengths(run, facts["pass_iterations"])) if hasattr(policy, "sized") else policy
 
 
 def judge(run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> Verdict:
-    """Whether a run's tables and facts follow from its arrivals.
+    """Return the verdict on a run, by replaying its arrivals.
 
     Args:
-        tables: "arrivals", "pushes" and "phases" of a record; "accuracy" for a stop at a target.
-        facts: of its manifest.
+        tables: "arrivals", "pushes" and "phases" of a record; also "accuracy", if the run stopped at a target.
+        facts: the manifest.
     """
     try:
         policy = NotingPolicy(policy_of(run, facts))
     except (ConfigError, KeyError) as error:
-        return Verdict("unknown", f"the policy cannot be built from its record: {error}")
+        return Verdict("unknown", f"the policy cannot be built from the record: {error}")
     if absent := [name for name in ("arrivals", "pushes", "phases") if name not in tables]:
         return Verdict("unknown", f"the record has no table of {', '.join(absent)}")
     try:
         _Replay(run, policy, tables, facts).compare()
-    except Exception as error:  # a policy of the user may raise anything
+    except Exception as error:  # a user's policy may raise any exception
         if "loss" in policy.read and (tables["arrivals"].kind == "push").sum() > len(tables["pushes"]):
             return Verdict("unknown", LOST)
         raised = "" if isinstance(error, Differs) else f"the replay raised {type(error).__name__}: "
@@ -89,7 +89,7 @@ def judge(run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 
 
 def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
-    """An engine's arrays as tidy tables; the weights; the facts, with the verdict."""
+    """Return a record's tables, weights and facts (with the verdict), from an engine's arrays."""
     from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PUSH_COLUMNS
     from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 
@@ -100,7 +100,7 @@ def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.n
     pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
     arrivals = pd.DataFrame(outcome.arrivals, columns=ARRIVAL_COLUMNS)
     arrivals["kind"] = arrivals.kind.astype(int).map(dict(enumerate(ARRIVALS)))
-    floats = ("seconds", "begin_s", "end_s", "loss", "density", "kind", "phase")  # and words
+    floats = ("seconds", "begin_s", "end_s", "loss", "density", "kind", "phase")  # the last two are texts
 
     def typed(table: pd.DataFrame) -> pd.DataFrame:
         return table.astype({name: int for name in table if name not in floats})
@@ -116,12 +116,12 @@ def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.n
 
 
 def largest(weights: np.ndarray) -> float:
-    """The largest absolute value; NaN if one is not a number."""
+    """Return the largest absolute value of the weights; NaN if a weight is NaN."""
     return float(max(weights.max(initial=0.0), -weights.min(initial=0.0)))
 
 
 class _Replay:
-    """A fresh server, and its effects on the recorded arrivals."""
+    """A replay of a record's arrivals by a fresh server, and its comparison with the record."""
 
     def __init__(self, run: Run, policy: Any, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> None:
         self.run, self.policy, self.tables, self.facts = run, policy, tables, facts
@@ -130,29 +130,30 @@ class _Replay:
         self.ranges = int(facts.get("ranges", arrivals.range.max() + 1))
         self.server = Server(present, self.ranges, policy)
         self.rotation, self.barrier = self.server.traits.rotation, self.server.traits.barrier
-        # workers that were not there all the time in one process: they hold no weights when they are back
+        # workers that were absent for a time, or whose process was replaced: they return without weights
         self.movers = {*range(run.workers)} - {*present} | {record["worker"] for record in facts.get("lives", ())}
         self.movers |= {*arrivals.worker[arrivals.kind.isin(["leave", "join"])]}
         names = zip(pushes.worker, pushes.range, pushes.iteration, strict=True)
         self.losses = dict(zip(names, pushes.loss, strict=True))
-        # (worker, range, its turn) -> the version on which the policy has started a worker that has not pushed since
+        # (worker, range, turn of the range) -> the version on which the policy started a worker that still computes
         self.started = {(worker, index, 0): 0 for worker in present for index in range(self.ranges)}
-        self.held: dict[tuple[int, int, int], int] = {}  # (worker, range, iteration) -> the version that it named
-        self.released: dict[tuple[int, int, int], int] = {}  # the same -> the worker whose message ended its wait
-        self.applied: list[tuple[Any, ...]] = []  # DECIDED and the instant, of each push that the policy applies
+        self.held: dict[tuple[int, int, int], int] = {}  # (worker, range, iteration) -> version of its weights
+        # (worker, range, iteration) -> the worker whose message ended the wait before this iteration
+        self.released: dict[tuple[int, int, int], int] = {}
+        self.applied: list[tuple[Any, ...]] = []  # DECIDED and the instant of each push that the replay applies
         self.parts, self.counts = Counter[tuple[int, int]](), Counter[str]()
-        self.steps: dict[tuple[int, int], int] = {}  # (worker, iteration) -> its gradients, where the policy assigns
+        self.steps: dict[tuple[int, int], int] = {}  # (worker, iteration) -> its gradients, if the policy assigns steps
 
     def compare(self) -> None:
-        """Replay the arrivals.
+        """Replay the arrivals, then compare pushes, facts and waits with the record.
 
         Raises:
-            Differs: the record says otherwise.
+            Differs: the record differs from the replay.
         """
         arrivals, server, spent = self.tables["arrivals"], self.server, False
-        handled = arrivals[arrivals.kind != "join"].seconds  # a worker that joins takes none of the server's time
+        handled = arrivals[arrivals.kind != "join"].seconds  # a worker that joins uses no server time
         if not np.isfinite(arrivals.seconds).all() or (handled.diff() < -SLACK_S).any():
-            raise Differs("arrivals are not in the order of their instants")
+            raise Differs("the table of arrivals is not in order of time")
         for row in _rows(arrivals):
             what = f"worker {row.worker}'s {row.kind} of iteration {row.iteration} at {row.seconds:.6g} s"
             if row.kind == "push":
@@ -165,12 +166,12 @@ class _Replay:
                 pull = Pull(row.worker, row.range, row.iteration, row.version)
                 self._perform(server.handle(pull, row.seconds), row.seconds)
             elif (row.kind == "leave") != (row.worker in server.workers):
-                raise Differs(f"{what}: the worker is {'' if row.kind == 'join' else 'not '}present")
+                raise Differs(f"{what}: the worker is {'already' if row.kind == 'join' else 'not'} present")
             elif row.kind == "leave":
                 self.started = {name: version for name, version in self.started.items() if name[0] != row.worker}
                 self._perform(server.leave(row.worker, row.seconds), row.seconds)
             elif (joined := server.join(row.worker)) != row.iteration:
-                raise Differs(f"{what}: the server has it join with iteration {joined}")
+                raise Differs(f"{what}: the server lets the worker join with iteration {joined}")
         self._compare_pushes()
         self._compare_facts()
         self._compare_waits()
@@ -183,13 +184,13 @@ class _Replay:
             turn = self.rotation.turn(row.range, row.iteration)
             started = self.started.pop((row.worker, row.range, turn), None)
             if started != row.version:
-                says = "does not start it" if started is None else f"starts it on version {started}"
+                says = "does not start this iteration" if started is None else f"starts it on version {started}"
                 raise Differs(f"{what} was computed on version {row.version}; the policy {says}")
             self._name(*name, row.version, what)
         self._perform(effects, row.seconds)
 
     def _name(self, worker: int, index: int, iteration: int, version: int, what: str) -> None:
-        """Compare the versions that a worker's push of an iteration and its request for the next one name."""
+        """Check that a worker's push of an iteration and its pull for the next iteration name the same version."""
         if worker not in self.movers and (had := self.held.setdefault((worker, index, iteration), version)) != version:
             raise Differs(f"{what} names version {version}; the worker holds version {had}")
 
@@ -214,8 +215,8 @@ class _Replay:
     def _step(self, step: Step, now: float) -> None:
         computing = {worker for worker, index, _ in self.started if index == step.range} if self.barrier else set()
         if computing:
-            raise Differs(f"version {step.version} is made at {now:.6g} s while worker {min(computing)} computes; the "
-                          "policy claims a barrier")  # fmt: skip
+            raise Differs(f"version {step.version} is made at {now:.6g} s while worker {min(computing)} computes, but "
+                          "the policy claims a barrier")  # fmt: skip
         for push in step.pushes:
             self.applied.append((step.range, push.worker, push.iteration, push.version, step.version, now))
             name = push.worker, push.iteration
@@ -224,7 +225,7 @@ class _Replay:
                 self.counts["pushes"] += push.steps
 
     def _compare_pushes(self) -> None:
-        """Compare the table of pushes with the policy's steps, each range in its order."""
+        # pushes are compared in order for each range
         columns = (self.tables["pushes"][name].tolist() for name in (*DECIDED, "seconds", "staleness"))
         recorded, replayed = (sorted(rows, key=itemgetter(0)) for rows in (zip(*columns, strict=True), self.applied))
         if self.facts["outcome"] == "interrupted" and "accepted" not in self.facts:  # a server may die between two rows
@@ -235,27 +236,27 @@ class _Replay:
                 raise Differs(f"the policy applies {_in_words(there)}; the table of pushes has {_in_words(here)}")
             *_, pulled, applied, seconds, staleness = here
             if seconds < (now := there[5]) - SLACK_S:
-                raise Differs(f"{_in_words(here)} was applied at {seconds:.6g} s; its cause arrived at {now:.6g} s")
+                late = f"at {seconds:.6g} s, before the message that led to it arrived, at {now:.6g} s"
+                raise Differs(f"the table of pushes has {_in_words(here)} {late}")
             if staleness != applied - 1 - pulled:
-                raise Differs(f"{_in_words(here)} has a recorded staleness of {staleness}")
+                raise Differs(f"{_in_words(here)} has a recorded staleness of {staleness}, not {applied - 1 - pulled}")
 
     def _compare_facts(self) -> None:
-        """Compare the manifest's counts, and how the run ended."""
         facts, run, outcome = self.facts, self.run, self.facts["outcome"]
-        if outcome == "interrupted" and "accepted" not in facts:  # a server that died took its counts with it
+        if outcome == "interrupted" and "accepted" not in facts:  # the counts of a server that died are lost
             return
         self.counts["accepted"] = self.server.gradients
         for name in ("pushes", "accepted", "dropped"):
             if facts.get(name, 0) != self.counts[name]:
-                raise Differs(f"the manifest counts {facts.get(name)} as {name}; the arrivals make {self.counts[name]}")
-        refused = facts.get("refused", 0) - bool(facts.get("diverged"))  # a gradient that is not finite is no arrival
+                raise Differs(f"the manifest counts {facts.get(name)} as {name}; the replay counts {self.counts[name]}")
+        refused = facts.get("refused", 0) - bool(facts.get("diverged"))  # a gradient that is not finite never arrives
         if self.counts["refused"] > refused:
-            raise Differs(f"the server refuses {self.counts['refused']} messages; the manifest counts {refused}")
+            raise Differs(f"the replay refuses {self.counts['refused']} messages; the manifest counts {refused}")
         if [[*name, count] for name, count in sorted(self.steps.items())] != facts.get("steps", []):
-            raise Differs("the manifest has other numbers of gradients of iterations than the policy assigns")
+            raise Differs("the gradients of iterations in the manifest differ from the numbers that the policy assigns")
         if outcome == "stalled":
-            raise Differs("the run stalled: every worker waited, and no message was under way: the policy answered too "
-                          "few pushes (Apply, Aggregate, Drop) or requests (Start)")  # fmt: skip
+            raise Differs("the run stalled: every worker waited, and no message was in transit: let the policy answer "
+                          "more pushes (Apply, Aggregate, Drop) or requests (Start)")  # fmt: skip
         accuracy, residuals = self.tables.get("accuracy"), facts.get("residuals")
         reached = {
             "budget": self.server.spent(run.pushes),
@@ -264,16 +265,15 @@ class _Replay:
             "converged": residuals and self.policy.converged(*residuals[-1][-2:]),
         }
         if not reached.get(outcome, True):
-            raise Differs(f"the run ended by {outcome!r} of its stop rules, which it never reached")
+            raise Differs(f"the run ended by the stop rule {outcome!r}, which the replay does not reach")
 
     def _compare_waits(self) -> None:
-        """Compare for whom each worker is said to have waited."""
         phases = self.tables["phases"]
         for row in _rows(phases[(phases.phase == "wait") & ~phases.worker.isin(self.movers)]):
             whom = self.released.get((row.worker, row.range, row.iteration + 1), row.waits_for)
             if whom != row.waits_for:
-                raise Differs(f"worker {row.worker}'s wait of iteration {row.iteration} is said to be for worker "
-                              f"{row.waits_for}; worker {whom} ended it ({NO_WORKER}: none)")  # fmt: skip
+                raise Differs(f"worker {row.worker}'s wait of iteration {row.iteration} is recorded as a wait for "
+                              f"worker {row.waits_for}; worker {whom} ended it ({NO_WORKER}: none)")  # fmt: skip
 
 
 def _rows(table: pd.DataFrame) -> Iterator[Any]:

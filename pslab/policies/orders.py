@@ -1,7 +1,7 @@
-"""Request orders: which of a worker's ready requests goes next?
+"""Request orders: the rules that choose which of a worker's ready requests is sent next.
 
-Over full duplex an order chooses among pushes or among pulls. Over half duplex both compete for the link: an order
-without a rule between the two leaves it to the oldest request whether a push or a pull goes.
+On a full-duplex link an order chooses among pushes or among pulls. On a half-duplex link both compete: if an order has
+no rule between the two, the oldest request decides whether a push or a pull is sent.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class FIFO:
-    """First in, first out: the request that became ready first.
+    """First in, first out: send the request that became ready first.
 
     Source: Tsai (thesis report 2018).
     """
 
-    in_turn: ClassVar[bool] = True  #: it chooses nothing, and so suits a worker with one push and one pull
+    in_turn: ClassVar[bool] = True  #: it never reorders requests, so `ranges="whole"` is allowed
 
     def pick(self, ready: Ready, view: View) -> Request:
         return ready[0]
@@ -35,7 +35,7 @@ class FIFO:
 
 @dataclass(frozen=True)
 class FILO:
-    """First in, last out: the request that became ready last; the oldest starves until the computation waits for it.
+    """First in, last out: send the newest request; the oldest one starves until the computation waits for it.
 
     Source: Tsai (thesis report 2018).
     """
@@ -46,7 +46,7 @@ class FILO:
 
 @dataclass(frozen=True)
 class Stalest:
-    """The pull for the worker's stalest weights goes first; pushes first in, first out.
+    """Send first the pull for the worker's stalest weights; pushes first in, first out.
 
     Source: Tsai (thesis report 2018).
     """
@@ -58,7 +58,7 @@ class Stalest:
 
 @dataclass(frozen=True)
 class Advancing:
-    """A push that raises its range's low bound goes first, as others may wait for it; pulls first in, first out.
+    """Send first a push that raises its range's low bound, for which others may wait; pulls first in, first out.
 
     Source: Tsai (thesis report 2018).
     """
@@ -71,11 +71,11 @@ class Advancing:
 
 @dataclass(frozen=True)
 class Needed:
-    """The request that a worker waits for goes first: the thesis's optimal order, completed.
+    """Send first the request for which a worker waits: the two rules of the thesis, combined.
 
-    The thesis has two rules: pull the stalest layer, and push the layer that raises a low bound. Their combination is
-    this project's own: first the pull for which the computation waits, then a push that raises a low bound, then the
-    stalest pull, then the oldest push.
+    The thesis has two rules: pull the stalest layer, and push the layer that raises a low bound. pslab combines them:
+    first the pull for which the computation waits, then a push that raises a low bound, then the stalest pull, then the
+    oldest push.
 
     Source: Tsai (thesis report 2018).
     """
@@ -92,19 +92,19 @@ class Needed:
 
 @dataclass(frozen=True)
 class Front:
-    """The layers nearest to the input first, because they are computed first. Of a layer its pulls, then its pushes.
+    """Send the layers nearest to the input first, because they are computed first; of each layer, pulls before pushes.
 
-    Layers are cut by `ranges="layers:40000"` (P3's size, in parameters). The credit limits the bytes under way
-    (ByteScheduler: 16 MB for pieces of 4 MB), which the order cannot rearrange. Unless the order is greedy, no piece
-    may be larger than the credit: it would never go.
+    `ranges="layers:40000"` cuts the layers into pieces of at most 40,000 parameters, as in P3. The credit limits the
+    bytes in transit, which the order can no longer rearrange (ByteScheduler: 16 MB for pieces of 4 MB). Unless the
+    order is greedy, no piece may be larger than the credit, because it would never be sent.
 
     Source: Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019).
     """
 
     credit: Annotated[
-        int | None, Bounds(at_least=1), "bytes that may be under way, sent and not yet received; none: one message"
+        int | None, Bounds(at_least=1), "bytes that may be in transit, sent and not yet received; none: one message"
     ] = None
-    greedy: Annotated[bool, "a message of any size goes while any credit is left"] = False
+    greedy: Annotated[bool, "a message of any size is sent while any credit is left"] = False
 
     def __post_init__(self) -> None:
         check(self)
@@ -113,7 +113,7 @@ class Front:
         return min(ready, key=lambda r: (layer(r.range, view), isinstance(r, Push), r.range))
 
     def admits(self, under_way_bytes: float, size_bytes: float) -> bool:
-        """Whether a message may go while others are under way."""
+        """Whether a message of `size_bytes` may be sent while `under_way_bytes` are in transit."""
         if self.credit is None:
             return under_way_bytes == 0
         return admits(self.credit, under_way_bytes, size_bytes, self.greedy)
@@ -121,9 +121,9 @@ class Front:
 
 @dataclass(frozen=True)
 class TIC:
-    """The pull whose computation waits for the fewest others goes first; pushes first in, first out.
+    """Send first the pull whose computation waits for the fewest other pulls; pushes first in, first out.
 
-    TicTac's order without measured times. On a chain of layers it starts at the input, as TAC does.
+    This is TicTac's order without measured times. On a chain of layers it starts at the input, as TAC does.
 
     Source: Hashemi et al. (MLSys 2019).
     """
@@ -138,9 +138,9 @@ class TIC:
 
 @dataclass(frozen=True)
 class TAC:
-    """The pull that allows the most computing during other transfers goes first; pushes first in, first out.
+    """Send first the pull that allows the most computing during other transfers; pushes first in, first out.
 
-    TicTac's order by the times of the layers' forward passes and transfers.
+    This is TicTac's order with measured or modelled times of the layers' forward passes and transfers.
 
     Source: Hashemi et al. (MLSys 2019).
     """
@@ -155,27 +155,27 @@ class TAC:
 
 
 def stalest(pulls: list[Pull], view: View) -> Pull:
-    """The pull of the range whose weights the worker read at the least low bound; of equals the smallest range."""
-    return min(pulls, key=lambda pull: (_of(view.held, pull.range, 0), pull.range))
+    """Return the pull of the range whose weights were read at the least low bound; on a tie of the first range."""
+    return min(pulls, key=lambda pull: (_of(view.fetched, pull.range, 0), pull.range))
 
 
 def advancing(ready: Ready, view: View) -> Push | None:
-    """The push that raises its range's low bound, where its worker is alone; of several the smallest range."""
+    """Return the push that raises its range's low bound, on a tie of the first range; None if there is none."""
     raising = [r for r in ready if isinstance(r, Push) and _of(view.alone, r.range, False)
                and view.counts[r.range] == view.low[r.range]]  # fmt: skip
     return min(raising, key=lambda push: push.range, default=None)
 
 
 def layer(index: int, view: View) -> int:
-    """The layer of a range; if it is not known, each range counts as a layer."""
+    """Return the layer of a range; the range's own number if the view has no layers."""
     return _of(view.layers, index, index)
 
 
 def admits(credit: float, in_flight: float, size: float, greedy: bool) -> bool:
-    """Whether a message may go while others are under way; all in bytes.
+    """Whether a message of `size` bytes may be sent while `in_flight` bytes are in transit.
 
-    Greedy: while any credit is left, which this may overdraw (ByteScheduler's core in Python); else only if the message
-    fits into the rest (BytePS in C++), so that smaller messages may overtake larger ones.
+    If `greedy`, the message may be sent while any credit is left (ByteScheduler's core in Python). Otherwise it must
+    fit into the remaining credit (BytePS in C++), so that smaller messages may overtake larger ones.
 
     Source: Peng et al. (SOSP 2019).
     """
@@ -184,19 +184,19 @@ def admits(credit: float, in_flight: float, size: float, greedy: bool) -> bool:
 
 
 def _chain(places: Mapping[int, int], forward_s: Sequence[float] = ()) -> list[Operation]:
-    """The forward passes of a chain of layers as operations that wait for the outstanding ranges, here by their layers.
+    """Return the forward pass of a chain of layers as operations, each of which waits for all ranges up to its layer.
 
-    All layers from one of these to the next are one operation.
+    `places` has the layer of each outstanding range. An operation covers the layers from one of these up to the next.
     """
     firsts = sorted(set(places.values()))
     ends = [*firsts[1:], max(len(forward_s), firsts[-1] + 1)]
-    return [Operation(sum(forward_s[first:end]), frozenset(r for r, place in places.items() if place <= first))
+    return [Operation(sum(forward_s[first:end]), frozenset(r for r, layer in places.items() if layer <= first))
             for first, end in zip(firsts, ends, strict=True)]  # fmt: skip
 
 
 @lru_cache
 def _impending(layers: tuple[int, ...]) -> dict[int, float]:
-    """TIC's measure of each range of a model with these layers of its ranges."""
+    """Return TIC's measure M+ of each range, given the layer of each range."""
     places = dict(enumerate(layers))
     sums = weights(_chain(places), dict.fromkeys(places, 1.0))
     return {index: weight.impending_s for index, weight in sums.items()}

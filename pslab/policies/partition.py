@@ -1,5 +1,5 @@
-"""Partitions of the model into ranges: the whole model, layers, or slices of layers. Each range has its own clocks, and
-lies at one server."""
+"""Partitions of the model into ranges: the whole model, layers, or slices of layers. Each range has its own clocks and
+belongs to one server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pslab.config.parameters import Bounds, check
 
 
 class Cut(NamedTuple):
-    """A range: elements [start, stop) of the flat vector, all of one layer if requests go layer by layer."""
+    """A range: elements [start, stop) of the flat vector, and its first layer (0 if ranges are not cut by layers)."""
 
     layer: int
     start: int
@@ -26,16 +26,16 @@ class Whole:
     layered: ClassVar[bool] = False
 
     def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
-        """The range that covers these layers, which follow each other."""
+        """Return the one range that covers these consecutive layers."""
         return (Cut(0, layers[0].start, layers[-1].stop),)
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Each layer is a range: its push is ready when its backward pass ends, and only its forward pass waits for it.
+    """Each layer is a range: its push is ready after its backward pass, and only its forward pass waits for its pull.
 
-    So communication overlaps with the computation of other layers, in the order that the run's `order` chooses. Layers
-    may be cut into slices, so that a large layer does not delay a more urgent one.
+    Communication thus overlaps with the computation of other layers, in the order that the run's `order` chooses.
+    Layers may be cut into slices, so that a large layer does not delay a more urgent one.
 
     Source: Zhang et al. (ATC 2017); in slices Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019)
     """
@@ -49,7 +49,7 @@ class Layers:
         check(self)
 
     def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
-        """The layers' slices; the last one of a layer may be shorter."""
+        """Return the slices of the layers; the last slice of a layer may be shorter."""
         cuts = []
         for number, layer in enumerate(layers):
             most = self.most or layer.stop - layer.start
@@ -59,24 +59,24 @@ class Layers:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Layers that follow each other travel together, as gradients do in PyTorch's data parallel module.
+    """Consecutive layers are sent together in buckets, as in PyTorch's data parallel module.
 
-    From the last layer on a bucket takes layers until it has `least` parameters, the first bucket until it has `first`.
-    It is ready when all its gradients are. There all buckets are exchanged before the next forward pass begins; here a
-    layer waits for its own.
+    Starting from the last layer, layers are added to the first bucket until it has `first` parameters, and to each
+    further bucket until it has `least`. A bucket is pushed once all its gradients are computed. In PyTorch all buckets
+    are exchanged before the next forward pass begins; here a layer waits for its own bucket only.
 
     Source: Li et al. (PVLDB 2020)
     """
 
     least: Annotated[int, Bounds(at_least=1), "parameters that fill a bucket: 25 MiB of float32"] = 6_553_600
-    first: Annotated[int, Bounds(at_least=1), "parameters that fill the first one: 1 MiB of float32"] = 262_144
+    first: Annotated[int, Bounds(at_least=1), "parameters that fill the first bucket: 1 MiB of float32"] = 262_144
     layered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(self)
 
     def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
-        """The buckets, from the first layer on."""
+        """Return the buckets in the order of the model, from the first layer."""
         cuts, stop, least = list[Cut](), layers[-1].stop, self.first
         for number, layer in reversed(list(enumerate(layers))):
             if stop - layer.start >= least or not number:
@@ -86,22 +86,22 @@ class Buckets:
 
 
 def evenly(cuts: Sequence[Cut], servers: int) -> tuple[Cut, ...]:
-    """A part of each server, of nearly the same length, if all is one range; else the ranges as they are."""
+    """Return parts of nearly equal length, one for each server, if the model is one range; else the ranges as given."""
     if len(cuts) > 1 or servers == 1:
         return tuple(cuts)
     (whole,) = cuts
     size = whole.stop - whole.start
-    least, more = divmod(size, servers)  # the first ones are longer by one
+    least, more = divmod(size, servers)  # the first parts are longer by one
     return in_parts(whole, [least + (number < more) for number in range(min(servers, size))])
 
 
 def in_parts(whole: Cut, sizes: Sequence[int]) -> tuple[Cut, ...]:
-    """A range, cut into parts of these sizes."""
-    return tuple(Cut(whole.layer, *each) for each in pairwise(accumulate(sizes, initial=whole.start)))
+    """Return consecutive parts of a range with these sizes."""
+    return tuple(Cut(whole.layer, *ends) for ends in pairwise(accumulate(sizes, initial=whole.start)))
 
 
 def servers_of(sizes: Sequence[int], servers: int) -> tuple[int, ...]:
-    """The server of each range: the largest first, each to the one that has least; of several the first.
+    """Return the server of each range: from the largest range on, the server with the fewest elements so far.
 
     Source: Graham (SIAM J. Appl. Math. 1969), largest processing time first
     """

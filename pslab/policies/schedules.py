@@ -14,20 +14,20 @@ from pslab.protocol.traits import Lengths
 
 
 class Schedule(Protocol):
-    """A learning-rate schedule. It may have a method `sized`: for some `Lengths`, the schedule of such a run."""
+    """A learning-rate schedule. An optional method `sized(lengths)` returns the schedule for a run of these lengths."""
 
     @property
     def needs_budget(self) -> bool:
-        """Whether the factor depends on progress: then the run needs a budget of pushes."""
+        """Whether the factor depends on progress, so that the run needs a budget of pushes."""
 
     def factor(self, progress: float, epoch: float) -> float:
-        """The factor at `progress`, pushes applied before this step / budget, from 0 to 1; `epoch` are the passes over
-        the training data that these pushes made, of all workers together."""
+        """Return the factor of the learning rate. `progress`, from 0 to 1, is the share of the budget of pushes applied
+        before this step; `epoch` is the number of passes over the training data in these pushes."""
 
 
 @dataclass(frozen=True)
 class Steady:
-    """The same rate throughout."""
+    """The learning rate does not change."""
 
     @property
     def needs_budget(self) -> bool:
@@ -39,7 +39,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear decay to zero at the end of the budget."""
+    """Linear decay from the full rate to zero at the end of the budget."""
 
     @property
     def needs_budget(self) -> bool:
@@ -51,7 +51,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Steps:
-    """Multiplied by `factor_each` at each of the shares of the budget in `at`."""
+    """The rate is multiplied by `factor_each` at each share of the budget in `at`."""
 
     factor_each: Annotated[float, Bounds(above=0, at_most=1), "by which the rate is multiplied each time"] = 0.1
     at: Annotated[str, "shares of the budget between 0 and 1, with slashes between them"] = "0.5/0.75"
@@ -75,30 +75,32 @@ class Steps:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Linear growth to 1 in the first steps, then half a wave of the cosine down to 0, or to a share of the rate.
+    """Linear growth to the full rate in the first steps, then half a cosine wave down to 0 or to a share of the rate.
 
-    A step is a gradient of each worker: `warm` steps are so many times `workers` pushes. Step t of the growth, from 0,
-    has the factor (t + 1) / warm.
+    A step is one gradient of each worker, so `warm` steps are `warm` x `workers` pushes. Step t of the growth, counted
+    from 0, has the factor (t + 1) / warm.
 
     Source: Loshchilov and Hutter (ICLR 2017)
     """
 
-    warm: Annotated[int, Bounds(at_least=0, at_most=10**12), "steps of growth, fewer than the budget has"] = 0
+    warm: Annotated[int, Bounds(at_least=0, at_most=10**12), "steps of growth, fewer than in the budget"] = 0
     end: Annotated[float, Bounds(at_least=0, at_most=1), "the factor at the end of the budget"] = 0.0
-    steps: Annotated[int, Bounds(at_least=0, at_most=10**12), "of each worker in the budget; 0: as the run has"] = 0
+    steps: Annotated[
+        int, Bounds(at_least=0, at_most=10**12), "of each worker in the budget; 0: by the run's budget"
+    ] = 0
 
     def __post_init__(self) -> None:
         check(self)
         if 0 < self.steps <= self.warm:
-            problem = f"must be fewer than the {self.steps} steps that each worker's share of the budget has"
-            raise ConfigError("schedule", f"cosine:warm={self.warm}", f"{problem}: use a shorter one, or more pushes")
+            problem = f"warm must be fewer than the {self.steps} steps of each worker in the budget"
+            raise ConfigError("schedule", f"cosine:warm={self.warm}", f"{problem}: lower warm, or raise pushes")
 
     @property
     def needs_budget(self) -> bool:
         return True
 
     def sized(self, lengths: Lengths) -> Cosine:
-        """The schedule with the steps of a run of these lengths."""
+        """Return the schedule with `steps` by the budget of these lengths, unless `steps` is given."""
         return self if self.steps else replace(self, steps=lengths.budget or 0)
 
     def factor(self, progress: float, epoch: float) -> float:
@@ -112,26 +114,25 @@ class Cosine:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Linear growth from `start` to 1 over the first epochs, times another schedule, which sees the whole budget.
+    """Linear growth from `start` to 1 over the first epochs, times another schedule over the whole budget.
 
-    With start = 1 / workers it is the gradual warm-up of large batches, which deep gradient compression begins with,
-    too.
+    With start = 1 / workers this is the gradual warm-up of large batches, which deep gradient compression also uses.
 
     Source: Goyal et al. (2017); Lin et al. (ICLR 2018)
     """
 
-    epochs: Annotated[float, Bounds(above=0, at_most=1e6), "passes over the training data that it takes"]
+    epochs: Annotated[float, Bounds(above=0, at_most=1e6), "passes over the training data during the growth"]
     then: Annotated[str, "the other schedule, with semicolons for its commas, as in steps:0.1;at=0.5/0.75"] = "constant"
     start: Annotated[float, Bounds(at_least=0, at_most=1), "the first factor"] = 0.25
 
     def __post_init__(self) -> None:
         check(self)
         if isinstance(self.after, WarmUp) or (isinstance(self.after, Cosine) and self.after.warm > 0):
-            raise ValueError("then must be another schedule, which does not warm up itself")
+            raise ValueError("then must be a schedule without a warm-up, such as linear")
 
     @cached_property
     def after(self) -> Schedule:
-        """The schedule that it is the beginning of."""
+        """Return the schedule that multiplies the growth."""
         schedule: Schedule = resolve("schedule", self.then.replace(";", ","))
         return schedule
 

@@ -1,7 +1,7 @@
 """The messages between server and workers, and the events and decisions of a synchronization policy.
 
-A payload is a reference that only the driver can read: (buffer, bytes) on one machine, a frame elsewhere. Of a
-push's payload the server reads the `loss`, if it has one, for the policy.
+A payload is a reference that only the driver can read: (buffer, bytes) on one machine, a frame elsewhere. The server
+reads only the `loss` of a push's payload, if it has one, and passes it to the policy.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ NO_WORKER = -1
 
 
 class Push(NamedTuple):
-    """Worker -> server: the gradient of `iteration` on `range`, computed on version `version` of its weights.
+    """Worker -> server: the gradient of `iteration` on `range`, computed on weights of version `version`.
 
-    `seen` is the staleness that the worker itself has observed: steps by others between these weights and its next.
-    `steps` are the gradients that it is made of, as the server knows it; what a worker says of that is not read.
+    `seen` is the staleness that an eager worker has observed: the steps of other workers between these weights and the
+    next weights that it received. `steps` is the number of gradients in the push, which the server fills in.
     """
 
     worker: int
@@ -41,10 +41,11 @@ class Pull(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Server -> worker: the reply to a pull. These weights contain `own` of the worker's own pushes.
+    """Server -> worker: the reply to a pull.
 
-    The server had `gradients` of all workers when it was made, if the policy's workers are to know. If the policy says
-    of how many gradients an iteration is made, these are `steps`, after the `begin` that the worker has computed.
+    `own_pushes`: under an eager policy, the number of the worker's own pushes that these weights contain. `gradients`:
+    under a `counted` policy, the number of gradients of all workers that the server has counted. Under a policy that
+    assigns gradients, the worker computes `steps` gradients in this iteration, after `begin` in earlier iterations.
     """
 
     worker: int
@@ -52,7 +53,7 @@ class Weights(NamedTuple):
     iteration: int
     version: int
     payload: Any = None
-    own: int = 0
+    own_pushes: int = 0
     gradients: int = 0
     begin: int = 0
     steps: int = 0
@@ -78,14 +79,14 @@ class Asked(NamedTuple):
     now: float
 
 
-# What a policy may know of a push has five readers. A new field is told to all of them:
+# A push's facts for a policy have five readers. Add a new field to all of them:
 #   here, and the page on policies (docs/how-to/policy.md)
 #   protocol/server.py          `Server._push` fills it
-#   lab/judge.py                rebuilds it from the record, or the run of a policy that reads it is not valid
+#   lab/judge.py                rebuilds it from the record; without it, no run of a policy that reads it is valid
 #   engines/check               varies it, or says that it does not (protocol/noting.py, NOTED)
-#   engines/virtual/timing.py   has no gradients, and what follows from them is NaN there
+#   engines/virtual/timing.py   computes no gradients: set a field that follows from gradients to NaN
 class Pushed(NamedTuple):
-    """A push of `iteration` was counted in the window; `moved`: the low bound rose; `loss`: on the push's batch."""
+    """A push of `iteration` was counted. `moved`: whether the low bound rose. `loss`: the loss on the push's batch."""
 
     worker: int
     iteration: int
@@ -95,7 +96,7 @@ class Pushed(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A worker left, and its clock the window. `moved`: this raised the low bound, or no worker remains."""
+    """A worker left. `moved`: whether this raised the low bound, or no worker remains."""
 
     worker: int
     now: float
@@ -105,11 +106,11 @@ class Left(NamedTuple):
 SyncEvent = Asked | Pushed | Left
 
 
-# --- its decisions -----------------------------------------------------------------------------------------------
+# --- the decisions of a synchronization policy --------------------------------------------------------------------
 
 
 class Start(NamedTuple):
-    """Answer this worker's pull: it may start `iteration`, made of so many `steps` if the policy assigns them."""
+    """Answer this worker's pull, so that it starts `iteration`; with `steps` gradients, if the policy assigns them."""
 
     worker: int
     iteration: int
@@ -117,7 +118,7 @@ class Start(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """Apply one push by itself, at its own rate."""
+    """Apply one push as a step of its own, at the learning rate for this push."""
 
     worker: int
     iteration: int
@@ -130,14 +131,14 @@ class Aggregate(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Discard this push: it came too late. It does not count."""
+    """Discard this push because it came too late; the budget of pushes does not count it."""
 
     worker: int
     iteration: int
 
 
 class Searched(NamedTuple):
-    """A plan was made by a search over so many points: virtual time charges its cost."""
+    """Report that the policy searched `points` points for a plan; virtual time adds `search_s` for each point."""
 
     points: int
 

@@ -1,6 +1,7 @@
-"""A policy that is asked for its decisions, and which facts of its events it reads to make them.
+"""Note which fields of its events a policy reads to make its decisions.
 
-The checker gives each fact in NOTED one value, and a record may lack it: both ask whether a decision depends on it.
+The checker gives each field in NOTED only one value, and a record may lack the field. So the checker and the replay of
+a record must know whether a decision depends on such a field.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ NOTED = ("now", "loss")  #: fields of events that the checker does not vary
 
 
 def _noting(kind: Any) -> Any:
-    """A kind of event that adds the names of the fields in NOTED to its `read` as they are read."""
+    """Return a subclass of an event's class that adds the name of a field in NOTED to `read` when it is read."""
 
     def field(name: str) -> property:
         at = kind._fields.index(name)
@@ -25,21 +26,21 @@ def _noting(kind: Any) -> Any:
         return property(read)
 
     noted = {name: field(name) for name in NOTED if name in kind._fields}
-    return type(kind.__name__, (kind,), {**noted, "read": set[str]()})  # of a copy: nobody asks which fields were read
+    return type(kind.__name__, (kind,), {**noted, "read": set[str]()})  # this `read` serves copies (_replace) only
 
 
 _KINDS = {kind: _noting(kind) for kind in (Asked, Pushed, Left)}
 
 
 def noting(event: Any, read: set[str]) -> Any:
-    """The same event, which adds to `read` the names of the fields in NOTED that a policy reads."""
+    """Return a copy of the event that adds the name of a field in NOTED to `read` when the field is read."""
     noted = _KINDS[type(event)](*event)
     noted.read = read
     return noted
 
 
 class NotingPolicy:
-    """A policy whose events note the fields that it reads, in `read`."""
+    """Wraps a policy; `read` collects the names of the fields in NOTED that the policy reads."""
 
     def __init__(self, sync: Any) -> None:
         self._sync, self.read = sync, set[str]()
@@ -51,5 +52,5 @@ class NotingPolicy:
         return repr(self._sync)
 
     def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        """The policy's answer."""
+        """Return the policy's next state and its decisions."""
         return self._sync.step(state, noting(event, self.read), clocks)

@@ -1,4 +1,4 @@
-"""The requests that wait for a worker's link: the facts that are known of them, and the order that picks the next."""
+"""Requests that wait for a worker's link: the facts about them, and the order that picks the next request."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Request = Push | Pull
 
 
 class View(NamedTuple):
-    """The facts about a worker when one of its requests is picked. Layers and ranges are numbered from the input.
+    """The facts about a worker that a request order may use. Layers and ranges are numbered from the input.
 
-    A driver leaves empty what it does not know.
+    Fields that the driver does not know keep their defaults.
     """
 
     worker: int
-    blocked: int | None = None  #: the range whose weights its computation waits for
-    held: Sequence[int] = ()  #: per range: the low bound of the clocks when its weights were read
-    counts: Sequence[int] = ()  #: per range: the number of its pushes that the server has
-    low: Sequence[int] = ()  #: per range: the least such number of all workers
-    alone: Sequence[bool] = ()  #: per range: whether no other worker is at that low bound
+    blocked: int | None = None  #: the range whose weights the computation waits for; None if it does not wait
+    fetched: Sequence[int] = ()  #: per range: the low bound when the server last read its weights for this worker
+    counts: Sequence[int] = ()  #: per range: the number of this worker's pushes that the server has
+    low: Sequence[int] = ()  #: per range: the low bound, which is the least of `counts` over all workers
+    alone: Sequence[bool] = ()  #: per range: whether this worker is the only one at the low bound
     layers: Sequence[int] = ()  #: per range: its layer; a layer may be cut into several ranges
     sizes: Sequence[int] = ()  #: per range: bytes of its weights
     forward_s: Sequence[float] = ()  #: per layer: modelled seconds of its forward pass
-    byte_s: float = math.inf  #: of the worker's link
+    byte_s: float = math.inf  #: bytes per second of the worker's link
 
 
 class Order(Protocol):
-    """A request order: a choice among the ready requests, oldest first, made anew for each transfer; never a sort.
+    """A request order: for each transfer, it picks one of the ready requests, which are given oldest first.
 
-    A push is ready when the worker has it, a pull when the server may answer it. Over full duplex the order chooses
-    for each direction among its own requests, over half duplex among all. An order with a `credit` allows several
-    requests under way at a time, as its method `admits(under_way_bytes, size_bytes)` decides; any other order one.
+    A push is ready when the worker has computed it, a pull when the server may answer it. Over full duplex the order
+    picks a request for each direction, over half duplex one for both. An order with a `credit` allows several requests
+    under way at a time, as its method `admits(under_way_bytes, size_bytes)` decides; other orders allow one.
     """
 
     def pick(self, ready: tuple[Request, ...], view: View) -> Request:
-        """The request to send next, one of `ready`, which is not empty."""
+        """Return the request to send next: one of `ready`, which is not empty."""

@@ -1,4 +1,4 @@
-"""The server's state: of each key range its clocks and pushes, of each scope the policy's state."""
+"""The server's state: for each key range its clocks and pushes, for each scope the policy's state."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pslab.protocol.window import Window
 
 
 class Scope:
-    """The ranges that one decision of the policy applies to: one, or all."""
+    """The ranges that one decision of the policy applies to: one range, or all ranges."""
 
     __slots__ = ("asked", "complete", "indices", "reading", "state")
 
     def __init__(self, indices: tuple[int, ...], complete: Window | None, state: Any) -> None:
-        self.indices = indices  # of its ranges
-        self.complete = complete  # counts pushes that all its ranges have; None if it is one range, with its own window
-        self.state = state  # the policy's
-        self.asked: dict[int, int] = {}  # workers, and how many of several ranges have a pull of theirs
-        self.reading: dict[int, int] = {}  # ranges whose weights are being read: by how many; state PULL if not empty
+        self.indices = indices  # the scope's ranges
+        self.complete = complete  # the window of pushes that all ranges have; None with one range: it has its own
+        self.state = state  # the policy's state
+        self.asked: dict[int, int] = {}  # worker: the number of ranges that have its pull; empty with one range
+        self.reading: dict[int, int] = {}  # range: number of replies being read; not empty in the state PULL
 
 
 class Range:
@@ -33,7 +33,7 @@ class Range:
         self.left: dict[int, int] = {}  # the clocks of workers that left
         self.asked: dict[int, Pull] = {}  # pulls not yet answered
         self.held: dict[tuple[int, int], Push] = {}  # pushes counted, not yet applied
-        self.deferred: list[tuple[Push, float]] = []
+        self.deferred: list[tuple[Push, float]] = []  # pushes that arrived while weights were read, and when
         self.version = 0
 
     @property
@@ -43,7 +43,7 @@ class Range:
 
 
 def scopes_of(workers: tuple[int, ...], ranges: int, sync: Sync, traits: Traits) -> list[Scope]:
-    """The scopes that a policy decides on: each range by itself, or all ranges at once."""
+    """Return the scopes that a policy decides on: one for each range, or one for all ranges."""
     if traits.whole and ranges > 1:
         return [Scope(tuple(range(ranges)), Window(len(workers), traits.window), sync.initial(workers))]
     return [Scope((index,), None, sync.initial(workers)) for index in range(ranges)]

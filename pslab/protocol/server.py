@@ -10,15 +10,15 @@ Theory of operation. A range takes pushes, or answers pulls:
     PULL    answered, more to answer   PULL
     PULL    answered, the last one     PUSH    deferred pushes are taken
 
-Duplicate and late messages change nothing: a push is counted only if it carries the worker's next iteration, a pull
-that was answered before is answered again. The driver performs the effects in their order and reports each Reply, once
-the weights have been read, with `answered`.
+Duplicate and late messages change nothing: a push is counted only if it has the worker's next iteration, and a pull
+that was answered before is answered again. The driver performs the effects in order and calls `answered` once the
+weights of a Reply have been read.
 
-Each range is a scope of its own, with its own state of the policy, unless the policy decides for the whole model: two
-ranges that hold two workers for each other would wait forever. Then all ranges are one scope, and in the same state.
+Each range is a scope with its own policy state, unless the policy decides for the whole model. Then all ranges are one
+scope and in the same state: if two ranges decided separately, each could hold a worker that the other waits for.
 
-Messages name iterations. Of a range that not every iteration exchanges, clocks, windows and policies count its turns
-(see `rotation`); what follows says iteration for both.
+Messages carry iterations. If an iteration exchanges only some ranges, clocks, windows and policies count the turns of
+a range (see `rotation`); below, "iteration" stands for both.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from pslab.protocol.messages import (
 from pslab.protocol.scope import Range, Scope, scopes_of
 from pslab.protocol.traits import Sync, traits_of
 
-FIRST = 10_000  # iterations among which a first step is sought
+FIRST = 10_000  # the number of iterations in which `least_budget` looks for a first step
 
 
 class Step(NamedTuple):
-    """Effect: apply these pushes to the range as one step, which makes `version`; their payloads are free then."""
+    """Effect: apply these pushes to the range as one step, which makes `version`; then free their payloads."""
 
     range: int
     pushes: tuple[Push, ...]
@@ -58,24 +58,23 @@ class Step(NamedTuple):
 
 
 class Discard(NamedTuple):
-    """Effect: this push is not applied; its payload is free."""
+    """Effect: free the payload of this push without applying it."""
 
     range: int
     push: Push
 
 
 class Reply(NamedTuple):
-    """Effect: send the worker the weights of the range, which contain `own` of its pushes; and, if the policy's workers
-    are to know, how many `gradients` of all workers have come, and of how many `steps` this iteration is made, after
-    the `begin` of those before.
+    """Effect: send the weights of a range to the worker of this pull; the fields fill in a `Weights`.
 
-    `released_by` is the worker for which it waited, or NO_WORKER. `empty`: it goes on with the weights that it has.
+    `released_by` is the worker whose push or departure ended the wait, or NO_WORKER if the worker did not wait.
+    `empty`: send no weights, since the worker continues with its present ones.
     """
 
     pull: Pull
     version: int
     released_by: int
-    own: int = 0
+    own_pushes: int = 0
     empty: bool = False
     gradients: int = 0
     begin: int = 0
@@ -93,31 +92,31 @@ Effect = Step | Discard | Reply | Refuse | Searched
 
 
 class Server:
-    """The machine: `handle` a message, `answered` after each reply, `leave` and `join` for workers."""
+    """The server's state machine: call `handle` for a message, `answered` after each reply, `leave` and `join`."""
 
     def __init__(self, workers: Iterable[int], ranges: int, sync: Sync) -> None:
         self.workers = tuple(workers)
         self.sync, self.traits = sync, traits_of(sync)
         self.ranges = [Range(self.workers, self.traits.window) for _ in range(ranges)]
         self.scopes = scopes_of(self.workers, ranges, sync, self.traits)
-        self.scope_of = tuple(number for number, scope in enumerate(self.scopes) for _ in scope.indices)  #: by range
-        self.accepted = 0  #: iterations whose push is complete on all ranges, and was not dropped, over all workers
-        self.gradients = 0  #: that these pushes are made of: what a budget counts
-        self._partial: dict[tuple[int, int], int] = {}
-        # by worker, if the policy assigns: the iteration that it was started with last, its gradients before, and in it
+        self.scope_of = tuple(number for number, scope in enumerate(self.scopes) for _ in scope.indices)  #: per range
+        self.accepted = 0  #: pushes of all workers that arrived on all ranges and were not dropped
+        self.gradients = 0  #: the number of gradients in these pushes, which the budget counts
+        self._partial: dict[tuple[int, int], int] = {}  # (worker, iteration): how many ranges have the push, if not all
+        # worker: (the iteration that it started last, gradients before it, gradients in it), if the policy assigns
         self._assigned: dict[int, tuple[int, int, int]] = {}
-        self._new: set[tuple[int, int]] = set()  # (worker, range): it has just joined, and has no weights to go on with
+        self._new: set[tuple[int, int]] = set()  # (worker, range) without weights yet: the worker has just joined
         self._find_base()
 
     def handle(self, message: Push | Pull, now: float) -> list[Effect]:
-        """A message arrived at the instant `now`.
+        """Handle a message that arrived at the instant `now`; return the effects.
 
         Raises:
-            ProtocolError: a range that does not exist, or a policy that decided something impossible.
+            ProtocolError: the range does not exist, or a decision of the policy cannot be performed.
         """
         index = message.range
         if not 0 <= index < len(self.ranges):
-            raise ProtocolError(f"range {index} does not exist; there are {len(self.ranges)}")
+            raise ProtocolError(f"a message names range {index}; the ranges are 0 to {len(self.ranges) - 1}")
         part, scope = self.ranges[index], self.scopes[self.scope_of[index]]
         if message.worker not in part.clocks:
             return [Refuse(message, "unknown worker")]
@@ -129,10 +128,10 @@ class Server:
         return self._push(scope, part, message, now)
 
     def answered(self, index: int) -> list[Effect]:
-        """The weights of one reply on this range have been read."""
+        """Note that the weights of a reply on this range have been read; return the effects of deferred pushes."""
         scope = self.scopes[self.scope_of[index]]
         if index not in scope.reading:
-            raise ProtocolError(f"range {index} is not answering a pull")
+            raise ProtocolError(f"range {index} has no reply under way; call `answered` once for each Reply")
         if scope.reading[index] == 1:
             del scope.reading[index]
         else:
@@ -150,15 +149,15 @@ class Server:
         return effects
 
     def leave(self, worker: int, now: float) -> list[Effect]:
-        """A worker left: its pushes stay, its clock leaves every window.
+        """Remove a worker: its pushes stay, its clock leaves every window.
 
-        Its messages that are still under way must not be handed in once it is back: a new life has a new link.
+        Messages that it sent before it left must not be handled after it rejoins: give a rejoined worker new links.
 
         Raises:
-            ProtocolError: weights are being read; a round that ends by its leaving could not be applied.
+            ProtocolError: weights are being read, so a round that ends because the worker left could not be applied.
         """
         if any(scope.reading for scope in self.scopes):
-            raise ProtocolError(f"worker {worker} leaves while weights are being read; report that with answered first")
+            raise ProtocolError(f"worker {worker} leaves while weights are being read; call `answered` for them first")
         self.workers = tuple(w for w in self.workers if w != worker)
         for name in [name for name in self._partial if name[0] == worker]:
             del self._partial[name]  # incomplete for good
@@ -181,15 +180,15 @@ class Server:
         return effects
 
     def join(self, worker: int) -> int:
-        """A worker joins, new or back: the iteration that it may ask for, the least that every range takes.
+        """Add a new or returning worker; return its first iteration, the lowest that every range accepts.
 
-        One that is back does not repeat what it has pushed: that may be held, and counts.
+        A returning worker does not repeat its earlier pushes: they stay counted, even those not applied yet.
 
         Raises:
-            ProtocolError: it is present already.
+            ProtocolError: the worker has not left.
         """
         if worker in self.workers:
-            raise ProtocolError(f"worker {worker} is present already")
+            raise ProtocolError(f"worker {worker} cannot join because it is present already; call `leave` first")
         self.workers = tuple(sorted((*self.workers, worker)))
         rotation = self.traits.rotation
         iteration = max(rotation.joined(index, max(part.window.base, part.left.get(worker, 0)))
@@ -206,20 +205,21 @@ class Server:
         return iteration
 
     def clock(self, worker: int) -> int:
-        """The iteration that a worker is to push next: the least that some range lacks."""
+        """Return the iteration that a worker pushes next: its lowest iteration whose push some range lacks."""
         iteration = self.traits.rotation.iteration
         return min([iteration(index, part.clocks[worker]) for index, part in enumerate(self.ranges)])
 
     def waits_for(self, index: int) -> tuple[int, ...]:
-        """Return the workers whose clock is at the low bound of a range: held workers wait for them."""
+        """Return the workers whose clocks are at the low bound of a range; waiting workers wait for these."""
         part = self.ranges[index]
         return tuple(w for w, clock in part.clocks.items() if clock == part.window.base)
 
     def spent(self, budget: int | None) -> bool:
-        """Whether a run with a budget of so many gradients is over.
+        """Whether a run with this budget of gradients is over; False without a budget (None).
 
-        One range ends with its last whole round, and the pushes that have come for the next one. Several ranges would
-        end in different rounds, as messages happen to come: so no round begins whose last push the budget lacks.
+        With one scope, the run is over once it has counted the budget; pushes of an incomplete round are not applied.
+        With several scopes, ranges would then stop in different rounds, depending on the order of messages. So, if each
+        step is a round, the run is over as soon as the budget does not cover the last push of the next round.
         """
         if budget is None or not self.traits.rounds or len(self.scopes) == 1:
             return budget is not None and self.gradients >= budget
@@ -227,7 +227,7 @@ class Server:
         return self.gradients + others >= budget and all(part.at_rest for part in self.ranges)
 
     def _find_base(self) -> None:
-        """Count anew: the least iteration that some range lacks of some worker, and the ranges that lack it."""
+        """Recompute the lowest iteration that some range lacks from some worker, and the number of such ranges."""
         iteration = self.traits.rotation.iteration
         lacking = [iteration(index, part.window.base) for index, part in enumerate(self.ranges)]
         self.base = min(lacking)
@@ -235,7 +235,7 @@ class Server:
         self._others = self._count_others()
 
     def _count_others(self) -> int:
-        """Return the gradients of the base iteration of all workers but the one with most."""
+        """Return the sum of the workers' numbers of gradients in iteration `base`, without the largest number."""
         counts = [self._steps(worker, self.base) for worker in self.workers]
         return sum(counts) - max(counts, default=0)
 
@@ -244,7 +244,7 @@ class Server:
         if turn < part.clocks[pull.worker]:
             return [Refuse(pull, "late pull")]
         parked = part.asked.get(pull.worker)
-        # a duplicate, on some ranges only, of a pull that was answered: the worker does not wait for it
+        # the parked pull may duplicate, on some ranges only, an answered pull: the worker does not wait for it
         stale = scope.complete is not None and parked is not None and parked.iteration < pull.iteration
         if parked is not None and not stale:
             return [Refuse(pull, "duplicate pull")]
@@ -254,7 +254,7 @@ class Server:
         return self._ask(scope, pull.worker, turn, now)
 
     def _ask(self, scope: Scope, worker: int, iteration: int, now: float) -> list[Effect]:
-        """Hand a request to the policy once all ranges of the scope have it."""
+        """Pass a worker's request to the policy once all ranges of the scope have its pull."""
         turn = self.traits.rotation.turn
         if scope.complete is not None and scope.asked.get(worker, 0) < len(scope.indices):
             return []
@@ -297,7 +297,7 @@ class Server:
         return effects
 
     def _count(self, push: Push) -> bool:
-        """Count a push of one range; True if all ranges that its iteration exchanges have it now."""
+        """Count a push of one range; return whether all ranges that its iteration exchanges have it now."""
         if len(self.ranges) > 1:
             name = push.worker, push.iteration
             arrived = self._partial.pop(name, 0) + 1
@@ -309,11 +309,10 @@ class Server:
         return True
 
     def _steps(self, worker: int, iteration: int) -> int:
-        """The gradients that a worker's iteration is made of."""
         return self._assigned[worker][2] if worker in self._assigned else self.traits.unassigned(worker, iteration)
 
     def _assign(self, start: Start) -> None:
-        """Count a worker as started with an iteration, perhaps once more, after it came back or was replaced."""
+        """Record that a worker starts an iteration, perhaps the same one again after it rejoined or was replaced."""
         iteration, begin, steps = self._assigned.get(start.worker, (0, 0, self.traits.unassigned(start.worker, 0)))
         begin += steps * (start.iteration > iteration)
         self._assigned[start.worker] = start.iteration, begin, start.steps
@@ -345,10 +344,10 @@ class Server:
             scope.reading[index] = scope.reading.get(index, 0) + 1
             return self._reply(part, index, event, decision)
         if scope.reading:
-            raise ProtocolError(f"{self.sync}: {decision} while weights are being read; apply before starting")
+            raise ProtocolError(f"{self.sync}: {decision} while weights are being read: return it before every Start")
         if isinstance(decision, Drop):
             if not self.traits.whole:
-                raise ProtocolError(f"{self.sync}: {decision}: only a policy that decides for all ranges may drop")
+                raise ProtocolError(f"{self.sync}: {decision}: only a policy with `whole = True` may drop a push")
             (push,) = self._release(part, ((decision.worker, decision.iteration),))
             return Discard(index, push)
         return self._step(part, index, decision)
@@ -356,7 +355,7 @@ class Server:
     def _reply(self, part: Range, index: int, event: SyncEvent, start: Start) -> Reply:
         pull = part.asked.pop(start.worker, None)
         if pull is None or self.traits.rotation.turn(index, pull.iteration) != start.iteration:
-            raise ProtocolError(f"{self.sync} starts {start}, which no worker asked for")
+            raise ProtocolError(f"{self.sync}: {start}, but the worker has not asked for it: return Start after Asked")
         released_by, own_pushes = NO_WORKER if event.worker == start.worker else event.worker, 0
         if self.traits.eager:
             own_pushes = part.clocks[start.worker] - sum([worker == start.worker for worker, _ in part.held])
@@ -376,21 +375,20 @@ class Server:
         return Step(index, pushes, aggregate, part.version)
 
     def _release(self, part: Range, names: tuple[tuple[int, int], ...]) -> tuple[Push, ...]:
-        """The pushes of these names (worker, iteration), no longer held."""
         waiting = part.held
         missing = [name for name in names if name not in waiting]
         if missing or not names:
-            raise ProtocolError(f"{self.sync} applies {missing or 'nothing'}, which is not held")
+            raise ProtocolError(f"{self.sync} names {missing or 'no push'}, which is not held: name held pushes only")
         return tuple([waiting.pop(name) for name in names])
 
 
 def first_step(sync: Sync, workers: int) -> Step | None:
-    """The first step that a round of pushes, one of each worker, makes; None if it makes none."""
+    """Return the first step that a policy makes when each worker pushes once; None if it makes no step."""
     server = Server(range(workers), 1, sync)
     for worker in range(workers):
         for message in (Push(worker, 0, 0, 0), Pull(worker, 0, 1, 0)):
             effects = server.handle(message, 0.0)
-            for effect in effects:  # to which more are added meanwhile
+            for effect in effects:  # the loop appends to this list
                 if isinstance(effect, Step):
                     return effect
                 if isinstance(effect, Reply):
@@ -399,8 +397,8 @@ def first_step(sync: Sync, workers: int) -> Step | None:
 
 
 def least_budget(sync: Sync, workers: int) -> int | None:
-    """The gradients of all workers, equally fast, after which the first step is applied; None if it is none of
-    the first FIRST iterations."""
+    """Return the number of gradients, of equally fast workers, after which the first step is applied; None if the first
+    FIRST iterations make no step."""
     traits = traits_of(sync)
     rotation, ranges = traits.rotation, traits.rotation.fragments
     server = Server(range(workers), ranges, sync)
@@ -411,6 +409,6 @@ def least_budget(sync: Sync, workers: int) -> int | None:
                 return server.gradients
         for worker, index in product(range(workers), rotation.ranges(iteration + 1, ranges)):
             pending = server.handle(Pull(worker, index, iteration + 1, 0), 0.0)
-            for effect in pending:  # to which more are added meanwhile
+            for effect in pending:  # the loop appends to this list
                 pending += server.answered(effect.pull.range) if isinstance(effect, Reply) else []
     return None

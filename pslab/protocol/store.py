@@ -1,18 +1,18 @@
-"""The store: a server that holds weights of its own, and does what another server decides.
+"""The store: a server's shard, which carries out the orders of the server that decides.
 
-Theory of operation. One server decides for all ranges. Its machine, in `server`, takes a step for applied as soon as it
-is ordered, and a reply for read. That is right because each store does what it is ordered one thing after another:
+Theory of operation. One server decides for all ranges. Its machine, in `server`, treats a step as applied, and a reply
+as read, as soon as it is ordered. That is correct because each store carries out its orders one after another:
 
-    order      the store                            when that is done
-    Step       applies pushes to a range            their payloads are free, and not before
-    Reply      lays the weights of a range ready    they are sent, unless their worker has left since
-    Snapshot   copies all that it holds             if every store has: a cut between the same two steps
-    Keep       keeps all that it is                 if every store has: one to which all of them can go back
-    Forget     drops what it keeps of a worker      nothing
-    Discard    does nothing                         its payload is free: earlier pushes of its worker are, too
+    order      the store                                when the order is done
+    Step       applies pushes to a range                their payloads are free, and not before
+    Reply      prepares the weights of a range          they are sent, unless their worker has left since
+    Snapshot   copies its weights                       the copies of all stores lie between the same two steps
+    Keep       stores its tensors and their state       the parts of all stores are one checkpoint
+    Forget     cancels the queued replies to a worker   nothing
+    Discard    does nothing                             its payload is free, like all earlier payloads of its worker
 
-So the weights of a reply contain every step that was ordered before it and none that was ordered later, whenever the
-store comes to it; orders to several stores need no order among them.
+So, whenever the store carries out a reply, its weights contain every step that was ordered before it and no later step.
+Different stores need not carry out their orders in the same sequence.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from pslab.protocol.server import Discard, Reply, Step
 
 
 class Snapshot(NamedTuple):
-    """Order: copy the weights that are held here, as the snapshot of this number."""
+    """Order: copy the store's weights as part of the snapshot with this number."""
 
     number: int
 
 
 class Keep(NamedTuple):
-    """An order to store the held tensors and the state that describes them, as a part of a checkpoint."""
+    """Order: save the store's tensors and their state as part of the checkpoint with this number."""
 
     number: int
 
 
 class Forget(NamedTuple):
-    """Order: this worker has left; weights that were to be sent to it are not sent."""
+    """Order: this worker has left; do not send it the weights of earlier orders."""
 
     worker: int
 
@@ -46,7 +46,7 @@ Order = Step | Reply | Snapshot | Keep | Forget | Discard
 
 
 class Done(NamedTuple):
-    """An order that is done, and what came with it; the pushes whose payloads are free; whether weights are sent."""
+    """A completed order with its caller's `about`, the pushes whose payloads are free, and whether weights are sent."""
 
     order: Order
     about: Any
@@ -58,8 +58,8 @@ class StoreMachine:
     """The machine of a store: call `order` for each decision, and `done` when the oldest order is carried out."""
 
     def __init__(self) -> None:
-        self.orders: list[tuple[Order, Any, bool]] = []  # the oldest first; what came with it; whether it is in vain
-        self.versions: dict[int, int] = {}  # of ranges with a step
+        self.orders: list[tuple[Order, Any, bool]] = []  # oldest first: (order, caller's `about`, whether cancelled)
+        self.versions: dict[int, int] = {}  # range: version; without an entry, the version is 0
 
     def order(self, order: Order, about: Any = None) -> None:
         """Queue an order behind all earlier ones."""
@@ -69,10 +69,10 @@ class StoreMachine:
         self.orders.append((order, about, False))
 
     def done(self) -> Done:
-        """The oldest order is done.
+        """Remove the oldest order, which has been carried out; return its outcome.
 
         Raises:
-            ProtocolError: it is about another version of its range than the one that is here.
+            ProtocolError: the order needs a version of its range that the store does not have.
         """
         order, about, vain = self.orders.pop(0)
         if isinstance(order, Step):
@@ -87,4 +87,4 @@ class StoreMachine:
 
     def _expect(self, what: str, index: int, version: int) -> None:
         if (here := self.versions.get(index, 0)) != version:
-            raise ProtocolError(f"a {what} on version {version} of range {index} is done where version {here} is")
+            raise ProtocolError(f"a {what} needs version {version} of range {index}; this store has version {here}")

@@ -18,7 +18,7 @@ class Window:
 
     def __init__(self, members: int, length: int | None) -> None:
         if members < 1 or (length is not None and length < 1):
-            raise ProtocolError(f"a window needs members and a length of at least 1, not {members} and {length}")
+            raise ProtocolError(f"a window of {members} workers and length {length}: both must be at least 1")
         self.members, self.length = members, length
         self.base = 0  #: the low bound: the least clock of all workers
         self.counts: dict[int, int] = {}
@@ -28,13 +28,13 @@ class Window:
         return self.base <= iteration and (self.length is None or iteration < self.base + self.length)
 
     def push(self, iteration: int) -> bool:
-        """Count a push; True if the low bound rose.
+        """Count a push; return whether the low bound rose.
 
         Raises:
             ProtocolError: the iteration is not valid; nothing was counted.
         """
         if not self.valid(iteration):
-            raise ProtocolError(f"iteration {iteration} is outside the window [{self.base}, {self.base}+{self.length})")
+            raise ProtocolError(f"iteration {iteration} is outside the window: start {self.base}, length {self.length}")
         count = self.counts.get(iteration, 0) + 1
         if iteration == self.base and count == self.members:
             self.counts.pop(iteration, None)
@@ -44,9 +44,9 @@ class Window:
         return False
 
     def leave(self, clock: int) -> bool:
-        """A member whose next iteration is `clock` leaves; True if the low bound rose, or if no member remains."""
+        """Remove a member whose next iteration is `clock`; return whether the low bound rose or no member remains."""
         if clock < self.base:
-            raise ProtocolError(f"a member with clock {clock} below the low bound {self.base} cannot leave")
+            raise ProtocolError(f"a member cannot leave with clock {clock}, below the low bound {self.base}")
         for iteration in range(self.base, clock):
             self._lower(iteration)
         self.members -= 1
@@ -57,7 +57,7 @@ class Window:
         return self.base > before or not self.members
 
     def join(self, clock: int) -> None:
-        """Join a member whose next iteration is `clock`; all earlier iterations count as pushed."""
+        """Add a member whose next iteration is `clock`; its earlier iterations count as pushed."""
         if clock < self.base:
             raise ProtocolError(f"a member cannot join with clock {clock}, below the low bound {self.base}")
         if not self.members:

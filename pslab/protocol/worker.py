@@ -2,16 +2,16 @@
 
     waiting    -- weights of the last missing range, and the gradient's buffer is free -->  computing: Compute
     computing  -- the gradient of a range is ready -->  its push, and the pull that follows it, are sent
-    computing  -- ... of the last range -->  waiting
+    computing  -- the gradient of the last range is ready -->  waiting
 
 A worker starts with weights of version 0 and may compute iteration 0; a worker that joins later asks for weights first.
 It has two gradient buffers, used in turn: iteration t is not computed before the server has freed the push of t - 2.
-Duplicate and late messages change nothing. The order of requests on a link is up to the link.
+Duplicate and late messages change nothing. The link decides the order in which it sends requests.
 
-Where iterations exchange fragments of the model in turn, it pushes and awaits only the ranges of that fragment; held
-and free slots are counted in turns of their range (see `pslab.protocol.rotation`).
+If iterations exchange fragments of the model in turn, a worker pushes and awaits only the ranges of the iteration's
+fragment; arrived weights and free buffers are counted in turns of their range (see `pslab.protocol.rotation`).
 
-A layered worker starts an iteration at once, and waits for the weights of a range where its forward pass needs them.
+A layered worker starts an iteration at once: its forward pass waits for a range's weights before it uses them.
 
 An eager worker asks for the next weights as it starts to compute (Jin et al., TPDS 2022; see EagerWorker).
 """
@@ -35,7 +35,7 @@ class Compute(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Effect: hand this request to the transport."""
+    """Effect: send this request."""
 
     request: Request
 
@@ -44,13 +44,13 @@ Effect = Compute | Send
 
 
 def worker_of(worker: int, ranges: int, sync: Sync, *, layered: bool = False) -> Worker:
-    """The machine for a worker under this policy; `layered` if its requests go layer by layer."""
+    """Return the machine of a worker under this policy; `layered` if its requests go layer by layer."""
     traits = traits_of(sync)
     return (EagerWorker if traits.eager else LayeredWorker if layered else Worker)(worker, ranges, traits.rotation)
 
 
 class Worker:
-    """The machine: `start`, `computed` for each range, `weights` and `ack` for each message."""
+    """A worker's state machine: call `start`, `computed` for each range, `weights` and `ack` for each message."""
 
     buffers = BUFFERS
 
@@ -58,19 +58,19 @@ class Worker:
         self.worker, self.iteration, self._rotation = worker, 0, rotation
         self.computing = False
         self.versions = [0] * ranges
-        self._held_for = [0] * ranges  # per range, the turn that its weights were sent for
+        self._held_for = [0] * ranges  # per range, the turn for which its weights were sent
         self._unpushed: set[int] = set()  # ranges whose gradient of this iteration is not ready
-        self._freed = [0] * ranges  # per range, the turns whose pushes are free
-        self.begin = self.steps = 0  #: of the iteration that may be computed next, if the policy assigns them
+        self._freed = [0] * ranges  # per range, the number of turns whose pushes have been freed
+        self.begin = self.steps = 0  #: gradients before and in the next iteration, if the policy assigns them
 
     def start(self) -> list[Effect]:
-        """The run starts."""
+        """Start the run."""
         return self._compute_if_ready()
 
     def join(self, iteration: int) -> list[Effect]:
-        """The worker joins with this iteration, new or back: it asks for the weights of every range.
+        """Join with this iteration, as a new or returning worker: ask for the weights of every range.
 
-        It forgets its former state. The weights that it has are worth no more than the initial ones, of version 0.
+        The former state is discarded; the weights that the worker has count as the initial ones, of version 0.
         """
         ranges = len(self.versions)
         self.iteration, self.computing, self._unpushed = iteration, False, set()
@@ -79,7 +79,7 @@ class Worker:
         return [Send(Pull(self.worker, index, iteration, 0)) for index in range(ranges)]
 
     def computed(self, index: int, payload: Any = None) -> list[Effect]:
-        """The gradient of a range is ready to be pushed.
+        """Push the computed gradient of a range, and pull its next weights.
 
         Raises:
             ProtocolError: no gradient of this range is being computed.
@@ -91,7 +91,7 @@ class Worker:
                 Send(Pull(self.worker, index, iteration + 1, version))]  # fmt: skip
 
     def weights(self, message: Weights) -> list[Effect]:
-        """The reply to a pull arrived."""
+        """Handle a reply to a pull."""
         turn = self._rotation.turn(message.range, message.iteration)
         if turn <= self._held_for[message.range]:
             return []
@@ -100,14 +100,15 @@ class Worker:
         return self._compute_if_ready()
 
     def ack(self, message: Ack) -> list[Effect]:
-        """The payload of a push is free again."""
+        """Handle an acknowledgement: the payload of the push is free again."""
         turn = self._rotation.turn(message.range, message.iteration)
         self._freed[message.range] = max(self._freed[message.range], turn + 1)
         return self._compute_if_ready()
 
     def _finish(self, index: int) -> None:
         if not self.computing or index not in self._unpushed:
-            raise ProtocolError(f"worker {self.worker} is not computing range {index} of iteration {self.iteration}")
+            at = f"range {index} of iteration {self.iteration}"
+            raise ProtocolError(f"worker {self.worker} is not computing {at}; call `computed` once for each range")
         self._unpushed.remove(index)
 
     def _advance(self) -> None:
@@ -123,7 +124,6 @@ class Worker:
         return self._compute()
 
     def _turns(self, iteration: int) -> list[int]:
-        """The number of turns of each range before an iteration."""
         if self._rotation.fragments == 1:
             return [iteration] * len(self.versions)
         return [self._rotation.turn(index, iteration) for index in range(len(self.versions))]
@@ -146,21 +146,21 @@ class Worker:
 
 
 class LayeredWorker(Worker):
-    """A worker whose forward pass waits for the weights of each range where it needs them."""
+    """A worker that starts an iteration before its weights arrive; the forward pass waits for each range's weights."""
 
     def holds(self, index: int) -> bool:
         """Whether the weights of a range for the iteration being computed have arrived."""
         return self._held_for[index] >= self.iteration
 
     def computed(self, index: int, payload: Any = None) -> list[Effect]:
-        """The backward pass of a range has ended.
+        """Push the gradient of a range after its backward pass, and pull its next weights.
 
         Raises:
-            ProtocolError: no gradient of this range is being computed, or it cannot have been: weights are missing.
+            ProtocolError: no gradient of this range is being computed, or weights of its iteration are missing.
         """
-        begins = len(self._unpushed) == len(self.versions)  # weights that are here stay
+        begins = len(self._unpushed) == len(self.versions)  # the first range: weights that have arrived stay valid
         if begins and not all(map(self.holds, range(len(self.versions)))):
-            raise ProtocolError(f"worker {self.worker} cannot have gone backward through range {index}: weights of "
+            raise ProtocolError(f"worker {self.worker} cannot have a gradient of range {index}: weights of "
                                 f"iteration {self.iteration} are missing")  # fmt: skip
         return super().computed(index, payload) + self._compute_if_ready()
 
@@ -172,12 +172,12 @@ class EagerWorker(Worker):
     """A worker that pulls for iteration t + 1 as it starts t, so that push and pull overlap with computing.
 
         starts t      it takes the weights that arrived for t, asks for weights of t + 1, and computes t
-        computed t    the push waits for the weights of t + 1: the steps by others between the weights of t and of t + 1
-                      are the staleness that the worker observes of its push
+        computed t    the push waits for the weights of t + 1: the other workers' steps between the weights of t and of
+                      t + 1 are the staleness that the worker observes for its push
 
-    The weights that it computes on contain `own` of its pushes; it may add the others itself (read my writes). On a
-    link the request for t + 1 overtakes the push of t - 1, whose transfer takes longer: then its weights lack two
-    pushes, and a third buffer is computed into.
+    Its weights contain `own` of its pushes; the worker may add its other pushes itself (read my writes). On a link, the
+    pull for t + 1 may overtake the push of t - 1, whose transfer takes longer. Then the weights lack two pushes, and
+    the worker computes into a third buffer.
     """
 
     buffers = EAGER_BUFFERS
@@ -186,8 +186,8 @@ class EagerWorker(Worker):
         super().__init__(worker, ranges, rotation)
         self.own = [0] * ranges
         self._next = [(0, 0)] * ranges  # per range: version and own pushes of the newest weights
-        self._ready: dict[int, Any] = {}  # payloads of ranges that are computed and not pushed
-        self._mine: tuple[Push, ...] = ()  # own pushes that its weights may lack
+        self._ready: dict[int, Any] = {}  # range: payload of a gradient that is computed and not pushed
+        self._mine: tuple[Push, ...] = ()  # the worker's pushes that its weights may lack
 
     def join(self, iteration: int) -> list[Effect]:
         ranges = len(self.versions)
@@ -206,7 +206,7 @@ class EagerWorker(Worker):
         index = message.range
         if message.iteration <= self._held_for[index]:
             return []
-        self._held_for[index], self._next[index] = message.iteration, (message.version, message.own)
+        self._held_for[index], self._next[index] = message.iteration, (message.version, message.own_pushes)
         sent = self._push(index, message.iteration - 1) if index in self._ready else []
         return sent + self._compute_if_ready()
 
@@ -215,10 +215,10 @@ class EagerWorker(Worker):
         others = (version - used) - (own_pushes - self.own[index])
         push = Push(self.worker, index, iteration, used, self._ready.pop(index), others)
         self._mine += (push,)
-        return [Send(push)]  # its pull was sent before
+        return [Send(push)]  # no pull: it was sent when the iteration started
 
     def missing(self) -> tuple[Push, ...]:
-        """Its own pushes that the weights lack on which it computes."""
+        """Return the worker's pushes that the weights it computes on do not contain."""
         return self._mine
 
     def _compute(self) -> list[Effect]:

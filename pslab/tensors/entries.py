@@ -1,4 +1,4 @@
-"""Vectors of which some entries are known, vectors that a worker keeps, and the order of keys at servers."""
+"""Sparse vectors, vectors that a worker stores between gradients, and the order of keys at servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Entries:
     values: Array  #: [k] float32 or float64
 
     def dense(self) -> Array:
-        """[n], zero where an entry is absent; the values themselves of all n."""
+        """Return the vector [n], zero where an entry is absent; `values` itself if it has all entries."""
         if self.indices is None:
             return self.values
         vector = np.zeros(self.n, self.values.dtype)
@@ -31,29 +31,32 @@ class Entries:
 
 
 class KeptVector(NamedTuple):
-    """A vector that a worker keeps from one gradient to the next, zero at first."""
+    """A vector that a worker stores from one gradient to the next, zero at first."""
 
     entries: int
     dtype: torch.dtype
-    scalars: bool = False  #: its entries are read and set one by one, so it never lies on a GPU
+    scalars: bool = False  #: whether entries are read and set one by one; such a vector stays on the CPU
 
     def zeros(self, device: torch.device | str) -> torch.Tensor:
-        """A new one."""
+        """Return the vector's initial value, on `device` unless it has scalars."""
         return torch.zeros(self.entries, dtype=self.dtype, device="cpu" if self.scalars else device)
 
 
 def as_held(weights: Flat, places: Array | None) -> Flat:
-    """Weights as servers hold them, each at its place, of weights in the order of their keys; None: the same order."""
+    """Reorder weights from the order of keys to the servers' order.
+
+    `places` has the position of each key in the servers' order; None: the orders are equal.
+    """
     return weights if places is None else weights[np.argsort(places)]
 
 
 def by_key(flat: Flat, places: Array | None) -> Flat:
-    """Weights in the order of their keys, of weights as servers hold them."""
+    """Reorder weights from the servers' order to the order of keys; `places` as for `as_held`."""
     return flat if places is None else flat[places]
 
 
 def renumbered(owner: Array) -> Array:
-    """Return new numbers of the keys (int64 [keys]): the keys of a server follow each other, in their old order."""
+    """Return a new number for each key (int64 [keys]). Keys are numbered server by server, in the order of keys."""
     numbers = np.empty(len(owner), np.int64)
     numbers[np.argsort(owner, kind="stable")] = np.arange(len(owner))
     return numbers

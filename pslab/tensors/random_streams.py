@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def seed_of(root: int, *names: str | int) -> int:
-    """The seed (0 to 2**63 - 1) of the stream `names` of the root seed, the same on every machine.
+    """Return the seed (0 to 2**63 - 1) of the root seed's stream `names`, the same on every machine.
 
     Raises:
-        TypeError: a name that is neither a string nor an integer.
+        TypeError: a name is neither a string nor an integer.
     """
     path = [operator.index(root), *(n if isinstance(n, str) else operator.index(n) for n in names)]
     digest = hashlib.sha256(json.dumps(path).encode()).digest()
@@ -32,27 +32,27 @@ def seed_of(root: int, *names: str | int) -> int:
 
 
 def generator(root: int, *names: str | int) -> torch.Generator:
-    """A torch generator on the CPU, at the start of the stream."""
-    import torch  # late, because clusters draw their times where torch is not needed
+    """Return a torch generator on the CPU, at the start of the stream."""
+    import torch  # late, because processes without torch draw a cluster's times
 
     return torch.Generator().manual_seed(seed_of(root, *names))
 
 
 def numpy_generator(root: int, *names: str | int) -> np.random.Generator:
-    """A NumPy generator at the start of the stream."""
-    # default_rng() may become another bit generator one day; a named one keeps old runs repeatable
+    """Return a NumPy generator at the start of the stream."""
+    # a named bit generator, because default_rng() may change, and old runs would not be repeatable
     return np.random.Generator(np.random.PCG64(seed_of(root, *names)))
 
 
 def seed_globals(root: int, *names: str | int) -> None:
-    """Start the global generators of torch, Python and NumPy at streams of these names, for a model's own code.
+    """Set the seeds of the global generators of torch, Python and NumPy, from which a model's own code draws.
 
-    It takes about 20 us. NumPy's takes 32 of the seed's bits.
+    NumPy's generator uses only 32 bits of the seed. A call takes about 20 us.
     """
     import torch
 
     seed = seed_of(root, *names)
-    # torch.manual_seed asks every other kind of device too, which takes as long as a small gradient
+    # not torch.manual_seed, which also asks every other kind of device and takes as long as a small gradient
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
@@ -62,10 +62,10 @@ def seed_globals(root: int, *names: str | int) -> None:
 
 @contextmanager
 def restored_globals() -> Iterator[None]:
-    """Restore the global generators of torch, Python and NumPy afterwards."""
+    """Restore the states of the global generators of torch, Python and NumPy at the end of the block."""
     import torch
 
-    # a CUDA that is not initialized has no state to restore, and asking for it would initialize it
+    # only if CUDA is initialized: asking for its state would initialize it
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -77,8 +77,8 @@ def restored_globals() -> Iterator[None]:
 
 
 class Generators:
-    """The random generators that objects hold, beside the global ones: in attributes, containers, closures, and in
-    globals and classes of the user that their code names."""
+    """The random generators that objects refer to in attributes, containers and closures, and in the globals and
+    classes that a user's code names; except the global generators."""
 
     def __init__(self, *holders: object) -> None:
         import torch
@@ -94,13 +94,13 @@ class Generators:
             if isinstance(value, kinds):
                 self._found += [value] * (not isinstance(value, random.SystemRandom))
             else:
-                # of a long list of numbers and texts nothing is looked at again; a dict or a tuple of a generator and
-                # numbers is not tracked, either
+                # skip untracked parts, which are numbers and texts in long lists; but a dict or a tuple that has a
+                # generator may be untracked, too
                 todo += [part for part in _parts(value) if gc.is_tracked(part) or isinstance(part, (*kinds, dict))
                          or (isinstance(part, tuple) and any(isinstance(item, kinds) for item in part))]  # fmt: skip
 
     def seed(self, root: int, *names: str | int) -> None:
-        """Start each of them at a stream of its own."""
+        """Set the seed of each generator, from a stream of its own."""
         import torch
 
         for number, source in enumerate(self._found):
@@ -117,7 +117,7 @@ class Generators:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore their states afterwards."""
+        """Restore the generators' states at the end of the block."""
         states: list[Any] = [source.getstate() if isinstance(source, random.Random) else
                              source.state if isinstance(source, np.random.BitGenerator) else source.get_state()
                              for source in self._found]  # fmt: skip
@@ -134,7 +134,8 @@ class Generators:
 
 
 def _parts(value: Any) -> list[Any]:
-    """The objects that an object holds: of a function and of a class or module what its author wrote."""
+    """Return the objects that an object refers to. Globals, classes and modules of installed libraries are not
+    searched."""
     if isinstance(value, types.FunctionType):
         parts: list[Any] = [value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value)]
         if not sources.installed(str(value.__module__)):
@@ -147,14 +148,13 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _names(code: types.CodeType) -> list[str]:
-    """The names that a code object reads, with the code in it."""
     inner = [name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const)]
     return [*code.co_names, *inner]
 
 
 @contextmanager
 def temporary_seed(seed: int = 0) -> Iterator[None]:
-    """Start the global generators at the stream "init" of `seed`; restore them afterwards."""
+    """Seed the global generators from the stream "init" of `seed`; restore them at the end of the block."""
     with restored_globals():
         seed_globals(seed, "init")
         yield

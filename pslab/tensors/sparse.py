@@ -1,4 +1,4 @@
-"""Sparse rows: what workers share out among them, and the inputs of a model, whose batches are sparse CSR tensors."""
+"""Sparse data: rows with labels, and the inputs of a model as sparse CSR tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SparseRows:
     """Rows in compressed form (CSR): row i holds the keys and values from starts[i] to starts[i + 1].
 
     Raises:
-        ConfigError: arrays that do not belong together.
+        ConfigError: the arrays are not valid rows; the message has the reason.
     """
 
     name: str
@@ -34,21 +34,21 @@ class SparseRows:
     keys: Array  #: int32 [entries], increasing within a row
     values: Array  #: float32 [entries]
     labels: Array  #: float32 [rows], 0 or 1
-    test: Array  #: bool [rows]: held back for testing
+    test: Array  #: bool [rows]: whether a row is for testing
 
     def __post_init__(self) -> None:
         rows, entries = len(self.starts) - 1, len(self.keys)
         inner = np.ones(entries, bool)
-        inner[self.starts[:-1][self.starts[:-1] < entries]] = False  # where a row begins, keys may begin anew
+        inner[self.starts[:-1][self.starts[:-1] < entries]] = False  # a row's first key may be below the key before
         problems = {
-            "its rows do not cover its entries": rows < 0 or self.starts[0] != 0 or self.starts[-1] != entries
-            or bool((np.diff(self.starts) < 0).any()),
-            "as many values as keys, and a label for each row, are wanted":
+            f"starts must not decrease from 0 to {entries}, the number of keys": rows < 0 or self.starts[0] != 0
+            or self.starts[-1] != entries or bool((np.diff(self.starts) < 0).any()),
+            "there must be as many values as keys, and as many labels and test flags as rows":
                 len(self.values) != entries or len(self.labels) != rows or len(self.test) != rows,
-            f"its keys must lie in 0 to {self.key_count - 1}": entries > 0
+            f"keys must be from 0 to {self.key_count - 1}": entries > 0
             and not 0 <= int(self.keys.min()) <= int(self.keys.max()) < self.key_count,
-            "the keys of a row must increase": bool((np.diff(self.keys, prepend=-1)[inner] <= 0).any()),
-            "its values must be finite": not bool(np.isfinite(self.values).all()),
+            "the keys of a row must increase: sort them": bool((np.diff(self.keys, prepend=-1)[inner] <= 0).any()),
+            "values must be finite: replace NaN and infinity": not bool(np.isfinite(self.values).all()),
         }  # fmt: skip
         for problem, wrong in problems.items():
             if wrong:
@@ -64,18 +64,18 @@ class SparseRows:
 
     @cached_property
     def holders(self) -> tuple[Array, Array]:
-        """The rows that hold each key, the other way round (CSC): starts int64 [keys + 1], rows int64 [entries]."""
+        """The rows that contain each key, as CSC: starts int64 [keys + 1], rows int64 [entries]."""
         starts = np.zeros(self.key_count + 1, np.int64)
         np.cumsum(np.bincount(self.keys, minlength=self.key_count), out=starts[1:])
         return starts, self.row_of[np.argsort(self.keys, kind="stable")]
 
     @property
     def entries_of(self) -> Array:
-        """How many keys each row holds: int64 [rows]."""
+        """The number of keys in each row: int64 [rows]."""
         return np.diff(self.starts)
 
     def take(self, rows: Array) -> SparseRows:
-        """These rows, in this order; keys keep their numbers."""
+        """Return these rows, in this order. Keys keep their numbers."""
         counts = self.entries_of[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])
         at = np.repeat(self.starts[:-1][rows] - starts[:-1], counts) + np.arange(starts[-1])
@@ -85,7 +85,7 @@ class SparseRows:
 
     @cached_property
     def training(self) -> SparseRows:
-        """The rows that are not held back."""
+        """The rows that are not for testing."""
         return self.take(np.flatnonzero(~self.test))
 
     @cached_property
@@ -99,7 +99,7 @@ class SparseRows:
 
 
 def rows_of(name: str, key_count: int, rows: list[tuple[Array, Array]], labels: Array, test: Array) -> SparseRows:
-    """Make SparseRows of the keys and values of each row."""
+    """Build SparseRows from the keys and values of each row."""
     starts = np.concatenate([[0], np.cumsum([len(keys) for keys, _ in rows])]).astype(np.int64)
     keys, values = (np.concatenate([pair[at] for pair in rows] or [np.empty(0)]) for at in (0, 1))
     return SparseRows(name, key_count, starts, keys.astype(np.int32), values.astype(np.float32),
@@ -110,7 +110,7 @@ def rows_of(name: str, key_count: int, rows: list[tuple[Array, Array]], labels: 
 
 
 class SparseInputs:
-    """Inputs [rows, keys], of which each row holds few; as far as a tensor of them is asked for its shape and its rows.
+    """Sparse inputs [rows, keys] that a run uses like a tensor: they have a shape and are indexed by rows.
 
     Args:
         starts: int64 [rows + 1].
@@ -126,18 +126,18 @@ class SparseInputs:
 
     @classmethod
     def of(cls, rows: SparseRows) -> SparseInputs:
-        """The inputs of all these rows."""
+        """Convert SparseRows to inputs, without their labels."""
         starts, keys, values = (np.ascontiguousarray(array, kind) for array, kind in (
             (rows.starts, np.int64), (rows.keys, np.int32), (rows.values, np.float32)))  # fmt: skip
         return cls(rows.key_count, *map(torch.from_numpy, (starts, keys, values)))
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The tensors that determine the inputs together with the number of keys."""
+        """The starts, keys and values: with `key_count` they determine the inputs."""
         return self.starts, self.keys, self.values
 
     def rows(self, name: str) -> SparseRows:
-        """These inputs as SparseRows without labels."""
+        """Convert the inputs to SparseRows, with 0 as the label of each row."""
         none = np.zeros(len(self))
         starts, keys, values = (tensor.numpy() for tensor in self.tensors)
         return SparseRows(name, self.key_count, starts, keys, values, none, none > 0)
@@ -146,30 +146,30 @@ class SparseInputs:
         return self.shape[0]
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        """These rows: a sparse CSR tensor [B, keys] of float32, with int32 indices."""
+        """Return these rows: a sparse CSR tensor [B, keys] of float32, with int32 indices."""
         places = np.arange(len(self))[rows] if isinstance(rows, slice) else rows.numpy()
         starts, at = self._entries(places)
         return csr(starts, self.keys.numpy()[at], self.values.numpy()[at], self.key_count)
 
     def numel(self) -> int:
-        """Entries in all of them."""
+        """Return the number of entries in all rows."""
         return len(self.values)
 
     def is_floating_point(self) -> bool:
-        """Inputs are numbers."""
+        """Return True: the values are float32."""
         return True
 
     def keys_of(self, rows: Array) -> Array:
-        """The distinct keys that these rows hold: int64, increasing."""
+        """Return the distinct keys in these rows: int64, increasing."""
         return self.narrowed(rows).keys
 
     def narrowed(self, rows: Array) -> Narrow:
-        """These rows over their own keys."""
+        """Return these rows with one column for each key that occurs in them."""
         starts, at = self._entries(rows)
         return Narrow(*numbered(self.keys.numpy()[at]), starts, self.values.numpy()[at])
 
     def _entries(self, rows: Array) -> tuple[Array, Array]:
-        """The offsets of these rows in a batch of them, and the places of their entries in all inputs."""
+        """Return the starts of these rows as a batch (int64 [rows + 1]), and the index of each entry in `values`."""
         all_starts = self.starts.numpy()
         begins = all_starts[rows]
         counts = all_starts[rows + 1] - begins
@@ -179,25 +179,26 @@ class SparseInputs:
 
 
 class Narrow(NamedTuple):
-    """Rows over the keys that they hold alone, numbered in their order."""
+    """Sparse rows with one column for each key that occurs in them, in the order of the keys."""
 
     keys: Array  #: int64 [k], increasing
-    local: Array  #: int32 [entries], of each its key's number among these
+    local: Array  #: int32 [entries]: the number of each entry's key among `keys`
     starts: Array  #: int64 [rows + 1]
     values: Array  #: float32 [entries]
 
     def inputs(self, begin: int, end: int) -> Tensor:
-        """Some of the rows: a sparse CSR tensor [end - begin, k]."""
+        """Return the rows from `begin` to `end`: a sparse CSR tensor [end - begin, k]."""
         starts = self.starts[begin : end + 1]
         span = slice(starts[0], starts[-1])
         return csr(starts - starts[0], self.local[span], self.values[span], len(self.keys))
 
 
 def numbered(keys: Array) -> tuple[Array, Array]:
-    """The distinct ones of some keys (int32): int64 [k], increasing; and the number of each among them: int32.
+    """Return the distinct keys (int64 [k], increasing), and for each of `keys` (int32) its index among them (int32).
 
-    As np.unique with `return_inverse`, by one sort of whole numbers of which each holds a key and its place.
+    The result equals np.unique's with `return_inverse`.
     """
+    # faster than np.unique: one sort of numbers with a key in the upper 32 bits and its position in the lower 32 bits
     pairs = np.sort((keys.astype(np.int64) << 32) + np.arange(len(keys)))
     distinct, number = pairs >> 32, np.empty(len(keys), np.int32)
     new = np.diff(distinct, prepend=-1) != 0
@@ -206,13 +207,13 @@ def numbered(keys: Array) -> tuple[Array, Array]:
 
 
 def csr(starts: Array, keys: Array, values: Array, key_count: int) -> Tensor:
-    """A sparse CSR tensor [rows, keys]."""
+    """Return a sparse CSR tensor [rows, keys]."""
     rows, columns = (torch.from_numpy(np.ascontiguousarray(array, np.int32)) for array in (starts, keys))
     size = [len(starts) - 1, key_count]
     return torch.sparse_csr_tensor(rows, columns, torch.from_numpy(values), size=size, check_invariants=False)
 
 
 def on_keys(x: Tensor, keys: Array) -> Tensor:
-    """Rows over these keys alone, numbered in their order; every key of the rows must be among them."""
+    """Return sparse rows with only `keys` (sorted) as columns. They must include every key of the rows."""
     local = np.searchsorted(keys, x.col_indices().numpy())
     return csr(x.crow_indices().numpy(), local, x.values().numpy(), len(keys))

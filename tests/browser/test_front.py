@@ -95,12 +95,3 @@ def test_figures_follow_the_width_of_their_cell_and_not_that_of_the_window_alone
     page.evaluate("document.querySelector('#front').style.display = 'block'")
     page.evaluate("document.querySelector('#cell').style.width = '300px'")
     page.wait_for_function("window.resizes > 0", timeout=10_000)
-
-
-def test_a_view_that_has_ended_follows_nothing(page: Any):
-    send(page, curves="a")
-    page.wait_for_function("window.drawn.length === 1")
-    page.evaluate("window.end(); window.resizes = 0")
-    page.evaluate("document.querySelector('#cell').style.width = '300px'")
-    page.evaluate(FRAMES)
-    assert page.evaluate("window.resizes") == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from pslab.lab.records.results import load
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 LIMIT_MS = 90_000
-ROOT = Path(__file__).parents[2]
 CELL = """
 from pslab.lab.live.view import Live
 view = Live(sync=["bsp"], workers=4, pushes=4000, learning_rate=0.2, cluster={"preset": "lab", "compute_s": 0.01},
@@ -159,80 +156,6 @@ def test_a_page_that_is_loaded_again_has_its_view_and_a_cell_that_is_run_again_h
     gone = page.get_by_text("ended with its kernel")
     expect(gone).to_be_visible()
     expect(page.locator(".pslab-runs")).to_contain_text("finished")
-
-
-def test_two_views_of_a_notebook_both_follow_its_runs(lab: Any, browser: Any, tmp_path: Path):
-    from playwright.sync_api import expect
-
-    expect.set_options(timeout=LIMIT_MS)
-    watching = f"second = Live(results={str(tmp_path)!r})\nsecond"
-    page = opened(lab, browser, "two.ipynb", SHORT.format(pushes=3000, place=str(tmp_path)), watching)
-    tables = page.locator(".pslab-live .pslab-runs")
-    expect(tables).to_have_count(2)
-    for view in (0, 1):
-        expect(tables.nth(view)).to_contain_text("of 3000")
-        expect(lines(page, view)).to_have_count(2)
-        expect(tables.nth(view)).not_to_contain_text("elsewhere")
-    for view in (0, 1):
-        before = lines(page, view).first.get_attribute("d")
-        expect(lines(page, view).first).not_to_have_attribute("d", before)
-    button(page, "Stop").last.click()
-    for view in (0, 1):
-        expect(tables.nth(view)).to_contain_text("interrupted, kept")
-    assert browser.complaints == []
-
-
-FOREIGN = """
-import sys
-from pathlib import Path
-from pslab.config.run import Run
-from pslab.lab.records.drafts import Draft
-for line in sys.stdin:
-    run = Run(workers=int(line), pushes=400, seed=41, sync="asp", model="mlp:8")
-    draft = Draft(run, Path({place!r}))
-    busy = {{"doing": "computing", "for": [], "iteration": 20}}
-    for pushes in (0, 40, 80):
-        draft.note({{"index": pushes, "pushes": pushes, "seconds": pushes / 40, "accuracy": pushes / 100, "loss": 1.0}})
-        draft.note({{"pushes": pushes, "seconds": pushes / 40, "workers": [busy] * int(line)}})
-    print("written", flush=True)
-"""
-
-
-def test_own_runs_stand_first_and_those_of_others_are_folded(lab: Any, browser: Any, tmp_path: Path):
-    from playwright.sync_api import expect
-
-    expect.set_options(timeout=LIMIT_MS)
-    foreign = subprocess.Popen([sys.executable, "-c", FOREIGN.format(place=str(tmp_path))], cwd=ROOT, text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-    try:
-        for workers in (12, 3, 5):
-            print(workers, file=foreign.stdin, flush=True)
-            assert foreign.stdout.readline() == "written\n"
-        page = opened(lab, browser, "beside.ipynb", SHORT.format(pushes=60, place=str(tmp_path)))
-        rows = page.locator(".pslab-live .pslab-runs tbody tr")
-        expect(rows).to_have_count(1)
-        expect(rows.first).to_contain_text("BSP, dense")
-        fold = page.get_by_role("button", name="3 runs started elsewhere, 3 of them under way")
-        expect(fold).to_have_attribute("aria-pressed", "false")
-        expect(lines(page)).to_have_count(2)
-        fold.click()
-        expect(rows).to_have_count(4)
-        expect(rows.first).to_contain_text("BSP")
-        expect(rows.last).to_contain_text("ASP")
-        expect(rows.last).to_contain_text("started elsewhere")
-        expect(lines(page)).to_have_count(8)
-        names = page.locator(".pslab-live .js-plotly-plot").last.locator(".ytick text")
-        expect(names).to_have_count(20)  # a row for each worker, and each is named
-        for theme, letters, grid in (("dark", "224, 224, 224", "58, 58, 58"), ("light", "34, 34, 34", "")):
-            page.emulate_media(color_scheme=theme)
-            for figure in page.locator(".pslab-live .js-plotly-plot").all():
-                expect(figure.locator("text").first).to_have_css("fill", f"rgb({letters})")
-            if grid:
-                expect(page.locator(".pslab-live .ygrid").first).to_have_css("stroke", f"rgb({grid})")
-            page.locator(".pslab-live").screenshot(path=str(tmp_path / f"beside-{theme}.png"))
-        assert browser.complaints == []
-    finally:
-        foreign.communicate(timeout=30)
 
 
 # -- how it looks ----------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def with_figures(results: Path) -> Path:
             (results / name / path.name).symlink_to(path)
     shutil.copy(ROOT / "docs" / "figure.svg", results / "figures" / "85_many_machines-drawn.svg")
     page = results / "figures" / "85_many_machines-undrawn.html"
-    page.write_text("<!doctype html><html><body><p id='undrawn'>a figure</p></body></html>")
+    page.write_text("<!doctype html><html><body><p>a figure</p></body></html>")
     page.with_suffix(".json").write_text('{"data": [], "layout": {"height": 240}}')
     return results
 
@@ -97,19 +97,6 @@ def test_every_page_opens_on_a_dark_and_narrow_screen_and_every_link_leads_somew
     assert dead == []
 
 
-def test_the_scheme_is_what_the_reader_prefers_until_he_chooses(site: Site, browser: Any):
-    for scheme, expected, other in (("light", "default", "slate"), ("dark", "slate", "default")):
-        browser.page.emulate_media(color_scheme=scheme)
-        browser.page.goto(f"{site.url}/index.html")
-        browser.page.evaluate("localStorage.clear()")
-        browser.page.reload()
-        assert browser.page.evaluate(SCHEME) == expected
-        browser.page.locator("form[data-md-component=palette] label:visible").click()
-        browser.page.goto(f"{site.url}/policies.html")
-        assert browser.page.evaluate(SCHEME) == other
-    assert browser.complaints == []
-
-
 def why_dead(link: str, site: Site, found: dict[str, Any]) -> str:
     """What is wrong with a link; of those that leave the site, their form alone."""
     parts = urlsplit(link)
@@ -124,40 +111,14 @@ def why_dead(link: str, site: Site, found: dict[str, Any]) -> str:
     return "" if not anchor or unquote(anchor) in found[name]["names"] else "no such anchor"
 
 
-@pytest.mark.parametrize(("words", "page"), [
-    ("ElasticBSP", "policies/sync/elastic.html"), ("own pruner", "how-to/pruner.html"),
-    ("own rate", "how-to/rate.html"), ("own request order", "how-to/order.html")])  # fmt: skip
-def test_its_search_finds(words: str, page: str, site: Site, browser: Any):
+def test_its_search_finds_a_policy(site: Site, browser: Any):
     from playwright.sync_api import expect
 
     browser.page.goto(f"{site.url}/index.html")
     browser.page.get_by_role("textbox", name="Search").click()
-    browser.page.keyboard.type(words)
-    found = browser.page.locator(f".md-search-result__link[href*='{page}']").first
+    browser.page.keyboard.type("ElasticBSP")
+    found = browser.page.locator(".md-search-result__link[href*='policies/sync/elastic.html']").first
     expect(found).to_be_attached(timeout=30_000)
-    assert browser.complaints == []
-
-
-def test_pages_of_names_and_of_python_are_of_readable_length(site: Site, browser: Any):
-    browser.page.set_viewport_size({"width": 1400, "height": 1000})
-    looked_up = [name for name in site.pages if name.startswith(("policies", "api", "how-to"))]
-    assert len(looked_up) > 50
-    for name in looked_up:
-        browser.page.goto(f"{site.url}/{name}")
-        assert browser.page.evaluate("document.querySelector('article').scrollHeight") < 7000, name
-
-
-def test_the_gallery_shows_figures_that_can_be_read_with_and_without_an_image(site: Site, browser: Any):
-    page = browser.page
-    page.set_viewport_size({"width": 1400, "height": 1000})
-    page.goto(f"{site.url}/gallery.html")
-    image = page.locator("img[src$='85_many_machines-drawn.svg']")
-    image.scroll_into_view_if_needed()
-    assert image.bounding_box()["width"] >= 480  # of 687, so that letters of 8 have 5.6 pixels at least
-    frame = page.locator("iframe[src$='85_many_machines-undrawn.html']")
-    frame.scroll_into_view_if_needed()
-    assert frame.content_frame.locator("#undrawn").inner_text(timeout=30_000) == "a figure"
-    assert frame.bounding_box()["width"] >= 690
     assert browser.complaints == []
 
 

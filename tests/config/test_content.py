@@ -1,4 +1,4 @@
-"""The content of an object: what changes a run changes it, and nothing else does."""
+"""The content of an object and the files of a module: what changes a run changes them, and nothing else does."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import contextlib
 import copy
 import enum
 import functools
+import importlib
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ import torch
 from cells import CELLS, of_all_cells, of_cell
 from torch import nn
 
+from pslab.config import sources
 from pslab.config.content import Unknown, content
 from pslab.config.run import Run
+from pslab.errors import ConfigError
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -33,9 +36,10 @@ def test_what_an_object_does_is_its_content(kind: str):
     assert content(of_cell(cell.format(4))) != content(of_cell(cell.format(9)))
 
 
-def test_where_it_was_written_is_not():
-    text = CELLS["class"].format(4)
-    assert content(of_cell(text)) == content(of_cell("\n\n# a remark\n" + text))
+def test_where_it_was_written_and_a_global_that_is_not_reached_are_not():
+    for text, other in (("class", "\n\n# a remark\n{}"), ("constant", "{}OTHER = 7\n")):
+        cell = CELLS[text].format(4)
+        assert content(of_cell(cell)) == content(of_cell(other.format(cell)))
 
 
 def used(value: Any) -> None:
@@ -74,11 +78,6 @@ def test_what_python_remembers_is_not(value: Any):
     assert content(value) == before
 
 
-def test_a_global_that_is_not_reached_is_not():
-    text = CELLS["constant"].format(4)
-    assert content(of_cell(text)) == content(of_cell(text + "OTHER = 7\n"))
-
-
 MADE: dict[str, Callable[[float], Any]] = {
     "tensor": lambda x: torch.arange(40_000.0) + x, "array": lambda x: np.arange(40_000) + x,
     "parameter": lambda x: nn.Parameter(torch.full((9,), x)), "half": lambda x: torch.full((3,), x).to(torch.bfloat16),
@@ -98,46 +97,31 @@ def test_numbers_are_compared_by_their_bits(made: Any):
     assert content(made(4.0)) == content(one) != content(made(9.0))
 
 
-def test_a_tensor_that_differs_in_the_middle_differs():
+def test_tensors_networks_and_values_of_other_types_that_differ_differ():
     one = torch.zeros(100, 100)
     other = one.clone()
     other[50, 50] = 1
     assert content(one) != content(other)
     assert content(one) != content(one.view(-1))
     assert content(one) != content(one.double())
-
-
-def test_two_networks_with_different_weights_differ():
     one, other = (nn.Sequential(nn.Linear(3, 3)) for _ in range(2))
     assert content(one) != content(other)
     other.load_state_dict(one.state_dict())
     assert content(one) == content(other)
-
-
-def test_true_is_not_one_and_a_text_is_not_bytes():
     values = [True, 1, 1.0, "1", b"1", None, (1,), [1], {1}, frozenset({1}), 1j, -0.0, 0.0, {1: 1}]
     assert len({content(value) for value in values}) == len(values)
 
 
-@pytest.mark.parametrize(
-    "value", [threading.Lock(), (each for each in "ab"), sys.stderr], ids=["lock", "generator", "file"]
-)
-def test_what_only_this_process_knows_is_unknown(value: object):
-    with pytest.raises(Unknown, match="cannot be sent to another process"):
-        content([value])
-
-
-def test_a_function_that_reaches_a_lock_is_unknown():
-    with pytest.raises(Unknown, match="lock"):
-        content(of_cell("import threading\nLOCK = threading.Lock()\ndef factory():\n    return LOCK\n"))
-
-
-def test_an_object_that_is_nested_without_end_is_unknown():
+def test_what_only_this_process_knows_or_is_nested_without_end_is_unknown():
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
-    with pytest.raises(Unknown, match="nested too deeply"):
-        content(deep)
+    reaching = of_cell("import threading\nLOCK = threading.Lock()\ndef factory():\n    return LOCK\n")
+    for value, words in ((threading.Lock(), "cannot be sent"), ((each for each in "ab"), "cannot be sent to another"),
+                         (sys.stderr, "cannot be sent to another process"), (reaching, "lock"),
+                         (deep, "nested too deeply")):  # fmt: skip
+        with pytest.raises(Unknown, match=words):
+            content([value])
 
 
 def test_another_process_with_other_hashes_finds_the_same_content(tmp_path: Path):
@@ -146,3 +130,81 @@ def test_another_process_with_other_hashes_finds_the_same_content(tmp_path: Path
     done = subprocess.run([sys.executable, "-c", script, *folders], env={**os.environ, "PYTHONHASHSEED": "1"},
                           capture_output=True, text=True, check=True, cwd=tmp_path)  # fmt: skip
     assert done.stdout.split() == of_all_cells()
+
+
+# --- modules of a user's ----------------------------------------------------------------------------------------------
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Writes files of the user, which this process can import."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def put(**files: str) -> None:
+        for name, text in files.items():
+            path = tmp_path / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        importlib.invalidate_caches()
+
+    yield put
+    for name in [name for name in sys.modules if name.startswith("users")]:
+        del sys.modules[name]
+
+
+def test_modules_that_are_reached_are_sources_too_and_what_is_installed_is_none(write: Write):
+    write(users_a="import json\nimport users_b", users_b="def f():\n    from users_c import x", users_c="x = 1",
+          users_d="")  # fmt: skip
+    assert list(sources.of("users_a")) == ["users_a", "users_b", "users_c"]
+    assert all(map(sources.installed, ("torch.nn", "json", "sys", "builtins", "pandas", "pslab.config.run")))
+    assert sources.of("torch") == sources.of("json") == {}
+    write(**{"users_p/__init__": "", "users_p/a": "from . import b\nfrom .c import x", "users_p/b": "",
+             "users_p/c": "x = 1"})  # fmt: skip
+    assert list(sources.of("users_p.a")) == ["users_p", "users_p.a", "users_p.b", "users_p.c"]
+
+
+@pytest.mark.parametrize("edited", ["users_a", "users_b"])
+def test_an_edited_file_is_another_experiment(write: Write, edited: str):
+    files = {"users_a": "import users_b\nclass Net:\n    pass\n", "users_b": "SIZE = 1\n"}
+    write(**files)
+    before = Run(model="users_a:Net").digest
+    assert Run(model="users_a:Net").digest == before
+    write(**{edited: files[edited] + "SIZE = 2\n"})
+    assert Run(model="users_a:Net").digest != before
+
+
+@pytest.mark.parametrize("given", [lambda: "users_a:Net", lambda: sys.modules["users_a"].Net], ids=["text", "class"])
+def test_a_file_that_was_edited_after_its_import_is_refused_until_it_is_reloaded(write: Write, given: Any):
+    write(users_a="class Net:\n    size = 1\n    def make(self):\n        pass\n")
+    module = importlib.import_module("users_a")
+    before, edits = Run(model=given()).digest, sources.edits()
+    write(users_a="class Net:\n    size = 22\n    def make(self):\n        pass\n")
+    with pytest.raises(ConfigError, match=r"model=.*users_a\.py was edited after it was imported.*reload\(users_a\)"):
+        print(Run(model=given()).digest)
+    importlib.reload(module)
+    assert Run(model=given()).digest != before
+    assert sources.edits() == edits + 1
+
+
+def test_a_folder_is_what_its_files_hold_wherever_it_lies_and_whenever_they_were_written(tmp_path):
+    for folder in ("one", "two", "three"):
+        (tmp_path / folder / "a").mkdir(parents=True)
+        (tmp_path / folder / "a" / "x.png").write_bytes(b"picture")
+    (tmp_path / "three" / "a" / "x.png").write_bytes(b"another")
+    os.utime(tmp_path / "two" / "a" / "x.png", (0, 0))
+    one, two, three = (sources.folder(tmp_path / name) for name in ("one", "two", "three"))
+    assert one == two != three
+    assert sources.folder(tmp_path / "none") == ""
+
+
+def test_a_file_that_is_added_to_a_folder_changes_it_and_what_was_found_of_it_is_stale(tmp_path):
+    before, edits = sources.folder(tmp_path), sources.edits()
+    assert sources.folder(tmp_path) == before
+    assert sources.edits() == edits
+    (tmp_path / "x.png").write_bytes(b"picture")
+    os.utime(tmp_path, ns=(1, 1))  # however coarse the clock of the file system
+    assert sources.folder(tmp_path) != before
+    assert sources.edits() == edits + 1

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from apart import Apart, Elsewhere, Strict, elsewhere
-from contexts import context_of_a_server, laid_out
+from contexts import laid_out
+from drawn_cases import case
 from tiny import finished, net, tiny
 from torch import nn
 
@@ -23,13 +24,11 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import WHOLE, PushInfo
 from pslab.engines.local.worker import Selecting
-from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.virtual import parallel_runs
 from pslab.engines.worker.layered import LayeredProducer
 from pslab.engines.worker.modes import producer_of
 from pslab.engines.worker.tensors import Producer, Pulled
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors import device as devices
 from pslab.tensors.device import Device
 from pslab.tensors.finite import NonFinite
 
@@ -38,41 +37,17 @@ DEVICES = ["stand-in", pytest.param("cuda", marks=needs_cuda)]
 UNEVEN = {"preset": "lab", "slow": {1: 2.0}}
 THIN = {**UNEVEN, "bandwidth_bit_s": 2e6}
 
+
 def normalized() -> nn.Module:
     """A model with buffers, which stay on the device."""
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(49), nn.Linear(49, 16), nn.Dropout(0.1), nn.Linear(16, 10))
 
 
-BARRIER: list[dict[str, Any]] = [
-    {},
-    {"cluster": "lab"},  # a worker has weights of its own on the CPU, too
-    {"ranges": "layers"},
-    {"sync": "local:3"},
-    {"rate": "adagrad:worker"},
-    {"prune": "static:5%", "pull": "changed"},
-    {"prune": "std:1", "pull": "changed", "ranges": "layers", "cluster": "lab"},
-    {"prune": "range:5", "pull": "range"},
+LOCAL: list[dict[str, Any]] = [
+    {}, {"ranges": "layers"}, {"prune": "static:5%", "pull": "changed"}, {"prune": "range:5", "pull": "range"},
+    {"rate": "adagrad:worker"}, {"cluster": "lab"},  # whose workers have weights of their own on the CPU, too
+    {"prune": "std:1", "pull": "changed", "ranges": "layers", "cluster": "lab"}, {"sync": "local:3"},
     {"prune": "range:5,local_apply=off", "pull": "range"},
-]
-VIRTUAL: list[dict[str, Any]] = [
-    {"sync": "asp"},
-    {"sync": "eager"},
-    {"sync": "ssp:1", "prune": "static:5%", "pull": "changed"},
-    {"sync": "eager", "prune": "dgc:5%,warm_up=1", "pull": "changed"},
-    {"sync": "asp", "prune": "dynamic:mode=ratchet"},
-    {"sync": "eager", "prune": "range:fit", "pull": "range", "cluster": THIN},
-    {"sync": "asp", "ranges": "layers:500", "order": "front"},
-    {"sync": "ssp:1", "cluster": {**UNEVEN, "leave": {1: 0.1}, "join": {1: 0.2}}},
-    {"sync": "asp", "model": normalized},
-]
-MORE: list[dict[str, Any]] = [
-    *({"sync": sync, **more} for sync in ("ssp:1", "dssp:1,2", "elastic:5", "backup:1", "local:2")
-      for more in ({}, {"prune": "static:5%", "pull": "changed"})),
-    *({"sync": "asp", "prune": prune} for prune in ("static:5%,mode=frozen", "std:1,residual=off", "dynamic")),
-    *({"sync": sync, "prune": f"range:{rule}", "pull": "range", "cluster": THIN}
-      for sync in ("asp", "eager") for rule in ("5", "5,local_apply=off", "5,residual=off")),
-    {"sync": "ssp:1", "ranges": "layers", "prune": "static:5%", "pull": "changed"},
-    *({"sync": "asp", "rate": rate} for rate in ("adagrad:server", "split", "dynsgd")),
 ]  # fmt: skip
 
 
@@ -88,80 +63,39 @@ def on(device: str, run: Run) -> Experiment:
     return resolve(run.but(device=device))
 
 
-def check_same(there: Outcome, here: Outcome, device: str, tables: tuple[str, ...] = ("weights",)) -> None:
+def check_same(there: Outcome, here: Outcome, device: str, words: str, tables: tuple[str, ...] = ("weights",)) -> None:
     assert len(here.weights) > 0
     for name in tables:
         ours, theirs = getattr(there, name), getattr(here, name)
         if device == "stand-in":
-            assert ours.tobytes() == theirs.tobytes(), name
+            assert ours.tobytes() == theirs.tobytes(), f"{name} of {words}"
         else:
-            np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9, err_msg=name)
-
-
-@pytest.mark.one_of(10)
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("fields", BARRIER, ids=in_words)
-@pytest.mark.parametrize("engine", ["local", "virtual"])
-def test_workers_with_memory_of_their_own_train_as_on_the_cpu_under_a_barrier(engine, fields, device):
-    cluster = {"cluster": {"compute_s": 0.02}} if engine == "virtual" else {}
-    run = tiny(engine=engine, dtype="float64", pushes=12, workers=2, **{"sync": "bsp", **cluster, **fields})
-    check_same(finished(on(device, run)), finished(run), device)
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9, err_msg=f"{name} of {words}")
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("many", [pytest.param(VIRTUAL, id="some"),
-                                  pytest.param(MORE, id="more", marks=pytest.mark.slow)])  # fmt: skip
-def test_virtual_workers_with_memory_of_their_own_leave_what_the_cpu_leaves(many, device):
-    runs = [tiny(**{"engine": "virtual", "dtype": "float64", "cluster": UNEVEN, "pushes": 24, **fields})
-            for fields in many]  # fmt: skip
+@pytest.mark.parametrize("many", [LOCAL[:3], pytest.param(LOCAL[3:], marks=pytest.mark.slow)], ids=["some", "more"])
+def test_workers_with_memory_of_their_own_train_as_on_the_cpu_under_a_barrier(many, device):
+    for fields in many:
+        run = tiny(dtype="float64", pushes=12, workers=2, **fields)
+        check_same(finished(on(device, run)), finished(run), device, in_words(fields))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 60), marks=pytest.mark.slow)],
+                         ids=["some", "more"])  # fmt: skip
+def test_virtual_workers_with_memory_of_their_own_leave_what_the_cpu_leaves(seeds, device):
+    plain = {"engine": "virtual", "dtype": "float64", "cluster": UNEVEN, "pushes": 24, "sync": "asp"}
+    runs = [*(case(3000 + seed).but(dtype="float64") for seed in seeds), tiny(**plain, model=normalized),
+            tiny(**{**plain, "cluster": THIN}, prune="range:fit", pull="range")]  # fmt: skip
     experiments = [*(on(device, run) for run in runs), *map(resolve, runs)]
-    found = {place: news for place, news in parallel_runs.conduct(experiments, lambda: None)
+    found = {number: news for number, news in parallel_runs.conduct(experiments, lambda: None)
              if isinstance(news, Outcome)}  # fmt: skip
-    for place, fields in enumerate(many):
-        try:
-            check_same(found[place], found[place + len(runs)], device, ("weights", "phases", "pushes", "accuracy"))
-        except AssertionError as error:
-            raise AssertionError(in_words(fields)) from error
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_gradients_of_hosts_with_memory_of_their_own_are_those_of_the_cpu(device):
-    run = tiny(engine="virtual", dtype="float64", sync="ssp:1", cluster=UNEVEN, pushes=24)
-    check_same(finished(on(device, run)), finished(run), device, ("weights", "pushes"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Several(Apart):
-    """One of three devices, which notes who is given it."""
-
-    number: int = 0
-
-    def of(self, worker: int) -> Device:
-        GIVEN.append(worker % 3)
-        return Several(worker % 3)
-
-    def prepare(self) -> None:
-        GIVEN.append("prepared")
-
-
-GIVEN: list[Any] = []
-
-
-def test_evaluators_spread_over_the_devices_and_prepare_theirs(monkeypatch):
-    monkeypatch.setitem(devices.DEVICES, "cuda", Several())
-    job, context, _ = context_of_a_server()
-    context.snapshots.reserve(job.layout.snapshot_bytes)
-    job.layout.snapshot_in(context.snapshots, 0).fill_(0.1)
-    for number in (0, 1, 2, 4):
-        GIVEN.clear()
-        Evaluating(context._replace(number=number), job).evaluate(0, "cuda")
-        assert [number % 3, "prepared"] == GIVEN
-
-
-def test_a_worker_prepares_its_device_before_it_computes():
-    GIVEN.clear()
-    producer(Several()).warm_up()
-    assert "prepared" in GIVEN
+    for number, run in enumerate(runs):
+        check_same(found[number], found[number + len(runs)], device, str(run.plain()),
+                   ("weights", "phases", "pushes", "accuracy"))  # fmt: skip
+    on_hosts = finished(on(device, runs[-1]))  # gradients by hosts, weights at their parent
+    check_same(on_hosts, found[2 * len(runs) - 1], device, "hosts", ("weights", "pushes"))
 
 
 @pytest.mark.parametrize(("apart", "spent", "waited"), [
@@ -238,10 +172,11 @@ CODES = ("fp16", "bf16", "int8", "uint8", "fp8", "e3m0", "qsgd:4", "terngrad", "
          "natural", "uniform8", "quantile:16", "dynamic8", "inceptionn")  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", [*({"prune": rule} for rule in SPARSE), *({"quantize": code} for code in CODES),
-                                    {"prune": "static:5%", "quantize": "qsgd:4,residual=on"}], ids=in_words)
-def test_every_rule_compresses_on_a_device_what_it_does_on_the_cpu(fields: dict[str, Any]):
-    assert pushed(Strict(), dtype="float64", **fields)[0] == pushed(Device(), dtype="float64", **fields)[0]
+def test_every_rule_compresses_on_a_device_what_it_does_on_the_cpu():
+    rows = [*({"prune": rule} for rule in SPARSE), *({"quantize": code} for code in CODES),
+            {"prune": "static:5%", "quantize": "qsgd:4,residual=on"}]  # fmt: skip
+    for fields in rows:
+        assert pushed(Strict(), dtype="float64", **fields)[0] == pushed(Device(), dtype="float64", **fields)[0], fields
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_residual_as_it_was():
@@ -259,12 +194,12 @@ import dataclasses, sys
 from apart import Apart
 from contexts import laid_out
 from tiny import tiny
-from pslab.engines.server.shard import TensorShard
+from pslab.engines.server.shard_modes import shard_of
 from pslab.engines.worker.modes import producer_of
 from pslab.lab.runs.resolve import resolve
 
 job, arena, data = laid_out(dataclasses.replace(resolve(tiny(workers=1, quantize="int8")), device=Apart()))
-worker, server = producer_of(job, 0, arena, data), TensorShard(job, arena)
+worker, server = producer_of(job, 0, arena, data), shard_of(job, arena)
 worker.warm_up()
 worker.payloads(0, worker.gradient(0))
 assert "pslab.tensors.compression.loops" not in sys.modules
@@ -274,21 +209,6 @@ assert "pslab.tensors.compression.loops" not in sys.modules
 def test_where_no_push_has_positions_no_loop_is_compiled_for_a_device():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", NO_LOOPS], env=environment, check=True)
-
-
-def test_images_travel_to_the_device_as_bytes():
-    came = list[torch.dtype]()
-
-    class Noting(Strict):
-        def to(self, here: torch.Tensor) -> torch.Tensor:
-            came.append(here.dtype)
-            return super().to(here)
-
-    with elsewhere():
-        worker = producer(Noting(), model="mlp:64", data="mnist:train=64,test=16")
-        came.clear()
-        worker.gradient(0)
-    assert came == [torch.uint8, torch.int64]
 
 
 EVENTS: list[str] = []

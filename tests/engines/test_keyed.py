@@ -15,14 +15,13 @@ from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
-from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_dataset import SharedDataset
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.server.evaluate import Evaluator
-from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PULLED, PUSH_COLUMNS, PUSHED
-from pslab.errors import ConfigError
+from pslab.engines.server.ledger import PULLED, PUSH_COLUMNS, PUSHED
 from pslab.lab.runs import resolve as resolving
-from pslab.lab.runs.machine import resident_bytes
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.tensors.device import Device
@@ -117,30 +116,13 @@ def test_every_message_is_as_long_as_was_predicted(tmp_path, fields):
     assert asked <= found.manifest["requested_bytes"] <= asked + sum(unanswered)
 
 
-PLACES = [("even", 1), ("even", 2), ("even", 4), ("parsa", 2), ("parsa", 4)]
-
-
-@pytest.mark.parametrize("beside", [False, True], ids=["apart", "beside"])
-@pytest.mark.parametrize(("placement", "servers"), PLACES)
-def test_what_crosses_the_network_is_what_was_predicted(placement, servers, beside):
-    wanted = placed(placement, servers, beside)
-    outcome = in_process(wanted)
-    assert outcome.facts["network_bytes"] == predicted(wanted, outcome)
-
-
-def test_what_crosses_the_network_between_processes_was_predicted(tmp_path):
-    wanted = placed("parsa", 2, beside=True).but(engine="local")
-    found = run(wanted, results=tmp_path, progress=False)
-    assert found.manifest["verdict"] == "valid", found.manifest["violations"]
-    kinds = found.arrivals.assign(kind=found.arrivals.kind.map(ARRIVALS.index))
-    outcome = Outcome(*[np.empty(0)] * 2, found.pushes[list(PUSH_COLUMNS)].to_numpy(),
-                      kinds[list(ARRIVAL_COLUMNS)].to_numpy(float), np.empty(0), {})  # fmt: skip
-    assert found.manifest["network_bytes"] == predicted(wanted, outcome)
-
-
-def placed(placement: str, servers: int, beside: bool) -> Run:
-    return keyed(engine="virtual", cluster=BESIDE if beside else "lab", workers=4, pushes=40, dtype="float32",
-                 partition="multilevel", placement=placement, servers=servers)  # fmt: skip
+def test_what_crosses_the_network_is_what_was_predicted():
+    for placement, servers in (("even", 1), ("even", 2), ("even", 4), ("parsa", 2), ("parsa", 4)):
+        for cluster in (BESIDE, "lab"):
+            wanted = keyed(engine="virtual", cluster=cluster, workers=4, pushes=40, dtype="float32",
+                           partition="multilevel", placement=placement, servers=servers)  # fmt: skip
+            outcome = in_process(wanted)
+            assert outcome.facts["network_bytes"] == predicted(wanted, outcome), wanted.plain()
 
 
 def predicted(wanted: Run, outcome: Outcome) -> int:
@@ -174,21 +156,6 @@ def test_it_does_not_matter_for_the_weights_where_keys_lie(tmp_path):
     assert np.array_equal(local.accuracy[["pushes", "accuracy", "loss"]].to_numpy(), even.accuracy[:, [0, 2, 3]])
 
 
-class Drawn(Linear):
-    """Each key has a weight of its own from the start."""
-
-    def __init__(self) -> None:
-        super().__init__(KEYS)
-        torch.nn.init.normal_(next(self.parameters()))
-
-
-def test_initial_weights_are_those_of_their_keys():
-    fields = {**VIRTUAL, "model": Drawn, "servers": 2, "partition": "two-step", "learning_rate": 1e-9, "pushes": 3}
-    even, other = (in_process(keyed(**fields, placement=rule)).weights for rule in ("even", "parsa"))
-    assert np.array_equal(even, other)
-    assert len(np.unique(even)) == KEYS
-
-
 # --- evaluation, on the weights of the keys that it reads ------------------------------------------------------------
 
 
@@ -218,26 +185,6 @@ def test_an_evaluation_of_few_keys_is_one_of_the_whole_model(fields):
     assert outcome.accuracy[-1, 3] != outcome.accuracy[0, 3]
 
 
-def test_a_snapshot_has_the_keys_that_an_evaluation_reads():
-    experiment = resolve(keyed())
-    held = np.unique(experiment.dataset.test_x.keys.numpy())
-    assert Layout.of(experiment).snapshot == len(held) < KEYS
-    assert np.array_equal(experiment.evaluated, held)
-    assert len(resolve(keyed(model=Normed)).evaluated) > len(held)
-
-
-def test_memory_is_taken_for_the_keys_once(monkeypatch):
-    """A run is resolved, and the memory that holds its initial weights is that of the pages that were written: none."""
-    many = 50_000_000
-    monkeypatch.setattr(resolving, "_dataset", lambda run: _wide(many))
-    before = resident_bytes()
-    experiment = resolve(keyed(dtype="float32"))
-    assert experiment.weights.nbytes == 4 * many
-    if before is not None:
-        assert resident_bytes() - before < experiment.weights.nbytes / 8
-    assert not experiment.weights[::1000].any()
-
-
 def _wide(keys: int) -> Dataset:
     """The rows of DATA, whose keys lie far from each other."""
     narrow = resolve_data(DATA)
@@ -263,80 +210,13 @@ def test_a_hundred_million_keys_take_little_more_memory_than_themselves(tmp_path
     assert peak(100_000_000, 1) - few <= 1.3 * 4 * 100_000_000
 
 
-def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches(monkeypatch):
-    """Of the six keys of each row server 0, which decides, has five: it does its part of a push in most of the second
-    that it takes; then it hears of the rest, which server 1 does in what is left."""
-    data = resolve_data(DATA)
-    keys = torch.tensor([0, 1, 2, 3, 4, KEYS - 1]).repeat(len(data.train_x))
-    rows = SparseInputs(KEYS, data.train_x.starts, keys, data.train_x.values)
-    monkeypatch.setattr(resolving, "_dataset", lambda run: dataclasses.replace(data, train_x=rows))
-    wanted = keyed(engine="virtual", cluster={"compute_s": 1e-6, "apply_s": 1.0}, workers=1, servers=2, sync="asp",
-                   pushes=8, eval_every=8)  # fmt: skip
-    pushes = in_process(wanted).pushes
-    seconds, ranges = (pushes[:, PUSH_COLUMNS.index(name)] for name in ("seconds", "range"))
-    assert seconds[ranges == 1] - seconds[ranges == 0] == pytest.approx([1 / 6] * 8, rel=0.05)
-
-
-def test_where_keys_lie_is_a_part_of_what_names_a_run():
-    assert placed("parsa", 2, beside=False).digest != placed("even", 2, beside=False).digest
-
-
-def test_both_engines_end_with_the_same_bits_whatever_the_number_of_servers():
-    first, *others = (finished(keyed(**fields)).weights for fields in (
-        VIRTUAL, {}, {"servers": 2}, {**VIRTUAL, "servers": 4}))  # fmt: skip
-    assert all(np.array_equal(first, each) for each in others)
-
-
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("sync", ["asp", "ssp:2", "dssp:1,2", "eager:rmw=off", "backup:1", "local:2", "elastic:4"])
 def test_every_policy_runs_on_keys(sync):
     wanted = keyed(**VIRTUAL, sync=sync)
     found = in_process(wanted)
     assert judged(wanted, found) == {"verdict": "valid"}
     assert found.accuracy[-1, 3] < found.accuracy[0, 3]
-
-
-DENSE = {"data": "mnist:train=512,test=128", "model": "mlp"}
-
-
-@pytest.mark.parametrize(("fields", "field", "words"), [
-    ({"prune": "static:1%"}, "prune", "all of them"), ({"ranges": "layers"}, "ranges", "one layer"),
-    ({"sync": "eager"}, "sync", "rmw=off"), ({"rate": "adagrad"}, "rate", "at the server"),
-    ({"on_death": "restart"}, "on_death", "stop or continue"),
-    ({"data": DENSE["data"]}, "pull", "sparse rows"),
-    ({**DENSE, "pull": "whole", "partition": "two-step"}, "partition", "keys of sparse rows"),
-    ({"model": "mlp"}, "model", f"one weight for each of the data's {KEYS} keys"),
-    ({"placement": "parsa"}, "placement", "with one server"),
-    ({"placement": "parsa", "servers": 2}, "placement", "the same keys all along"),
-    ({"placement": "parsa", "servers": 2, "pull": "whole", "partition": "two-step"}, "placement", "pull='keys'"),
-    ({"placement": "parsa", "servers": 4, "partition": "two-step"}, "placement", "server 3 of 4 without keys"),
-    ({"placement": "parso"}, "placement", "parsa"),
-    ({"servers": 4, "cluster": BESIDE}, "cluster.colocated", "server 3 of 4 has no worker"),
-], ids=str)  # fmt: skip
-def test_what_cannot_be_done_key_by_key_is_refused(fields, field, words):
-    with pytest.raises(ConfigError, match=words) as error:
-        resolve(keyed(**fields))
-    assert error.value.field == field
-
-
-def test_a_model_that_cannot_do_with_the_keys_of_a_batch_is_refused():
-    class Whole(Linear):
-        def __init__(self) -> None:
-            super().__init__(KEYS)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if x.shape[1] != KEYS:
-                raise ValueError("all keys are wanted")
-            return super().forward(x)
-
-    with pytest.raises(ConfigError, match="all keys are wanted"):
-        resolve(keyed(model=Whole))
-    resolve(keyed(model=Whole, pull="whole"))
-
-
-def test_each_seed_of_a_sweep_shares_the_examples_out_anew():
-    first, second, again = (resolve(keyed(partition="multilevel", seed=seed)).assignment for seed in (0, 1, 0))
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(first, again)
 
 
 @pytest.mark.slow

@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conducted import judged
-from tiny import finished, tiny
-from tools.chaos.replay import pushes_of, replay
+from tiny import tiny
 from torch import nn
 from whole import in_process
 
 from pslab.config.run import Run
-from pslab.lab.runs.resolve import resolve
 from pslab.policies.rates import AdaGrad, Applied, Split
 from pslab.tensors.workload.data import Batches, Dataset
 
-EVERY = ["constant", "dynsgd", "dynsgd:inverse", "dynsgd:stalest", "adagrad", "adagrad:server", "split", "split:equal",
-         "split:speed", "split:identity", "modulated", "modulated:inverse", "modulated:reciprocal"]  # fmt: skip
 UNEVEN = {"preset": "lab", "slow": {0: 3.0}}
 
 
@@ -43,8 +38,7 @@ class _Gives(torch.autograd.Function):
 
 
 class Given(nn.Module):
-    """Layers of these sizes, zero at first, whose gradient is the example itself; evaluated, it says its first weight.
-    """
+    """Layers of these sizes, zero at first, whose gradient is the example itself; evaluated, gives its first weight."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -116,17 +110,6 @@ def test_dynsgd_moves_as_computed_by_hand(rate, same, sequence):
     assert moved(given(rate, *SEQUENCE), 5) == pytest.approx(sequence, rel=1e-14)
 
 
-def test_a_push_weight_of_one_leaves_pushes_undivided():
-    assert moved(given("constant", *SEQUENCE, push_weight=1.0), 5) == [1, 2, 3, 6, 8]
-
-
-def test_a_worker_that_left_is_not_the_stalest():
-    gradients = [[[1]] * 6, [[0]] * 6]
-    cluster = {"compute_s": 1.0, "slow": {1: 100.0}, "leave": {1: 2.5}}
-    left = given("dynsgd:stalest", gradients, [], cluster=cluster)
-    assert moved(left, 4) == [1, 1.5, 2.5, 3.5]
-
-
 @pytest.mark.parametrize("accumulator", ["worker", "server"])
 def test_adagrad_moves_as_computed_by_hand(accumulator):
     alone = given(f"adagrad:{accumulator}", [[[3], [4], [0]]], [[1.0]], learning_rate=0.1)
@@ -134,13 +117,6 @@ def test_adagrad_moves_as_computed_by_hand(accumulator):
     ones = given(f"adagrad:{accumulator}", [[[1]] * 9], [[1.0]])
     steps = np.diff([0.0, *moved(ones, 9)])
     assert steps[[0, 1, 2, 3, 8]] == pytest.approx([1, 2**-0.5, 3**-0.5, 0.5, 1 / 3], rel=1e-9)
-
-
-def test_with_sums_at_workers_a_slow_one_has_the_larger_rate():
-    gradients, seconds = [[[1]] * 9, [[1]] * 9], [[1.0], [4.5]]
-    last = {name: np.diff(moved(given(f"adagrad:{name}", gradients, seconds), 5))[-1] for name in ("worker", "server")}
-    assert last["worker"] == pytest.approx(1)  # its first, after four of the other's
-    assert last["server"] == pytest.approx(5**-0.5)
 
 
 class Shares(Split):
@@ -181,18 +157,6 @@ def test_splitting_is_by_layer():
 
 
 # --- every rate ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.one_of(4)
-@pytest.mark.parametrize("rate", EVERY)
-def test_every_rate_learns_with_real_processes_and_is_judged_as_valid(rate):
-    cluster = {"compute_s": 0.002, "slow": {0: 3.0}}
-    experiment = resolve(tiny(sync="ssp:2", rate=rate, cluster=cluster, workers=2, pushes=40, learning_rate=0.1))
-    outcome = finished(experiment)
-    assert judged(experiment.run, outcome) == {"verdict": "valid"}
-    assert outcome.accuracy[-1, 3] < 0.95 * outcome.accuracy[0, 3]
-    if rate != "dynsgd:stalest":
-        assert torch.equal(replay(experiment, pushes_of(outcome)), torch.from_numpy(outcome.weights))
 
 
 class Doubled:

@@ -17,7 +17,7 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.engines.ray import actors
-from pslab.errors import ConfigError, StartFailed, WorkerDied, WorkerFailed
+from pslab.errors import StartFailed, WorkerDied, WorkerFailed
 from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 
@@ -25,8 +25,9 @@ LINKS = {"compute_s": 0.01, "slow": {1: 2.0}}
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    found = Nodes()
+def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    here = [item for item in request.session.items if item.path == request.path]
+    found = Nodes(alone=not any(item.get_closest_marker("slow") for item in here))  # only those kill nodes
     yield found
     actors.release()
     found.close()
@@ -88,19 +89,6 @@ def test_several_servers_leave_the_bits_of_virtual_time(nodes: Nodes):
 def test_a_cluster_without_room_says_what_it_has(nodes: Nodes):
     with pytest.raises(StartFailed, match="3 processes need 300 CPUs, and the Ray cluster has 16"):
         finished(on(nodes, ray={"address": nodes.address, "cpus": 100.0}))
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [({"cluster": "lab"}, "real hosts emulate no cluster"), ({"ranges": "layers"}, "use ranges='whole'"),
-     ({"lease_s": 5.0}, "rules of its own"), ({"checkpoint_every": 5}, "no checkpoints"),
-     ({"ray": {"gpu": 1}}, "did you mean 'gpus'"), ({"device": "cuda"}, "needs a GPU"),
-     ({"engine": "local", "ray": {}}, "is for engine='ray'"), ({"dilation": 2}, "emulated time")],
-    ids=str,
-)  # fmt: skip
-def test_what_ray_does_not_do_is_refused_by_name(fields: dict[str, Any], words: str):
-    with pytest.raises(ConfigError, match=words):
-        resolve(tiny(**{"engine": "ray", **fields}))
 
 
 @pytest.mark.slow

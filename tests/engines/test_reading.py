@@ -12,7 +12,7 @@ from PIL import Image
 from processes import wait_for_end
 from tiny import digits, finished, tiny
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from whole import in_process
 
 from pslab.config.run import Run
@@ -59,13 +59,6 @@ def test_images_read_from_the_disk_train_to_the_bits_of_those_in_memory(pictures
     assert same(held, in_process(virtual))
 
 
-def test_a_worker_that_is_ahead_of_others_reads_its_own_batches(pictures):
-    fields = {"engine": "virtual", "cluster": {"preset": "lab", "slow": {0: 3.0}}, "sync": "asp", "prune": "static:10%"}
-    held, read = (in_process(wanted(f"folder:{pictures},side=4{more}", **fields)) for more in ("", ",memory=off"))
-    assert same(held, read)
-    assert np.array_equal(held.pushes, read.pushes)
-
-
 def tensors() -> tuple[DataLoader, TensorDataset]:
     """torch's own Dataset of the digits."""
     data = digits()
@@ -84,23 +77,6 @@ def test_a_users_dataset_is_found_again_and_trains_as_its_tensors_do(tmp_path):
     assert same(finished(tiny(data=held, pushes=24)), finished(tiny(data=tensors, pushes=24)))
 
 
-class Flow(IterableDataset):
-    def __len__(self) -> int:
-        return 64
-
-    def __iter__(self):
-        return ((torch.full((3,), place / 64), torch.tensor([place / 32])) for place in range(64))
-
-
-def test_a_stream_trains_with_the_same_bits_on_both_engines():
-    runs = [wanted(lambda: (Flow(), Flow()), model=lambda: nn.Linear(3, 1), loss="mse", metric="loss", engine=engine,
-                   cluster="lab")
-            for engine in ("local", "virtual")]  # fmt: skip
-    first, second = map(finished, runs)
-    assert same(first, second)
-    assert first.accuracy[-1][3] < first.accuracy[0][3]
-
-
 def test_the_digest_of_a_folder_that_is_not_in_memory_knows_its_files_and_reads_none(pictures, monkeypatch):
     data = f"folder:{pictures},side=4,memory=off"
     monkeypatch.setattr("pslab.config.sources._content", None)
@@ -113,7 +89,7 @@ def test_the_digest_of_a_folder_that_is_not_in_memory_knows_its_files_and_reads_
 
 
 def test_loaders_without_reading_are_refused(pictures):
-    with pytest.raises(ConfigError, match="nothing is read during the run"):
+    with pytest.raises(ConfigError, match="images are read before the run"):
         resolve(wanted(f"folder:{pictures},side=4,loaders=2"))
 
 

@@ -21,7 +21,7 @@ from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver, Transport
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.shard import TensorShard
+from pslab.engines.server.shard_modes import shard_of
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.modes import producer_of
 from pslab.engines.worker.tensors import Pulled
@@ -36,7 +36,7 @@ class Bytes(Transport):
 
     def __init__(self, experiment: Experiment) -> None:
         self.job, arena, data = laid_out(experiment)
-        self.shard = TensorShard(self.job, arena)
+        self.shard = shard_of(self.job, arena)
         accounts = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
         workers = range(experiment.run.workers)
         machine = Server(workers, len(self.job.parts), self.job.sync)

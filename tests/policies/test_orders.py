@@ -45,8 +45,8 @@ def all_of(order: Order, ready: Sequence[Request], seen: View) -> list[Request]:
 BACKWARD = (push(2), push(1), push(0))  # as a backward pass makes them ready
 LAYERED = (push(3), push(2), push(1), pull(3), pull(2), push(0), pull(1))
 AHEAD = View(0, counts=(3, 2), low=(2, 2), alone=(True, True))  # range 0 is above the low bound
-BLOCKED = view([[0, 0, 0], [1, 1, 1]], held=(0, 0, 9), blocked=2)
-HALF_DUPLEX = view([[0, 0], [1, 1]], held=(5, 1))
+BLOCKED = view([[0, 0, 0], [1, 1, 1]], fetched=(0, 0, 9), blocked=2)
+HALF_DUPLEX = view([[0, 0], [1, 1]], fetched=(5, 1))
 
 #: The rule: orders, the requests that are ready, what is known, the first that are sent. Ranges count from 0.
 DECISIONS: dict[str, tuple[list[Order], Sequence[Request], View, list[Request]]] = {
@@ -61,14 +61,14 @@ DECISIONS: dict[str, tuple[list[Order], Sequence[Request], View, list[Request]]]
         [Advancing()], (push(0, 3), push(1, 2)), AHEAD, [push(1, 2)]),
     "of other pushes the oldest goes": ([Needed()], (push(2), push(1)), view([[0, 0, 0], [0, 0, 0]]), [push(2)]),
     "the stalest pull goes first": (
-        [Stalest(), Needed()], (pull(0), pull(1), pull(2)), view([[4, 4, 4], [4, 4, 4]], held=(4, 2, 3)),
+        [Stalest(), Needed()], (pull(0), pull(1), pull(2)), view([[4, 4, 4], [4, 4, 4]], fetched=(4, 2, 3)),
         [pull(1), pull(2), pull(0)]),
     "of equally stale pulls the smallest range goes": (
-        [Stalest(), Needed()], (pull(2), pull(1), pull(0)), view(held=(3, 2, 2)), [pull(1)]),
+        [Stalest(), Needed()], (pull(2), pull(1), pull(0)), view(fetched=(3, 2, 2)), [pull(1)]),
     "the pull that computing waits for goes before all others": (
         [Needed()], (push(0), pull(0), pull(1), pull(2)), BLOCKED, [pull(2), push(0), pull(0), pull(1)]),
     "a blocked range without a ready pull changes nothing": (
-        [Needed()], (push(1), pull(0)), view([[0, 0, 0], [0, 0, 0]], held=(0, 0, 0), blocked=2), [pull(0)]),
+        [Needed()], (push(1), pull(0)), view([[0, 0, 0], [0, 0, 0]], fetched=(0, 0, 0), blocked=2), [pull(0)]),
     "an order of pulls delays no older push": (
         [Stalest(), TIC(), TAC()], (push(1), pull(0), pull(1)), HALF_DUPLEX, [push(1)]),
     "an order of pulls decides among those before a push": (
@@ -103,30 +103,6 @@ def test_orders_work_without_any_knowledge(name: str):
     assert sorted(all_of(build("order", name), ready, View(0))) == sorted(ready)
 
 
-def served(order: Order, arrivals: int, service: int) -> list[int]:
-    """The order in which a link that takes `service` seconds each serves one request a second."""
-    waiting: tuple[Request, ...] = ()
-    gone: list[int] = []
-    now, free = 0, 0
-    while len(gone) < arrivals:
-        if now < arrivals:
-            waiting += (pull(now),)
-        if free <= now and waiting:
-            picked = order.pick(waiting, view())
-            waiting = tuple(r for r in waiting if r is not picked)
-            gone.append(picked.range)
-            free = now + service
-        now += 1
-    return gone
-
-
-def test_filo_starves_the_oldest_request():
-    gone = served(FILO(), 20, 2)
-    assert gone[0] == 0  # no other request was ready
-    assert gone[-1] == 1  # the first that had to wait waits for all of the others
-    assert served(FIFO(), 20, 2) == list(range(20))
-
-
 # --- credit -----------------------------------------------------------------------------------------------------------
 
 
@@ -145,9 +121,6 @@ def test_greedy_and_strict_credit():
     assert under_way(2, (2, 1), greedy=True) == [0]  # no credit is left
     assert not admits(2, 0, 3, greedy=False)  # what is larger than the credit never goes
     assert under_way(2, (1, 1, 1, 1, 1), greedy=False) == [0, 1]  # unless it is cut
-
-
-def test_a_credit_by_name():
     assert build("order", "front:16000000,greedy=on") == Front(16_000_000, greedy=True)
 
 

@@ -25,6 +25,8 @@ def test_a_turn_is_the_number_of_those_before_its_iteration(count, index, turn):
     first = rotation.joined(index, turn)
     assert rotation.turn(index, first) == turn
     assert first == 0 or rotation.turn(index, first - 1) == turn - 1
+    assert ALL.turn(index, turn) == ALL.iteration(index, turn) == ALL.joined(index, turn) == turn
+    assert ALL.ranges(turn, 5) == range(5)
 
 
 @given(fragments, st.integers(0, 60), st.integers(1, 3))
@@ -33,12 +35,6 @@ def test_iterations_are_complete_as_their_ranges_have_had_their_turns(count, ite
     done = [rotation.turn(index, iteration) for index in range(size)]
     assert rotation.complete(done) == iteration
     assert sorted(index for t in range(count) for index in rotation.ranges(t, size)) == [*range(size)]
-
-
-@given(st.integers(0, 100), ranges)
-def test_of_one_fragment_turns_are_iterations(iteration, index):
-    assert ALL.turn(index, iteration) == ALL.iteration(index, iteration) == ALL.joined(index, iteration) == iteration
-    assert ALL.ranges(iteration, 5) == range(5)
 
 
 def test_a_worker_awaits_and_pushes_the_fragment_in_turn_alone():

@@ -43,9 +43,9 @@ def test_an_eager_worker_pulls_as_it_starts_to_compute():
 def test_an_eager_push_waits_for_the_next_weights_and_reports_its_staleness():
     worker = eager()
     assert worker.computed(0, "g0") == []
-    effects = worker.weights(Weights(0, 0, 1, 5, own=0))
+    effects = worker.weights(Weights(0, 0, 1, 5, own_pushes=0))
     assert effects[0] == Send(Push(0, 0, 0, 0, "g0", 5))
-    assert worker.weights(Weights(0, 0, 2, 9, own=1)) == []
+    assert worker.weights(Weights(0, 0, 2, 9, own_pushes=1)) == []
     assert worker.computed(0, "g1")[0] == Send(Push(0, 0, 1, 5, "g1", 3))  # 9 - 5, of which one is its own
 
 

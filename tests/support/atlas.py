@@ -25,23 +25,20 @@ def taken(sync: str, prune: str, bandwidth_bit_s: float, spread: float) -> float
     return 10 * (compute + sent) * more * (1.03 if prune != "none" else 1.0)
 
 
-def atlas(policies: Any = None, bandwidths: Any = None, spreads: Any = None, latencies: Any = None) -> Map:
-    """Every policy is computed on every cluster; one of them never arrives on slow links. Each iteration has
-    two latencies, of which there is a third axis if they are given."""
+def atlas(policies: Any = None, bandwidths: Any = None, spreads: Any = None) -> Map:
+    """Every policy is computed on every cluster; one of them never arrives on slow links."""
     rows, chosen = [], policies or POLICIES
     names = {pair: ", ".join((name("sync", pair[0]), name("prune", pair[1]))) for pair in chosen}
-    axes = ["bandwidth_bit_s", "spread", "latency_s"][: 3 if latencies else 2]
-    for bandwidth, spread, latency in product(bandwidths or BANDWIDTHS, spreads or SPREADS, latencies or [0.0]):
+    for bandwidth, spread in product(bandwidths or BANDWIDTHS, spreads or SPREADS):
         for sync, prune in chosen:
-            seconds = taken(sync, prune, bandwidth, spread) + 20 * latency
+            seconds = taken(sync, prune, bandwidth, spread)
             far = (sync, prune) == ("asp", "none") and bandwidth < 1e7
             how = CAPPED if far else COMPUTED
-            place = dict(zip(axes, (bandwidth, spread, latency), strict=False))
-            rows.append({**place, "policy": names[sync, prune],
+            rows.append({"bandwidth_bit_s": bandwidth, "spread": spread, "policy": names[sync, prune],
                          "seconds": math.inf if far else seconds, "low": 0.4 * seconds if far else 0.9 * seconds,
                          "high": math.inf if far else 1.1 * seconds, "how": how, "learning_rate": 0.1})  # fmt: skip
     table = pd.DataFrame(rows)
-    table.attrs |= {"axes": axes, "default": names[chosen[0]], "tie": 0.05, "goal": 0.9,
+    table.attrs |= {"axes": ["bandwidth_bit_s", "spread"], "default": names[chosen[0]], "tie": 0.05, "goal": 0.9,
                     "policies": {label: dict(zip(("sync", "prune"), pair, strict=True))
                                  for pair, label in names.items()},
                     "caption": ["MLP, width 64, 4 workers", "30 cells computed"]}  # fmt: skip

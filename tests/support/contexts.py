@@ -9,8 +9,9 @@ from tiny import tiny
 from whole import Line as Parent
 
 from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_dataset import SharedDataset
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.ends import TO_DECIDER
 from pslab.engines.local.lines.stream import Stream

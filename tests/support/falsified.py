@@ -71,11 +71,6 @@ def fact(name: str, change: Callable[[Any], object]) -> Falsify:
     return manifest(lambda found: {**found, name: change(found.get(name))})
 
 
-def without(*names: str) -> Falsify:
-    """The manifest does not say these facts."""
-    return manifest(lambda found: {name: value for name, value in found.items() if name not in names})
-
-
 def relabelled(**fields: object) -> Falsify:
     """The manifest names another run, with the digest of that."""
 
@@ -125,33 +120,6 @@ def hidden_drop(folder: Path) -> None:
     both(table("arrivals", hide), fact("dropped", lambda dropped: dropped - 1))(folder)
 
 
-def everywhere(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Falsify:
-    return both(*(table(name, change) for name in ("accuracy", "phases", "pushes", "arrivals")))
-
-
-def faster(found: pd.DataFrame) -> pd.DataFrame:
-    """All instants are half of what they were."""
-    times = {name: found[name] / 2 for name in ("seconds", "begin_s", "end_s") if name in found}
-    return found.assign(**times)
-
-
-def exchanged(found: pd.DataFrame) -> pd.DataFrame:
-    """Workers 0 and 1 have each other's name."""
-    return found.assign(worker=found.worker.replace({0: 1, 1: 0})) if "worker" in found else found
-
-
-def phase(name: str, **by: float) -> Falsify:
-    """The third phase of this name moves."""
-
-    def moved(phases: pd.DataFrame) -> pd.DataFrame:
-        row = phases.index[phases.phase == name][2]
-        for column, seconds in by.items():
-            phases.loc[row, column] += seconds
-        return phases
-
-    return table("phases", moved)
-
-
 def other_weights(folder: Path) -> None:
     np.save(folder / "weights.npy", np.load(folder / "weights.npy") * 1.01)
 
@@ -183,7 +151,7 @@ def who_notices(folder: Path, *, again: bool = True) -> tuple[str, str]:
         sums(result)
         for who, check in (("judge", judgement), *([("rerun", rerun)] if again else [])):
             if (found := check(result)).state == PROBLEM:
-                return who, found.found
+                return who, found.text
     except RecordError as error:
         return who, str(error)
     return "", ""

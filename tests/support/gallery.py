@@ -73,13 +73,6 @@ def explained(step_s: float, **winner: Any) -> pd.DataFrame:
     return why.why(made(seed=[0, 1]), other, 0.85)
 
 
-def chosen(between: Sequence[float]) -> pd.DataFrame:
-    """From dense BSP to pruned ASP, by way of pruned BSP with these evaluations."""
-    found = [one(WAYS["none"], [0, 3, 6, 9, 12]), one(between, [0, 2, 4, 6, 8], prune="static:1%"),
-             one(WAYS["static:1%"], sync="asp", prune="static:1%")]  # fmt: skip
-    return why.by_choice(found, BASE, BASE.but(sync="asp", prune="static:1%"), 0.85)
-
-
 def drawn(chart: Callable[..., go.Figure], *data: Any, **arguments: Any) -> dict[str, go.Figure]:
     """A figure in every width."""
     return {width: chart(*data, width=width, **arguments) for width in WIDTHS}
@@ -211,16 +204,9 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
 
     "what is saved stands before what is paid": lambda: waterfall(explained(0.4, sync="asp", prune="static:1%")),
     "a later winner is said to be later": lambda: waterfall(explained(1.8, prune="std:2", rate="dynsgd")),
-    "choices stand one after another": lambda: waterfall(
-        chosen(WAYS["static:1%"]), title="A sentence", notes=["a note"]),
-    "a choice that did not arrive takes at least as long": lambda: waterfall(chosen(WAYS["std:3"])),
     "bytes stand on an axis of their own": lambda: waterfall(
         why.why(made(seed=[0]), made(prune=["static:1%"], seed=[0]), 0.85, MERITS["bytes"], made(grid(alone(BASE))))),
     "the soonest policy of each cluster, and how far each is": lambda: where(atlas()),
     "policies that tie are named, of many how many they are": lambda: where(
         atlas(bandwidths=[1e8, 1e9, 1e10], spreads=[1.0, 1.1])),
-    "a third axis has a panel for each of its values": lambda: where(
-        atlas(bandwidths=[1.2e7, 1.1e8, 1e9], spreads=[1.0, 2.0, 5.0], latencies=[0.0, 1e-3, 1.0])),
-    "of two panels the lines stand below the first": lambda: where(
-        atlas(bandwidths=[1.2e7, 1.1e8], spreads=[1.0, 5.0], latencies=[1e-3, 1.0])),
 }  # fmt: skip

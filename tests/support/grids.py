@@ -54,8 +54,12 @@ def values_of(field: str) -> list[Any]:
 
 def drawn(random: Random) -> Any:
     """A grid of one to three axes of two to four values each; sometimes an axis is of a reader's own names."""
-    base = Run(pushes=random.choice([8, 16, 48]), workers=random.choice([1, 2, 4, 4, 8]),
-               engine=random.choice(["virtual", "virtual", "local", "timing"]), cluster=random.choice([*PRESETS]))
+    base = Run(
+        pushes=random.choice([8, 16, 48]),
+        workers=random.choice([1, 2, 4, 4, 8]),
+        engine=random.choice(["virtual", "virtual", "local", "timing"]),
+        cluster=random.choice([*PRESETS]),
+    )
     axes: dict[str, Any] = {}
     most = random.choice([64, *[18] * 9])  # runs: large grids are rare, because they are slow to draw
     for field in random.sample([*FIELDS], random.randint(1, 3)):
@@ -67,7 +71,8 @@ def drawn(random: Random) -> Any:
         named = dict(zip(names, chosen, strict=True))
         kind = random.choice(["list", "list", "list", "named", "own"])
         axes[f"my_{field}" if kind == "own" else field] = (
-            chosen if kind == "list" else named if kind == "named" else {n: {field: v} for n, v in named.items()})
+            chosen if kind == "list" else named if kind == "named" else {n: {field: v} for n, v in named.items()}
+        )
     if "seed" not in axes and most > 3 and random.random() < 0.5:
         axes["seed"] = [0, 1, 2]
     return grid(base, **axes)
@@ -159,7 +164,7 @@ def shown(results: pd.DataFrame, random: Random) -> Iterator[tuple[str, Callable
     yield "repr", lambda: repr(results) + results._repr_html_()
     yield "repr of one", lambda: repr(results.result[0]) + results.result[0]._repr_html_()
     yield "names", lambda: [plots.name(axis, value) for axis in axes for value in levels(results, axis)]
-    yield "page", lambda: export.page(plots.paper(plots.heat(results, along, along, ys, goal=goal)), "a figure")
+    yield "page", lambda: export.page(plots.heat(results, along, along, ys, goal=goal), "a figure")
 
 
 def _tables(table: pd.DataFrame) -> list[str]:

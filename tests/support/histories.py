@@ -1,4 +1,4 @@
-"""Histories of runs without tensors, for the audit, and changes of their tables."""
+"""Histories of runs without tensors, for the judge and the audit, and changes of their tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from tools.audit.verdict import Verdict, audit
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.lab.judge import tables_of
-from pslab.lab.records.record import Result
 from pslab.lab.runs.resolve import resolve
 
 UNEVEN = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
 History = tuple[Run, dict[str, pd.DataFrame], dict[str, Any]]
 Change = Callable[[pd.DataFrame], pd.DataFrame]
-TABLES = ("accuracy", "phases", "pushes", "arrivals")
 
 
 def history(sync: object = "ssp:1", cluster: object = UNEVEN, **fields: object) -> History:
@@ -51,11 +49,6 @@ NAMED: dict[str, dict[str, Any]] = {
 @lru_cache(maxsize=16)
 def _cached(name: str) -> History:
     return history(**NAMED.get(name, {"sync": name}))
-
-
-def recorded(result: Result) -> Verdict:
-    """The verdict on a record, read from its files."""
-    return audit(result.run, {name: getattr(result, name) for name in TABLES}, result.manifest)
 
 
 def fresh(name: str) -> History:
@@ -102,34 +95,6 @@ def plus(table: pd.DataFrame, row: int, name: str, by: float) -> pd.DataFrame:
     return changed
 
 
-def shifted(phases: pd.DataFrame, row: int, by: float) -> pd.DataFrame:
-    """One phase moved in time."""
-    return plus(plus(phases, row, "begin_s", by), row, "end_s", by)
-
-
-def pulled(pushes: pd.DataFrame, row: int, by: int) -> pd.DataFrame:
-    """One push computed on another version, with the staleness that goes with it."""
-    return plus(plus(pushes, row, "version_pulled", by), row, "staleness", -by)
-
-
-def renumbered(pushes: pd.DataFrame) -> pd.DataFrame:
-    return pushes.reset_index(drop=True).assign(push=range(1, len(pushes) + 1))
-
-
-def repeated(pushes: pd.DataFrame, row: int) -> pd.DataFrame:
-    """One push twice."""
-    return renumbered(pd.concat([pushes[: row + 1], pushes[row : row + 1], pushes[row + 1 :]]))
-
-
-def forgotten(pushes: pd.DataFrame, row: int) -> pd.DataFrame:
-    """As if the server had never received a push: later versions move up."""
-    version = pushes.version_applied[row]
-    rest = pushes.drop(index=row)
-    for name in ("version_applied", "version_pulled"):
-        rest[name] -= rest[name] >= version
-    return renumbered(rest.assign(staleness=rest.version_applied - 1 - rest.version_pulled))
-
-
 def swapped(pushes: pd.DataFrame, row: int, other: int, *names: str) -> pd.DataFrame:
     """Some columns of two rows exchanged."""
     changed = pushes.copy()
@@ -139,15 +104,6 @@ def swapped(pushes: pd.DataFrame, row: int, other: int, *names: str) -> pd.DataF
 
 
 # --- places in a table ------------------------------------------------------------------------------------------------
-
-
-def own(pushes: pd.DataFrame, row: int) -> int:
-    """The row of the same worker's push before."""
-    return pushes.index[(pushes.worker == pushes.worker[row]) & (pushes.index < row)][-1]
-
-
-def last_of(pushes: pd.DataFrame, worker: int) -> int:
-    return pushes.index[pushes.worker == worker][-1]
 
 
 def span(phases: pd.DataFrame, phase: str, worker: int = 1, iteration: int = 3) -> int:

@@ -17,8 +17,7 @@ from typing import Any
 
 
 def kill_at(where: str, count: int, *, group: bool = False) -> None:
-    """Replace a function by one that kills this process, or its whole group, when it is called for the count-th time.
-    """
+    """Replace a function by one that kills this process, or its whole group, at the count-th call."""
     module, _, path = where.partition(":")
     *owners, name = path.split(".")
     owner = reduce(getattr, owners, importlib.import_module(module))

@@ -75,6 +75,7 @@ class DrawnRace:
 
     def answer(self) -> RaceAnswer:
         """How the race ends."""
+
         def needs(trials: Sequence[Trial]) -> dict[Trial, float]:
             times = {trial: self.time_s(trial) for trial in trials}
             return {trial: time_s if time_s <= trial.cap else math.inf for trial, time_s in times.items()}

@@ -10,17 +10,21 @@ from typing import Any
 
 
 class Nodes:
-    """A head without room, where the notebook is, and two nodes with room: what is on one may move to the other."""
+    """A head without room, where the notebook is, and two nodes with room: what is on one may move to the other. Or
+    the head `alone`, which has that room."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool = False) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0}
+        # the log reader and the autoscaler are of no use here, and dear to begin
+        head = {"num_cpus": 16 if alone else 0, "include_dashboard": False, "include_log_monitor": False,
+                "no_monitor": True}  # fmt: skip
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self._cluster.address
         self.raylets, self._fallen = list[int](), set[int]()
-        self.fill()
+        if not alone:
+            self.fill()
 
     def fill(self) -> None:
         """Two nodes, whatever became of those before."""
@@ -28,7 +32,7 @@ class Nodes:
             self.signal(raylet, signal.SIGKILL)  # it may only have been stopped
         self.raylets = [raylet for raylet in self.raylets if raylet not in self._fallen]
         while len(self.raylets) < 2:
-            node = self._cluster.add_node(num_cpus=8)
+            node = self._cluster.add_node(num_cpus=8, include_log_monitor=False)
             self.raylets.append(node.all_processes["raylet"][0].process.pid)
 
     def of(self, actor: Any) -> int:

@@ -15,7 +15,7 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual import engine as virtual
+from pslab.engines.server.shard import TensorShard
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.random_streams import numpy_generator
 
@@ -73,12 +73,13 @@ def traced(monkeypatch: pytest.MonkeyPatch, run: Run) -> tuple[list[tuple[Any, .
     """Of each step: instant, worker, version that the worker had next, staleness that it saw, the weight after it."""
     steps: list[Any] = []
 
-    class Recording(virtual.TensorShard):
-        def apply(self, step: Any, rate: float, computing: Any) -> None:
-            super().apply(step, rate, computing)
-            steps.append((step.pushes, step.version, float(self.weights[0])))
+    applied = TensorShard.apply
 
-    monkeypatch.setattr(virtual, "TensorShard", Recording)
+    def apply(self: TensorShard, step: Any, rate: float, computing: Any) -> None:
+        applied(self, step, rate, computing)
+        steps.append((step.pushes, step.version, float(self.weights[0])))
+
+    monkeypatch.setattr(TensorShard, "apply", apply)
     outcome = execute(resolve(run), lambda news: None)
     pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
     instants = dict(zip(pushes.version_applied.astype(int), pushes.seconds, strict=True))

@@ -62,7 +62,9 @@ def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int =
                 trace.lead_max = max(trace.lead_max, pull.iteration - server.ranges[pull.range].window.base)
                 pending += server.answered(pull.range)
                 for _ in range(copies):
-                    message = Weights(pull.worker, pull.range, pull.iteration, effect.version, own=effect.own)
+                    message = Weights(
+                        pull.worker, pull.range, pull.iteration, effect.version, own_pushes=effect.own_pushes
+                    )
                     perform(pull.worker, workers[pull.worker].weights(message), now)
             elif isinstance(effect, Searched):
                 trace.searched.append((now, effect.points))
@@ -83,5 +85,3 @@ def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int =
         if not workers[worker].computing:
             trace.waited[worker] += until_s - since_s
     return trace
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
-from pslab.engines.experiment.job import SharedDataset
+from pslab.engines.experiment.shared_dataset import SharedDataset
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import Report, await_report
 from pslab.engines.processes.child import ProcessContext

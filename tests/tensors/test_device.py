@@ -53,10 +53,11 @@ def test_a_gpu_computes_the_same_again_and_the_cpu_what_it_did(as_before, monkey
 
 
 def test_torch_has_as_many_threads_after_one_thread_as_before():
-    torch.set_num_threads(2)
-    with one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
+    with one_thread():  # as in all tests, once this one is over
+        torch.set_num_threads(2)
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
 
 
 def test_a_worker_on_a_host_without_a_cuda_device_says_which_host_lacks_it(monkeypatch):

@@ -1,4 +1,4 @@
-"""pslab chaos: what it prints and measures, the command that repeats a violation, and that its runs are the seed's."""
+"""pslab chaos: its campaigns hold, find seeded bugs, and name the command that repeats a violation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import chaos_digest
 import pytest
+from bugs import DRAWN, Bug
 from found import COMMON, FOUND
 
 import pslab
@@ -18,12 +20,12 @@ from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.experiment.shared_memory import Arena
-from tools.chaos import campaign as campaigns
-from tools.chaos import sums
+from tools.chaos.campaign import performed
 from tools.chaos.draw import drawn
 from tools.chaos.soak import MIB, Samples, descriptors, resident_bytes
 
 OWN = os.getpid()
+SEED, RUNS = 0, 1000  # of the campaign that shows nearly all seeded bugs
 
 
 def printed(capsys: pytest.CaptureFixture[str], words: str, status: int = 0) -> str:
@@ -34,45 +36,51 @@ def printed(capsys: pytest.CaptureFixture[str], words: str, status: int = 0) -> 
     return out
 
 
+def run_of(name: int | str) -> Run:
+    """A run of the campaign by its number, or of the corpus by its name."""
+    return Run.of({**COMMON, **FOUND[name]}) if isinstance(name, str) else drawn(SEED, name, "timing")
+
+
 # --- campaigns --------------------------------------------------------------------------------------------------------
 
 
-def test_a_campaign_holds(capsys: pytest.CaptureFixture[str]):
-    out = printed(capsys, "--seed 1 --runs 40")
-    assert "40 runs on the virtual engine, seed 1" in out
-    assert "0 violations" in out
+@pytest.mark.parametrize("words", ["--seed 1 --runs 40", *(pytest.param(words, marks=pytest.mark.slow) for words in (
+    "--seed 2 --runs 10000", "--seed 3 --runs 200 --engine local"))])  # fmt: skip
+def test_a_campaign_holds(words: str, capsys: pytest.CaptureFixture[str]):
+    assert " 0 violations" in printed(capsys, words)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", ["--seed 2 --runs 10000", "--seed 3 --runs 200 --engine local"])
-def test_a_long_campaign_holds(words: str, capsys: pytest.CaptureFixture[str]):
-    printed(capsys, words)
+def test_what_a_campaign_has_found_stays_mended():
+    assert {name: found for name in FOUND if (found := performed(run_of(name))[1])} == {}
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_what_a_campaign_has_found_stays_mended(name: str):
-    assert campaigns.performed(Run.of({**COMMON, **FOUND[name]}))[1] == []
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("bug", DRAWN, ids=lambda bug: bug.name)
+def test_a_seeded_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch):
+    """In the run that its list names; or, if that is drawn otherwise by now, in any run, which takes long."""
+    bug.seed(monkeypatch)
+    assert bug.says
+    numbers: list[Any] = [bug.run, *FOUND, *range(RUNS)]
+    assert any(bug.says in "; ".join(performed(run_of(name))[1]) for name in numbers)
+
+
+def test_bugs_are_seeded_in_every_part_of_a_run():
+    assert len({bug.name for bug in DRAWN}) == len(DRAWN) >= 40
+    parts = Counter(".".join(bug.where.partition(":")[0].split(".")[:2]) for bug in DRAWN)
+    assert set(parts) == {"engines.server", "engines.worker", "engines.virtual", "engines.emulation", "policies.sync",
+                          "lab.judge"}  # fmt: skip
 
 
 def test_a_violation_comes_with_the_command_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(sums.SumShard, "apply", lambda self, step, rate, computing: None)  # loses every step
-    again = "--seed 4 --first 7 --runs 1 --engine virtual"
-    first = printed(capsys, "--seed 4 --first 7 --runs 1", status=1)
-    assert "a sequential replay of the applied pushes leaves" in first
+    (bug,) = (each for each in DRAWN if each.name == "weights are read twice")
+    bug.seed(monkeypatch)
+    first = printed(capsys, f"--seed {SEED} --first {bug.run} --runs 1", status=1)
+    again = f"--seed {SEED} --first {bug.run} --runs 1 --engine virtual"
+    assert bug.says in first
     assert f"python -m pslab chaos {again}\n" in first
     assert printed(capsys, again, status=1).splitlines()[:3] == first.splitlines()[:3]
-
-
-def test_what_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch):
-    def raises(*given: object) -> None:
-        raise KeyError("lost")
-
-    monkeypatch.setattr(campaigns, "exchange", raises)
-    ((outcome, found, _),) = campaigns.campaign(0, range(1), "virtual")
-    assert outcome is None
-    assert found[0].startswith("KeyError: 'lost'")
 
 
 def test_impossible_numbers_are_refused(capsys: pytest.CaptureFixture[str]):
@@ -84,65 +92,48 @@ def test_impossible_numbers_are_refused(capsys: pytest.CaptureFixture[str]):
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["timing", "local"])
-def test_a_run_is_its_seeds_and_numbers_alone(engine: str):
-    runs = [drawn(5, number, engine) for number in range(20)]
-    assert [run.digest for run in runs] == [drawn(5, number, engine).digest for number in range(20)]
-    assert len({run.digest for run in runs}) == 20
-    assert len({drawn(seed, 0, engine).digest for seed in range(10)}) == 10
-    assert all(run.plain() for run in runs)
+def test_a_run_is_its_seeds_and_numbers_alone_and_every_policy_and_fault_is_drawn():
+    for engine in ("timing", "local"):
+        digests, again = ([drawn(5, number, engine).digest for number in range(20)] for _ in range(2))
+        assert digests == again
+        assert len({*digests, *(drawn(seed, 0, engine).digest for seed in range(10))}) == 29
+    runs = [drawn(6, number, "timing") for number in range(300)]
+    assert {str(run.sync).partition(":")[0] for run in runs} == set(ROWS["sync"])
+    assert {run.servers for run in runs} == {1, 2, 3}
+    assert {fault["what"] for run in runs for fault in run.cluster["faults"]} == {
+        "kill", "stop", "duplicate", "delay", "drop", "corrupt"}  # fmt: skip
 
 
 @pytest.mark.slow
 def test_another_process_hash_seed_and_directory_leave_the_same_digests(tmp_path: Path):
     package = Path(pslab.__file__).parents[1]
-    paths = os.pathsep.join(map(str, (package, Path(__file__).parents[1])))
+    tests = Path(__file__).parents[1]
+    paths = os.pathsep.join(map(str, (package, tests, tests / "support")))
     data = os.environ.get("PSLAB_DATA", str(package / "data"))
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "7", "PSLAB_DATA": data}
     done = subprocess.run([sys.executable, chaos_digest.__file__, "8", "200"], env=environment, cwd=tmp_path,
                           capture_output=True, text=True, check=True, timeout=600)  # fmt: skip
     found = chaos_digest.digests(8, 200)
     assert done.stdout.split() == found
-    assert len(set(found)) == 200
-
-
-def test_every_policy_and_every_fault_is_drawn():
-    runs = [drawn(6, number, "timing") for number in range(300)]
-    assert {str(run.sync).partition(":")[0] for run in runs} == set(ROWS["sync"])
-    assert {run.servers for run in runs} == {1, 2, 3}
-    faults: list[dict[str, Any]] = [fault for run in runs for fault in run.cluster["faults"]]
-    assert {fault["what"] for fault in faults} == {"kill", "stop", "duplicate", "delay", "drop", "corrupt"}
+    assert len(set(found)) == len(found) == 200 + chaos_digest.GRADIENTS
 
 
 # --- a soak -----------------------------------------------------------------------------------------------------------
 
 
-def sample(minute: int, **mebibytes: float) -> tuple[float, dict[int, int], int, int]:
-    """Of this process, and of p1, p2, ..."""
-    memory = {OWN if name == "own" else int(name[1:]): int(size * MIB) for name, size in mebibytes.items()}
-    return 60.0 * minute, memory, 50, 7
-
-
 def test_the_slope_is_that_of_a_line_in_ten_minutes():
-    samples = Samples([sample(at, own=100 + 0.1 * at, p1=20 + 0.2 * at) for at in range(20)])
-    assert samples.slope() == pytest.approx(3.0, abs=1e-3)
-    assert samples.slope(1) == pytest.approx(2.0, abs=1e-3)
+    samples = Samples([(60.0 * at, {OWN: int((100 + 0.1 * at) * MIB), 1: int((20 + 0.2 * at) * MIB)}, 50, 7)
+                       for at in range(20)])  # fmt: skip
+    assert [samples.slope(), samples.slope(1)] == pytest.approx([3.0, 2.0], abs=1e-3)
     assert "in the 2 that were never replaced +3.00 MiB in 10 minutes (in the parent +1.00)" in samples.words()
-    assert "50 to 50 in all processes, 50 at the end, 7 to 7 in the parent" in samples.words()
 
 
-def test_descriptors_and_memory_of_a_process_are_counted():
-    before = descriptors(OWN)
-    read, write = os.pipe()
+def test_descriptors_and_memory_of_a_process_are_counted_and_maps_of_shared_memory_once():
+    before, pipe = descriptors(OWN), os.pipe()
     assert descriptors(OWN) == before + 2
-    os.close(read)
-    os.close(write)
-    assert resident_bytes(OWN) > MIB
-    assert (descriptors(2**30), resident_bytes(2**30)) == (0, 0)
-
-
-def test_maps_of_shared_memory_are_no_more_descriptors():
-    before, arena, views = descriptors(OWN), Arena(), []
+    for end in pipe:
+        os.close(end)
+    arena, views = Arena(), []
     for size_bytes in (4096, 8192, 16384):
         arena.reserve(size_bytes)
         views.append(arena.bytes(0, size_bytes))
@@ -151,6 +142,8 @@ def test_maps_of_shared_memory_are_no_more_descriptors():
     assert descriptors(OWN) == before + 1  # while something lies there
     views.clear()
     assert descriptors(OWN) == before
+    assert resident_bytes(OWN) > MIB
+    assert (descriptors(2**30), resident_bytes(2**30)) == (0, 0)
 
 
 @pytest.mark.slow

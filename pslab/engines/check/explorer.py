@@ -1,17 +1,17 @@
 """Explore every order of events in a small cluster of the real server machine, worker machines and policy.
 
-A state of the cluster consists of the server's state, each worker's with its links, and the faults that have happened.
-With several servers, one decides, and the server's state has what the others are ordered to do: each of them does it at
-any later moment, in order.
+A state of the cluster consists of the server's state, the state of each worker and its links, and the faults that have
+happened. With several servers, one decides, and its state includes the orders to the others. Each server executes its
+orders in sequence, each at any later moment.
 Each machine is run once for each of its own states and each event, so a transition of the cluster is a few look-ups.
-Instants are not explored: a policy that plans by them has `variants(workers)`, the same policy with each plan that can
-be made, all with states of one kind; wherever it decides Searched each of them is tried.
+Instants are not explored. A policy that plans by instants has `variants(workers)`, which returns one policy for each
+possible plan. All variants have states of the same form. When the policy decides Searched, every variant is tried.
 
-States are visited breadth first: the first violation is at the end of a shortest path. Every transition uses up a
-message, a reading or a computation, and only the computations, which are bounded, make new ones: so every path ends,
-and if none ends before every worker has finished, no worker waits forever and there is no livelock. Under a policy
-without a bound a worker may be held until another one, ahead of it, has gone further: where all else has ended, workers
-that have computed their number of iterations go on.
+States are visited breadth first, so the first violation is at the end of a shortest path. Every transition uses up a
+message, a reading or a computation. Only computations add messages, and their number is bounded, so every path ends.
+If every worker has finished at the end of every path, no worker waits forever and there is no livelock. Under a policy
+without a bound, a worker may have to wait until a faster worker advances further. So if no other move is possible,
+workers that have computed all their iterations continue.
 
 Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986).
 """
@@ -31,24 +31,24 @@ from pslab.engines.check.worker import FAULTS, KILL, LOSE, REJOIN, WorkerSide
 from pslab.errors import ConfigError, nearest
 from pslab.protocol.traits import traits_of
 
-BEYOND = 8  # times the iterations that are explored: a worker that is still held then waits forever
+BEYOND = 8  # workers continue up to this multiple of their iterations; a worker that still waits then waits forever
 
 
 @dataclass
 class Explorer:
-    """All states that a small cluster can reach."""
+    """Explores all states that a small cluster can reach."""
 
     sync: Any
     workers: int = 2
     ranges: int = 1
     iterations: int = 3  #: per worker
     layered: bool = False  #: whether workers push and wait range by range, in one pass
-    servers: int = 1  #: at which the ranges lie; one of them decides
-    faults: Sequence[str] = ()  #: those that may happen, each at most once
+    servers: int = 1  #: servers that share the ranges; one of them decides
+    faults: Sequence[str] = ()  #: faults that may happen, each at most once
     faults_max: int = len(FAULTS)  #: faults in one run
-    bound: int | None = None  #: iterations ahead of the slowest; by default what the policy's window allows
+    bound: int | None = None  #: iterations ahead of the slowest; None: the policy's window length - 1
     seen: dict[State, State | None] = field(default_factory=dict, init=False)  #: each state's predecessor
-    states: int = field(default=0, init=False)  #: states whose successors were all visited
+    states: int = field(default=0, init=False)  #: states that were visited
     transitions: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Explorer:
                 raise ConfigError("faults", fault, nearest(fault, FAULTS))
         self.traits = traits_of(self.sync)
         self.length = self.traits.window if self.bound is None else self.bound + 1
-        self._fewer = [[each for each in range(used) if each & used == each] for used in range(1 << len(FAULTS))]
+        self._fewer = [[few for few in range(used) if few & used == few] for used in range(1 << len(FAULTS))]
         every = (1 << len(FAULTS)) - 1
         self._barred = [used if used.bit_count() < self.faults_max else every for used in range(every + 1)]
         bits = sum(1 << FAULTS.index(fault) for fault in set(self.faults))
@@ -70,7 +70,7 @@ class Explorer:
         """Visit every state, or `states_max` of them; stop at the first violation.
 
         Raises:
-            ConfigError: the policy's state holds what cannot be copied or compared.
+            ConfigError: the policy's state has an object that cannot be copied or compared.
         """
         start_s = time.perf_counter()
         violation, complete = self._visit(states_max)
@@ -94,40 +94,39 @@ class Explorer:
         return violation, True
 
     def _covered(self, state: State) -> bool:
-        """Whether the same state was reached with fewer faults: then everything that can follow follows there, too."""
+        """Whether the same state was reached with fewer faults, so that its successors include all of this state."""
         number, used, *others = state
         return any((number, fewer, *others) in self.seen for fewer in self._fewer[used])
 
     def _level(self, frontier: list[State]) -> tuple[list[State], Violation | None]:
         seen = self.seen
-        found: list[State] = []
+        states: list[State] = []
         for state in frontier:
             progress = False
-            for each in self.successors(state):
+            for successor in self.successors(state):
                 self.transitions += 1
-                progress = progress or not each.move.fault
-                if each.wrong:
-                    path = [*self._path(state), each]
-                    return found, explain(path, self.ranges, each.wrong, each.at)
-                if each.state not in seen:
-                    seen[each.state] = state
-                    found.append(each.state)
+                progress = progress or not successor.move.fault
+                if successor.wrong:
+                    path = [*self._path(state), successor]
+                    return states, explain(path, self.ranges, successor.wrong, successor.at)
+                if successor.state not in seen:
+                    seen[successor.state] = state
+                    states.append(successor.state)
             if not progress and (wrong := self._ended(state)):
-                return found, explain(self._path(state), self.ranges, wrong)
-        return found, None
+                return states, explain(self._path(state), self.ranges, wrong)
+        return states, None
 
     def _path(self, last: State) -> list[Next]:
-        """A shortest path from the start to a state that was visited."""
         path: list[Next] = []
         while (before := self.seen[last]) is not None:
-            path.append(next(each for each in self.successors(before) if each.state == last and not each.wrong))
+            path.append(next(step for step in self.successors(before) if step.state == last and not step.wrong))
             last = before
         return path[::-1]
 
     # --- transitions ----------------------------------------------------------------------------------------------
 
     def successors(self, state: State) -> list[Next]:
-        """Everything that can happen next."""
+        """Return every transition that can happen next."""
         number, used, locals_ = state[0], state[1], state[2:]
         barred = self._barred[used]
         following = []
@@ -144,13 +143,12 @@ class Explorer:
             event = Event("store", store)
             move = Move(0, "store", store, locals_[0], event)
             following += [self._next(state, 0, move, stepped) for stepped in self.server.step(number, 0, event)]
-        if self.traits.window is None and all(each.move.fault for each in following) and self._ended(state):
-            following += [self._next(state, worker, move, None) for worker, each in enumerate(locals_)
-                          for move in self.local.beyond(each, BEYOND * self.iterations)]  # fmt: skip
+        if self.traits.window is None and all(other.move.fault for other in following) and self._ended(state):
+            following += [self._next(state, worker, move, None) for worker, other in enumerate(locals_)
+                          for move in self.local.beyond(other, BEYOND * self.iterations)]  # fmt: skip
         return following
 
     def _next(self, state: State, worker: int, move: Move, stepped: Stepped | None) -> Next:
-        """Return the transition of a move if this is the server's answer."""
         number, used, *after = state
         after[worker] = move.after
         wrong, at = move.wrong, worker
@@ -165,7 +163,7 @@ class Explorer:
         return Next((number, used | move.fault, *after), worker, move, stepped)
 
     def _take(self, stepped: Stepped, after: list[int]) -> tuple[Wrong, int]:
-        """Apply what the server did to the workers and their links, in its order."""
+        """Apply the server's operations to `after`, in order; return the broken rule, or None, and its worker."""
         if stepped.wrong:
             return stepped.wrong, stepped.at
         for worker, op in stepped.ops:
@@ -180,11 +178,11 @@ class Explorer:
             reported = view.applied[worker]
             if reported is not None and reported != true:
                 return invariants.clocks(reported, true), worker
-            held = view.held[worker] if view.held is not None else None
-            turns = true if held is None else tuple(map(int.__add__, true, held))
+            waiting = view.waiting[worker] if view.waiting is not None else None
+            turns = true if waiting is None else tuple(map(int.__add__, true, waiting))
             complete += self.traits.rotation.complete(turns)
             complete -= self.local.locals[number].missed
-        return None if view.drops else invariants.budget(view.accepted, complete), 0  # it is dropped on some ranges
+        return None if view.drops else invariants.budget(view.accepted, complete), 0  # a drop may be half done
 
     def _disturbs(self, index: int, after: list[int]) -> Wrong:
         locals_ = [self.local.locals[number] for number in after]
@@ -193,12 +191,12 @@ class Explorer:
         return invariants.unread(readers, index) or invariants.unused(busy, index)
 
     def _ended(self, state: State) -> Wrong:
-        """Return the broken rule if only faults can happen now and a worker has not finished."""
+        """Return the rule that is broken if only faults can happen in this state; None if none is."""
         finished, locals_ = self.local.finished, self.local.locals
         present = {worker: finished[n] for worker, n in enumerate(state[2:]) if locals_[n].mode in (ALIVE, CUT)}
         return invariants.ended(present, self.server.held(state[0]), self.server.waits_for(state[0]))
 
 
 def explore(sync: Any, *, states_max: int | None = None, **cluster: Any) -> Explored:
-    """Explore a policy: `workers`, `ranges`, `servers`, `iterations`, `faults`, ... as Explorer has them."""
+    """Explore a policy in a small cluster; `cluster` gives fields of Explorer, such as `workers` and `faults`."""
     return Explorer(sync, **cluster).explore(states_max)

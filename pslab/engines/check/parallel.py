@@ -1,4 +1,4 @@
-"""Explorations in parallel: each is one task of a spawned process, which imports neither torch nor the lab."""
+"""Run explorations in parallel, in spawned processes that import neither torch nor `pslab.lab`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pslab.errors import PslabError, StartFailed
 
 @dataclass(frozen=True)
 class Task:
-    """An exploration of a policy that is shown as `name`."""
+    """The parameters of one exploration; `name` is the policy's name in the result."""
 
     name: str
     sync: Any
@@ -40,7 +40,7 @@ class Task:
 
     @property
     def weight(self) -> tuple[int, ...]:
-        """Sort key: tasks with a larger weight usually take longer."""
+        """A sort key: tasks with a larger weight usually take longer."""
         kinds = min(self.faults_max, len(self.faults))
         return kinds > 1, self.workers * self.ranges, kinds, "duplicate" in self.faults, self.sync.window or 99
 
@@ -51,7 +51,7 @@ class Task:
 
 
 def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Explored]]:
-    """Yield (index of the task, its result), each as soon as it is known. Tasks are started in their order.
+    """Yield (index of the task, its result) whenever a task ends. Tasks are started in the order given.
 
     With one process, or one task, no process is spawned.
 
@@ -62,23 +62,24 @@ def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Ex
     if min(processes, len(tasks)) <= 1:
         yield from ((index, task.run()) for index, task in enumerate(tasks))
         return
-    end, held = mp.Pipe(duplex=False)
+    end, ours = mp.Pipe(duplex=False)
     pool = ProcessPoolExecutor(min(processes, len(tasks)), mp.get_context("spawn"), _end_with, (end,))
-    with end, pool, held:  # the children end when `held` is closed: here, or because this process ends
+    with end, pool, ours:  # the children end when `ours` is closed: here, or because this process ends
         try:
             with spawning():  # by value: the policy may be a class of a notebook's cell
                 futures = {pool.submit(_explored, cloudpickle.dumps(task)): index for index, task in enumerate(tasks)}
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool:
-            raise StartFailed("a process of the checker ended early, perhaps because memory ran out") from None
+            problem = "a process of the checker ended early, perhaps because memory ran out"
+            raise StartFailed(f"{problem}: use fewer processes, or check fewer workers") from None
 
 
 # --- in a child ----------------------------------------------------------------------------------------------------
 
 
 def _end_with(end: Connection) -> None:
-    """End this process as soon as the other end of a pipe is closed."""
+    """Make this process exit as soon as the other end of a pipe is closed."""
 
     def watch() -> None:
         end.poll(None)
@@ -89,9 +90,9 @@ def _end_with(end: Connection) -> None:
 
 def _explored(task: bytes) -> Explored:
     try:
-        found: Explored = cloudpickle.loads(task).run()
+        explored: Explored = cloudpickle.loads(task).run()
     except PslabError:
         raise
     except Exception:
         raise PslabError(traceback.format_exc()) from None
-    return found
+    return explored

@@ -1,4 +1,4 @@
-"""check(policies): explore every order of events in a small cluster, under every policy and fault."""
+"""Choose small clusters and faults for each policy, explore every order of events in them, and report the results."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pslab.errors import ConfigError, nearest
 from pslab.protocol.traits import traits_of
 
 CLUSTERS = ((1, 1), (2, 1), (3, 1), (2, 2))  # (workers, ranges)
-#: Iterations per worker that can be explored within a minute for 1, 2, 3 and 4 pairs of a worker and a range: without
-#: faults, with one kind of fault, with several.
+#: Iterations per worker that can be explored within a minute. Columns: workers × ranges = 1, 2, 3 and 4. Rows: without
+#: faults, with one kind of fault, with several kinds.
 ITERATIONS = ((3, 3, 3, 2), (3, 3, 2, 1), (3, 2, 1, 1))
-#: ... of a policy that plans, which starts after some iterations: more of them on fewer clusters. 0: not explored.
+#: The same for a policy that plans, which needs more iterations. 0: such a cluster is not explored.
 PLANNED = ((5, 5, 3, 3), (4, 4, 0, 0), (4, 3, 0, 0))
-#: ... of one whose workers pull and push at once.
+#: The same for an eager policy.
 EAGER = ((3, 3, 2, 1), (3, 3, 1, 0), (3, 1, 0, 0))
-#: ... of one that decides for all ranges: its rounds have no bound.
+#: The same for a policy that decides for all ranges together.
 WHOLE = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 1))
-#: ... of one that counts several gradients per push: its decisions are those of another policy, which is explored.
+#: The same for a policy whose pushes contain several gradients. Few suffice: it decides as other policies do.
 COUNTS = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 0))
-PLANS_AFTER = 2  # iterations of every worker
-PLANS_MAX = 1000  # that one search may return
-BOUND_MAX = 5  # iterations without faults that a bound may need
-STATES_MAX = 3_000_000  # of one exploration: a few gigabytes
+PLANS_AFTER = 2  # iterations of every worker before the first plan
+PLANS_MAX = 1000  # plans that one search may return
+BOUND_MAX = 5  # without faults, iterations are raised to the window's length, but not above this
+STATES_MAX = 3_000_000  # states in one exploration: a few gigabytes
 HEAD = f"{'policy':<16}{'W':>3}{'ranges':>8}{'iterations':>12}  {'faults':<11}{'states':>10}{'seconds':>9}  verdict"
 
 OnExplored = Callable[[Explored], None]
@@ -41,20 +41,20 @@ OnExplored = Callable[[Explored], None]
 
 @dataclass(frozen=True)
 class Checked:
-    """The explorations of a check, one per cluster and set of faults, in the order of the plan."""
+    """The results of a check: one exploration for each policy, cluster and set of faults, in the order of the plan."""
 
     explored: tuple[Explored, ...]
     seconds: float
 
     @property
     def clean(self) -> bool:
-        """Every exploration was completed, none broke a rule, and each policy's bound could have been broken."""
-        return all(each.verdict == "clean" for each in self.explored)
+        """Whether every exploration has the verdict "clean"."""
+        return all(explored.verdict == "clean" for explored in self.explored)
 
     @property
     def states(self) -> int:
-        """The states of all explorations."""
-        return sum(each.states for each in self.explored)
+        """The total number of states in all explorations."""
+        return sum(explored.states for explored in self.explored)
 
     def __str__(self) -> str:
         return "\n".join([HEAD, *map(row, self.explored), *self.summary()])
@@ -62,67 +62,70 @@ class Checked:
     __repr__ = __str__
 
     def summary(self) -> list[str]:
-        """Below the table: the total, and for each policy the shortest path to a broken rule."""
+        """Return the lines below the table: the totals, and for each policy the shortest path to a broken rule."""
         lines = [f"{self.states:,} states in {self.seconds:.1f} s"]
-        for policy in dict.fromkeys(each.policy for each in self.explored):
-            own = [each for each in self.explored if each.policy == policy]
-            broken = [(each, each.violation) for each in own if each.violation]
+        for policy in dict.fromkeys(explored.policy for explored in self.explored):
+            rows = [explored for explored in self.explored if explored.policy == policy]
+            broken = [(explored, explored.violation) for explored in rows if explored.violation]
             if broken:
-                each, shortest = min(broken, key=lambda one: len(one[1].path))
-                many = f"{len(broken)} of {len(own)} explorations break a rule; the shortest path to it"
-                lines += ["", f"{policy}: {many}, with {_cluster(each)}:", str(shortest)]
-            if any(not each.complete for each in own):
-                lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
-            if unvaried := sorted({name for each in own for name in each.unvaried}):
+                explored, shortest = min(broken, key=lambda one: len(one[1].path))
+                many = f"{len(broken)} of {len(rows)} explorations break a rule; the shortest path to it"
+                lines += ["", f"{policy}: {many}, with {_cluster(explored)}:", str(shortest)]
+            if any(not explored.complete for explored in rows):
+                how = "check fewer workers or iterations, or raise --states-max"
+                lines += ["", f"{policy}: unfinished: an exploration reached its limit of states; {how}"]
+            if unvaried := sorted({name for explored in rows for name in explored.unvaried}):
                 names = " and ".join(unvaried)
-                one = f"it reads {names} of its events, of which each exploration has one value"
-                lines += ["", f"{policy}: {one}: what it decides by another one was not explored"]
-            if not all(each.reached for each in own):
-                most = max(each.iterations for each in own)
+                one = f"it reads {names} of its events, but each exploration has only one value of that"
+                lines += ["", f"{policy}: {one}: its decisions for other values were not explored"]
+            if not all(explored.reached for explored in rows):
+                most = max(explored.iterations for explored in rows)
                 far = f"in {most} iterations no worker gets beyond its bound or plan"
-                how = "check it with a smaller one, or raise --iterations"
-                lines += ["", f"{policy}: nothing was found, and nothing is shown: {far}; {how}"]
+                how = "check the policy with a smaller bound or plan, or raise --iterations"
+                lines += ["", f"{policy}: no broken rule was found, but this proves nothing: {far}; {how}"]
         return lines
 
 
-def _cluster(each: Explored) -> str:
-    ranges = f", {each.ranges} ranges" if each.ranges > 1 else ""
-    ranges += f" on {each.servers} servers" if each.servers > 1 else ""
-    return f"W = {each.workers}{ranges}, {_faults(each)}"
+def _cluster(explored: Explored) -> str:
+    ranges = f", {explored.ranges} ranges" if explored.ranges > 1 else ""
+    ranges += f" on {explored.servers} servers" if explored.servers > 1 else ""
+    return f"W = {explored.workers}{ranges}, {_faults(explored)}"
 
 
-def _faults(each: Explored) -> str:
-    names = "all" if set(each.faults) == set(FAULTS) else "+".join(each.faults) or "none"
-    return names if each.faults_max == len(each.faults) else f"{each.faults_max} of {names}"
+def _faults(explored: Explored) -> str:
+    names = "all" if set(explored.faults) == set(FAULTS) else "+".join(explored.faults) or "none"
+    return names if explored.faults_max == len(explored.faults) else f"{explored.faults_max} of {names}"
 
 
-def row(each: Explored) -> str:
-    """A line of the table."""
-    policy = each.policy if len(each.policy) < 16 else each.policy[:14] + "…"
-    ranges = f"{each.ranges} on {each.servers}" if each.servers > 1 else each.ranges
-    return (f"{policy:<16}{each.workers:>3}{ranges:>8}{each.iterations:>12}  {_faults(each):<11}"
-            f"{each.states:>10,}{each.seconds:>9.2f}  {each.verdict}")  # fmt: skip
+def row(explored: Explored) -> str:
+    """Return an exploration's line of the table."""
+    policy = explored.policy if len(explored.policy) < 16 else explored.policy[:14] + "…"
+    ranges = f"{explored.ranges} on {explored.servers}" if explored.servers > 1 else explored.ranges
+    return (f"{policy:<16}{explored.workers:>3}{ranges:>8}{explored.iterations:>12}  {_faults(explored):<11}"
+            f"{explored.states:>10,}{explored.seconds:>9.2f}  {explored.verdict}")  # fmt: skip
 
 
 def examples() -> list[str]:
-    """Return every policy of the table, with small parameters or its example's."""
+    """Return every policy of the table as text, with parameters that are small enough for the checker."""
     return sorted(row.small or row.example or row.name for row in ROWS["sync"].values())
 
 
 def resolve_sync(value: Any) -> Any:
-    """The policy that a string or "package.module:name" (a class without parameters, or an object) names, or an object.
+    """Return the policy object for a value: a policy, text as in `Run.sync`, or "package.module:name".
+
+    The last form names an object, or a class that is created without parameters.
 
     Raises:
-        ConfigError: unknown, or no policy.
+        ConfigError: the name is unknown, or the object is not a policy.
     """
     if isinstance(value, str):
         head, _, rest = value.partition(":")
         if head.strip().lower() not in ROWS["sync"] and rest.replace(".", "_").isidentifier():
-            found = import_named("sync", value)
+            imported = import_named("sync", value)
             try:
-                value = found() if isinstance(found, type) else found
+                value = imported() if isinstance(imported, type) else imported
             except TypeError as error:
-                problem = f"cannot be made without parameters: {error}; name an object"
+                problem = f"this class needs parameters ({error}): name an instance of it in the module instead"
                 raise ConfigError("sync", value, problem) from None
     return resolve("sync", value)
 
@@ -141,14 +144,16 @@ def plan(
     layered: bool = False,
     servers: int | None = None,
 ) -> list[Task]:
-    """The explorations of one policy; the parameters are `check`'s."""
+    """Return the explorations of the policy `sync`, shown as `name`; `check` explains the other parameters."""
     _positive("servers", servers)
     some, parts = _numbers("workers", workers), _numbers("ranges", ranges)
     fragments = traits_of(sync).rotation.fragments
-    if uneven := [each for each in parts if each % fragments]:
-        raise ConfigError("ranges", uneven[0], f"must be a multiple of the policy's {fragments} fragments")
+    if uneven := [number for number in parts if number % fragments]:
+        problem = f"must be a multiple of the policy's {fragments} fragments: use ranges={fragments}"
+        raise ConfigError("ranges", uneven[0], problem)
     if servers is not None and servers > min(parts or [servers]):
-        raise ConfigError("servers", servers, f"{min(parts)} ranges lie at no more than {min(parts)} servers")
+        problem = f"each server needs a range: use at most {min(parts)} servers, or more ranges"
+        raise ConfigError("servers", servers, problem)
     least = fragments * -(-(servers or 1) // fragments)
     narrowed = [(w, r) for r in parts or [least] for w in some or [2]] if some or parts else []
     clusters = CLUSTERS if least == 1 else [(1, least), (2, least)]
@@ -156,43 +161,43 @@ def plan(
     _positive("states_max", states_max)
     _positive("faults_max", faults_max)
     if bound is not None and bound < 0:
-        raise ConfigError("bound", bound, "must be 0 or more iterations ahead of the slowest")
+        raise ConfigError("bound", bound, "must be 0 or more iterations ahead of the slowest worker")
     several_max = 2 if traits_of(sync).plans else len(FAULTS)
     tasks = [
-        Task(name, sync, w, r, iterations or allowed, each,
+        Task(name, sync, w, r, iterations or allowed, fault_set,
              faults_max or (several_max if r == 1 else 2), states_max, bound, layered, servers or 1)
-        for w, r in narrowed or clusters for each in _fault_sets(faults)
-        if (allowed := iterations_for(sync, w, r, each, bound, servers or 1) or int(bool(narrowed)))
+        for w, r in narrowed or clusters for fault_set in _fault_sets(faults)
+        if (allowed := iterations_for(sync, w, r, fault_set, bound, servers or 1) or int(bool(narrowed)))
     ]  # fmt: skip
     if _plans(sync) ** (most := max((task.workers for task in tasks), default=0)) > PLANS_MAX:
-        problem = f"may place barriers in {_plans(sync)} ways for each of {most} workers, too many to be explored"
+        problem = f"may place barriers in {_plans(sync)} ways for each of {most} workers, which is too many to explore"
         row = find("sync", sync)
         such = f", such as {row.small}" if row is not None and row.small else ""
-        raise ConfigError("sync", name, f"{problem}: check a smaller plan, by the same rules{such}")
+        raise ConfigError("sync", name, f"{problem}: check the policy with a smaller plan{such}")
     return tasks
 
 
 def _plans(sync: Any) -> int:
-    """In how many ways a policy may plan one worker's barrier, and so how far ahead at least; 0: it plans none."""
+    """Return the number of possible plans for one worker's barrier; 0 if the policy does not plan."""
     return len(sync.variants(1)) if traits_of(sync).plans else 0
 
 
 def iterations_for(
     sync: Any, workers: int, ranges: int, faults: Sequence[str], bound: int | None = None, servers: int = 1
 ) -> int:
-    """Iterations per worker: without faults at least as many as break a bound, the policy's or this one.
+    """Return the number of iterations per worker; 0 if such a cluster is not explored by default.
 
-    0 where this is not explored by default.
+    Without faults the number suffices to exceed `bound`, or by default the policy's bound if that is below BOUND_MAX.
     """
     traits = traits_of(sync)
     kinds = ((traits.plans, PLANNED), (traits.eager, EAGER), (traits.accumulates, COUNTS), (traits.whole, WHOLE),
              (True, ITERATIONS))  # fmt: skip
     table: Sequence[tuple[int, ...]] = next(table for holds, table in kinds if holds)
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
-    fragments = traits.rotation.fragments  # ranges of one of them are under way at a time
+    fragments = traits.rotation.fragments  # only one fragment's ranges are under way at a time
     allowed = by_size[min(workers * ranges // fragments, len(by_size)) - 1] * fragments
     if len(faults) > 1 and workers * ranges > 3 and (servers > 1 or (traits.window or 0) > allowed):
-        return 0  # so few iterations cannot fill the window: a policy without one is explored, with one server
+        return 0  # too few iterations to fill the window: a smaller cluster shows the same
     if faults or not allowed:
         return allowed
     if bound is not None:
@@ -202,56 +207,63 @@ def iterations_for(
 
 def check(*policies: Any, processes: int | None = None, on_explored: OnExplored | None = None,
           **narrowed: Any) -> Checked:  # fmt: skip
-    """Explore policies, given as strings or objects; without any, all policies of the table.
+    """Explore the given policies, or all policies of the table if none is given; return the results.
 
     Args:
         policies: "NAME:VALUE" of the table, "package.module:name", or an object with window, initial and step.
-        processes: as many as there are cores by default.
-        on_explored: called with each exploration as soon as it has ended; None: a line on stderr counts them.
-        narrowed: `workers` and `ranges` (a number or several; by default one range with 1, 2 and 3 workers, and two
-            ranges with 2), `iterations` (per worker), `faults` (that may happen, each at most once; by default none,
-            each alone, and all are explored in turn), `faults_max` (in one run; by default all, two with two ranges),
-            `bound` (iterations ahead of the slowest, instead of what the policy's window allows), `states_max` (of one
-            exploration), `layered` (whether workers push and wait range by range), `servers` (at which as many
-            ranges lie, by default with 1 and 2 workers).
+        processes: the number of processes; by default one for each core.
+        on_explored: is called with each exploration as soon as it has ended. By default a line on stderr counts them.
+        narrowed: parameters that limit the explorations:
+
+            - `workers`, `ranges`: a number or several. The default is one range with 1, 2 and 3 workers, and two
+              ranges with 2 workers.
+            - `iterations`: the number per worker.
+            - `faults`: names of the faults that may happen, each at most once in a run. By default a cluster is
+              explored without faults, with each fault alone, and with all faults.
+            - `faults_max`: the most faults in one run. By default there is no limit, but with several ranges, or a
+              policy that plans, it is 2.
+            - `bound`: iterations ahead of the slowest worker, instead of the bound of the policy's window.
+            - `states_max`: the most states in one exploration.
+            - `layered`: whether workers push and wait range by range.
+            - `servers`: the number of servers, by default 1. Several servers have a range each, and by default 1 and
+              2 workers.
 
     Raises:
-        ConfigError: an unknown policy or fault, or a number below 1.
+        ConfigError: a policy or fault is unknown, or a number is out of range.
     """
     start_s = time.monotonic()
     _positive("processes", processes)
     tasks, reached = list[Task](), list[bool]()
     for given in policies or examples():
         sync = resolve_sync(given)
-        own = plan(given if isinstance(given, str) else invariants.name(sync), sync, **narrowed)
-        tasks += own
-        reached += [any(map(_reaches, own))] * len(own)
+        tasks_of = plan(given if isinstance(given, str) else invariants.name(sync), sync, **narrowed)
+        tasks += tasks_of
+        reached += [any(map(_reaches, tasks_of))] * len(tasks_of)
     # the largest first, so that none starts last and runs alone
     order = sorted(range(len(tasks)), key=lambda index: tasks[index].weight, reverse=True)
     many = f"{len(tasks)} clusters, the largest first" if len(tasks) > 1 else "one cluster"
     print(f"explores {many}", file=sys.stderr, flush=True)
     done: dict[int, Explored] = {}
-    for position, found in explore_all([tasks[index] for index in order], processes or os.cpu_count() or 1):
-        done[order[position]] = replace(found, reached=reached[order[position]])
+    for position, explored in explore_all([tasks[index] for index in order], processes or os.cpu_count() or 1):
+        done[order[position]] = replace(explored, reached=reached[order[position]])
         if on_explored is not None:
             on_explored(done[order[position]])
         else:
             end = "\n" if len(done) == len(tasks) else ""
             print(f"\rexplored {len(done)} of {len(tasks)}", end=end, file=sys.stderr, flush=True)
-    return Checked(tuple(each for _, each in sorted(done.items())), time.monotonic() - start_s)
+    return Checked(tuple(verdict for _, verdict in sorted(done.items())), time.monotonic() - start_s)
 
 
 def _reaches(task: Task) -> bool:
-    """Whether a worker can get further ahead of another than the bound allows, if the policy let it, and to every
-    barrier that may be planned."""
+    # enough iterations to exceed the bound, if the policy allowed it, and to come to every barrier that may be planned
     planned = plans + PLANS_AFTER + 1 if (plans := _plans(task.sync)) else 0
     return task.iterations >= max(planned, (task.sync.window or 0) if task.bound is None else task.bound + 1)
 
 
 def _numbers(name: str, value: Sequence[int] | int | None) -> list[int]:
     numbers = [] if value is None else [value] if isinstance(value, int) else list(value)
-    for each in numbers:
-        _positive(name, each)
+    for number in numbers:
+        _positive(name, number)
     return numbers
 
 

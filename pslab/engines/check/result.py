@@ -1,4 +1,4 @@
-"""States, transitions and results of an exploration, as plain values; and a violation in plain English."""
+"""States, transitions and results of an exploration as plain values, and the description of a violation."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from pslab.engines.check.invariants import Wrong
 from pslab.protocol.rotation import Rotation
 
 State = tuple[int, ...]  # the server's number, the bits of the faults that have happened, each worker's number
-ALIVE, CUT, DEAD, LEFT = range(4)  # CUT: a message of it is lost; DEAD: the server does not know yet that it stopped
+ALIVE, CUT, DEAD, LEFT = range(4)  # CUT: a message was lost; DEAD: killed; LEFT: the server knows that it has left
 UP, DOWN = "up", "down"
-# what a server does for a worker: it applies or drops its push, frees the payload, reads weights for it, or sends them
+# a server's operations: apply or drop a push, free its payload, read weights for a worker, send them, join a worker
 STEP, DROP, FREE, REPLY, SEND, JOIN = "step", "drop", "free", "reply", "send", "join"
 
 
 class Op(NamedTuple):
-    """An operation of a server for one worker."""
+    """An operation of the server on one worker's push, request or membership."""
 
-    kind: str  #: one of those above
+    kind: str  #: one of the operations above
     range: int
     iteration: int
-    held: tuple[int, ...] = ()  #: of a JOIN: per range, how many of the worker's pushes are held
-    own: int = 0  #: of a REPLY or SEND: how many of the worker's pushes it reports to be in the weights
-    frees: bool = True  #: of a STEP or DROP: whether the payload is free with it
+    waiting: tuple[int, ...] = ()  #: of a JOIN: per range, how many of the worker's pushes are not yet applied
+    own_pushes: int = 0  #: of a REPLY or SEND: how many of the worker's pushes it reports to be in the weights
+    frees: bool = True  #: of a STEP or DROP: whether it also frees the payload
 
 
 Ops = tuple[tuple[int, Op], ...]  # (worker, operation)
 
 
 class Event(NamedTuple):
-    """An event: a message arrives, weights of a range have been read, a worker leaves or joins; or another server does
-    what it was ordered first."""
+    """An event at the server: a message arrives, weights have been read, a worker leaves or joins, or a server executes
+    its oldest order."""
 
     kind: str  #: "message", "answered", "leave", "join" or "store"
-    range: int = 0  #: or the number of that server
+    range: int = 0  #: the range, or for "store" the server
     message: Any = None
 
 
 class ServerView(NamedTuple):
-    """The part of a server's state that the invariants compare: per worker, None for a worker that left."""
+    """The part of a server's state that the invariants compare."""
 
-    applied: tuple[tuple[int, ...] | None, ...]  #: per range: its clock without the pushes that are held
-    held: tuple[tuple[int, ...], ...] | None  #: per range: pushes counted, not yet applied; None if there are none
+    applied: tuple[tuple[int, ...] | None, ...]  #: per worker and range: pushes applied; None for a worker that left
+    waiting: tuple[tuple[int, ...], ...] | None  #: per worker and range: pushes not yet applied; None: all are
     low: int  #: the least clock of all ranges, as an iteration
-    accepted: int
-    ordered: tuple[int, ...] = ()  #: servers that have something to do
-    drops: bool = False  #: ... to drop a push
+    accepted: int  #: iterations that the budget counts
+    ordered: tuple[int, ...] = ()  #: servers with orders that are not yet executed
+    drops: bool = False  #: whether an order to drop a push is not yet executed
 
 
 @dataclass
@@ -59,22 +59,22 @@ class Stepped:
     effects: list[Any]
     ops: Ops  #: what the effects do for each worker
     wrong: Wrong = None
-    at: int = 0  #: the worker that `<self>` is
+    at: int = 0  #: the worker that `<self>` in `wrong` stands for
 
 
 class LocalState(NamedTuple):
-    """A worker and its links. In it the worker's own number is always 0; messages and machines are numbers."""
+    """A worker and its links; messages and machines are given by numbers, and in them every worker has number 0."""
 
     machine: int
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
     past_up: tuple[int, ...] = ()  #: messages that have arrived and may arrive again
     past_down: tuple[int, ...] = ()
-    reading: tuple[tuple[int, int, int], ...] = ()  #: replies: (range, iteration, own pushes that they contain)
+    reading: tuple[tuple[int, int, int], ...] = ()  #: weights under way: (range, iteration, own pushes)
     computing: int = -1  #: the last iteration that it started to compute
     todo: tuple[int, ...] = ()  #: ranges of this iteration that are not computed yet
-    got: tuple[int, ...] = ()  #: per range, the turn that the newest weights here are for
-    own: tuple[tuple[int, int], ...] = ()  #: eager, per range: own pushes in the weights in use, and in the newest
+    got: tuple[int, ...] = ()  #: per range, the turn for which the newest weights that arrived were sent
+    own_pushes: tuple[tuple[int, int], ...] = ()  #: eager, per range: own pushes in the weights used, in the newest
     acked: tuple[int, ...] = ()  #: per range, the last iteration acknowledged
     applied: tuple[int, ...] = ()  #: per range, the turn that the server applies next
     owed: tuple[tuple[int, ...], ...] = ()  #: per range, turns pushed before it left that are not applied yet
@@ -82,53 +82,53 @@ class LocalState(NamedTuple):
     mode: int = ALIVE
 
     def computes_on(self, index: int) -> bool:
-        """Whether the weights of a range are being computed on: they have arrived, and its gradient is not ready."""
+        """Whether the worker computes on a range: its weights have arrived, and its gradient is not ready."""
         return index in self.todo and self.got[index] >= self.computing
 
     def joined(
-        self, iteration: int, pushed: tuple[int, ...], own: tuple[tuple[int, int], ...], rotation: Rotation
+        self, iteration: int, pushed: tuple[int, ...], own_pushes: tuple[tuple[int, int], ...], rotation: Rotation
     ) -> LocalState:
-        """Back with this iteration, on new links; of each range the server has so many of its pushes."""
+        """Return the state after a rejoin on new links; `pushed` has the worker's pushes so far, by range."""
         turns = tuple(rotation.turn(index, iteration) for index in range(len(pushed)))
         return LocalState(
             -1, reading=self.reading, computing=iteration - 1, got=tuple(turn - 1 for turn in turns),
-            acked=(iteration - 1,) * len(pushed), own=own, applied=turns,
+            acked=(iteration - 1,) * len(pushed), own_pushes=own_pushes, applied=turns,
             missed=self.missed + iteration - rotation.complete(pushed),
             owed=tuple(tuple(range(done, end)) for done, end in zip(self.applied, pushed, strict=True)),
         )  # fmt: skip
 
     def linked(self, link: str, under_way: tuple[int, ...]) -> LocalState:
-        """With these messages on a link."""
+        """Return the state with these messages on a link."""
         return self._replace(up=under_way) if link == UP else self._replace(down=under_way)
 
     def noted(self, link: str, message: int) -> LocalState:
-        """With a message that may arrive again."""
+        """Return the state in which this message may arrive again."""
         if link == UP:
             return self._replace(past_up=tuple(sorted({*self.past_up, message})))
         return self._replace(past_down=tuple(sorted({*self.past_down, message})))
 
 
 class Move(NamedTuple):
-    """Something that can happen next at one worker or on its links."""
+    """A possible next move of a worker, or of a message on its links."""
 
-    fault: int  #: its bit; 0 if the move is no fault
+    fault: int  #: the bit of the fault; 0 if the move is no fault
     kind: str
-    about: Any  #: a message, a range, or (range, iteration, own) of weights that were read
+    about: Any  #: a message, a range, or (range, iteration, own pushes) of weights that were read
     after: int  #: the worker and its links afterwards
-    event: Event | None = None  #: at the server
+    event: Event | None = None  #: the event at the server
     computes: int = -1  #: the iteration that the worker starts to compute
     wrong: Wrong = None
 
 
 class Next(NamedTuple):
-    """A transition: which worker makes which move, and the next state."""
+    """A transition: the worker, its move, and the next state."""
 
     state: State
     worker: int
     move: Move
     stepped: Stepped | None
     wrong: Wrong = None
-    at: int = 0  #: the worker that `<self>` is in `wrong`
+    at: int = 0  #: the worker that `<self>` in `wrong` stands for
 
 
 @dataclass(frozen=True)
@@ -155,17 +155,17 @@ class Explored:
     faults_max: int  #: faults in one run
     states: int
     transitions: int
-    seconds: float
+    seconds: float  #: that the exploration took
     violation: Violation | None = None
     complete: bool = True  #: False if it ended at its limit of states
-    bound: int | None = None  #: iterations ahead of the slowest, if not the policy's own bound was checked
+    bound: int | None = None  #: iterations ahead of the slowest, if another bound than the policy's was checked
     servers: int = 1
-    reached: bool = True  #: False if no exploration of this policy has the iterations that break its bound
-    unvaried: tuple[str, ...] = ()  #: fields of its events that the policy read, and that had one value each
+    reached: bool = True  #: False if no exploration of this policy has enough iterations to break its bound
+    unvaried: tuple[str, ...] = ()  #: fields of events that the policy read, and that had only one value
 
     @property
     def verdict(self) -> str:
-        """The outcome in words: clean, violated, unfinished, bound not reached, or "loss not varied" and the like."""
+        """Return "clean", "violated", "unfinished", "bound not reached", or for example "loss not varied"."""
         if self.violation or not self.complete:
             return "violated" if self.violation else "unfinished"
         if self.unvaried:
@@ -177,13 +177,9 @@ class Explored:
 
 
 def explain(path: Sequence[Next], ranges: int, wrong: str, at: int = 0) -> Violation:
-    """Return a broken rule and the path to it in words.
+    """Describe a violation: the broken rule `wrong`, and the transitions of `path` in order.
 
-    Args:
-        path: the transitions, in order.
-        ranges: how many the cluster has.
-        wrong: the broken rule; `<i>` is worker i, and `<self>` worker `at`.
-        at: see `wrong`.
+    In `wrong`, `<i>` stands for worker i, and `<self>` for worker `at`. The cluster has `ranges` ranges.
     """
     words = tuple(_event(taken, several=ranges > 1) for taken in path)
     return Violation(re.sub(r"<(\d+)>", r"\1", wrong.replace("<self>", str(at))), words)
@@ -209,7 +205,7 @@ def _happens(worker: str, kind: str, about: Any, *, several: bool) -> str:
         index, iteration, _ = about
         return f"the weights{f' of range {index}' * several} for iteration {iteration} of {worker} have been sent"
     if kind == "store":
-        return f"server {about} does what it was ordered first"
+        return f"server {about} carries out its oldest order"
     if kind == "kill":
         return f"{worker} is killed"
     if kind == "leave":
@@ -219,7 +215,7 @@ def _happens(worker: str, kind: str, about: Any, *, several: bool) -> str:
     message = _message(worker, about, several=several)
     return {
         "deliver": f"{message} arrives",
-        "overtake": f"{message} arrives before what was sent before it",
+        "overtake": f"{message} arrives before a message that was sent earlier",
         "again": f"{message} arrives a second time",
         "lose": f"{message} is lost: the lease of {worker} will run out",
     }[kind]

@@ -1,4 +1,4 @@
-"""The checker's server: the real machine, run once for each of its states and each event."""
+"""The checker's server: the real state machine, which handles each event in each of its states once."""
 
 from __future__ import annotations
 
@@ -15,65 +15,62 @@ from pslab.protocol.server import Discard, Reply, Server, Step
 from pslab.protocol.store import Forget, StoreMachine
 from pslab.protocol.traits import traits_of
 
-NOW = 0.0  # instants are not explored: to a policy that plans by them all events come at the same one
+NOW = 0.0  # the instant of all events, because instants are not explored
 
 
 class Driven(NamedTuple):
-    """The effect of an event under one policy."""
+    """The effect of an event on a server with one policy."""
 
-    server: Any  #: afterwards
+    server: Any  #: the server after the event
     effects: list[Any]
     ops: Ops
-    error: Exception | None  #: raised instead
+    error: Exception | None  #: the exception that server or policy raised
     policy: ObservedPolicy
 
 
 class ObservedPolicy:
-    """A policy in a server that is explored: it is asked twice each time, and its decisions are kept; `read` gets the
-    names of fields that it reads and nothing varies."""
+    """A wrapped policy that records decisions, asks the policy twice about each event, and collects in `read` the
+    fields of events that the policy reads and no exploration varies."""
 
     def __init__(self, sync: Any, read: set[str]) -> None:
         self._sync, self._read = sync, read
         self.decisions: list[Any] = []
-        self.pure = True  #: whether it has decided the same again
+        self.pure = True  #: whether both answers were equal for every event
 
     def __repr__(self) -> str:
         return repr(self._sync)
 
     def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        """The policy's answer."""
+        """Return the policy's next state and its decisions."""
         before, event = copied(state), noting(event, self._read)
-        found = self._sync.step(state, event, clocks)
-        self.pure = self.pure and frozen(found) == frozen(self._sync.step(before, event, clocks))
-        self.decisions += found[1]
-        return found
+        stepped = self._sync.step(state, event, clocks)
+        self.pure = self.pure and frozen(stepped) == frozen(self._sync.step(before, event, clocks))
+        self.decisions += stepped[1]
+        return stepped
 
 
 class ServerSide:
-    """States of the server as numbers.
-
-    With several servers, which hold equal parts of the ranges, a state has their stores.
-    """
+    """The server's states, as numbers. With several servers, a state includes the stores of all of them."""
 
     def __init__(self, sync: Any, workers: int, ranges: int, length: int | None = None, servers: int = 1) -> None:
         self.sync, self._workers, self._indices = sync, tuple(range(workers)), range(ranges)
-        self._length = length  # no worker may be started so many iterations ahead of the slowest; None: no bound
+        self._length = length  # a worker may be started length - 1 iterations ahead of the slowest; None: no bound
         plans = sync.variants(workers) if traits_of(sync).plans else (sync,)
-        self._tried = [(each, frozen(each)) for each in plans]
+        self._tried = [(plan, frozen(plan)) for plan in plans]
         self._numbers: dict[Any, int] = {}
         self._servers: list[Any] = []
         self.views: list[ServerView] = []
         self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
         self._server_of = [index * servers // ranges for index in self._indices]
-        self.read = set[str]()  #: fields of events that the policy has read, of those that are not varied
+        self.read = set[str]()  #: fields of events that the policy has read and no exploration varies
         start: Any = Server(self._workers, ranges, sync)
         if servers > 1:
-            start.stores = [StoreMachine() for _ in range(servers)]  # copied and compared with it
-        self._constant = (sync, start.traits)  # what no event changes is neither copied nor compared
+            start.stores = [StoreMachine() for _ in range(servers)]  # copied and compared with the server
+        self._constant = (sync, start.traits)  # no event changes these, so they are neither copied nor compared
         self.start = self._number(start)
 
     def step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
-        """The possible outcomes of an event of this worker: one, or several where a policy may make different plans."""
+        """Return the possible outcomes of an event of this worker: several if the policy can make different plans."""
         key = (state, worker, event)
         done = self._steps.get(key)
         if done is None:
@@ -81,12 +78,12 @@ class ServerSide:
         return done
 
     def waits_for(self, state: int) -> list[int]:
-        """The workers at the low bound of any range."""
+        """Return the workers at the low bound of any range."""
         server = self._servers[state]
         return sorted({worker for index in self._indices for worker in server.waits_for(index)})
 
     def held(self, state: int) -> list[tuple[int, int]]:
-        """(worker, iteration) of the pushes that are counted and not applied."""
+        """Return (worker, iteration) of the pushes that are counted and not yet applied."""
         return [(worker, iteration) for part in self._servers[state].ranges for worker, iteration in part.held]
 
     # --- one step -------------------------------------------------------------------------------------------------
@@ -94,19 +91,16 @@ class ServerSide:
     def _step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
         before = self._servers[state]
         done = self._tries(before, worker, event)
-        found: dict[Any, Stepped] = {}
+        by_key: dict[Any, Stepped] = {}
         for driven in done:
             stepped = self._stepped(state, worker, driven, decided=event.kind != "store")
-            found.setdefault((stepped.state, stepped.ops, stepped.wrong is None), stepped)
-        if len(found) > 1 and not self._searched(done[0]):
+            by_key.setdefault((stepped.state, stepped.ops, stepped.wrong is None), stepped)
+        if len(by_key) > 1 and not self._searched(done[0]):
             return (Stepped(state, done[0].effects, (), "the policy plans without deciding Searched"),)
-        return tuple(found.values())
+        return tuple(by_key.values())
 
     def _tries(self, before: Any, worker: int, event: Event) -> list[Driven]:
-        """Let the event happen under the policy, and under each of its variants if the policy decides Searched.
-
-        If it does not, two variants must do the same: otherwise a search is unreported.
-        """
+        # every variant if the policy decides Searched; else one more, to see whether it has planned without Searched
         syncs = [sync for sync, _ in self._tried]
         first = self._drive(copied(before, self._constant), syncs[0], worker, event)
         others = syncs[1:] if self._searched(first) else syncs[1:][-1:]
@@ -128,7 +122,6 @@ class ServerSide:
         return Stepped(self._number(server), effects, ops, wrong, at)
 
     def _drive(self, server: Any, sync: Any, worker: int, event: Event) -> Driven:
-        """Let the event happen to a server under this policy."""
         effects, ops = [], list[tuple[int, Op]]()
         server.sync = policy = ObservedPolicy(sync, self.read)
         try:
@@ -143,9 +136,9 @@ class ServerSide:
                 effects = [server.stores[event.range].orders[0][0]]
                 ops += self._carried(server.stores[event.range].done())
             else:
-                held = tuple(map(sum, zip(self._held(server)[worker], self._dropped(server)[worker], strict=True)))
-                ops.append((worker, Op(JOIN, 0, server.join(worker), held)))
-        except ConfigError:  # what cannot be copied cannot be explored
+                waiting = tuple(map(sum, zip(self._held(server)[worker], self._dropped(server)[worker], strict=True)))
+                ops.append((worker, Op(JOIN, 0, server.join(worker), waiting)))
+        except ConfigError:  # the policy's state cannot be copied: the user's mistake, not a broken rule
             raise
         except Exception as error:
             return Driven(server, [], (), error, policy)
@@ -156,21 +149,21 @@ class ServerSide:
         return Driven(server, effects, tuple(ops), None, policy)
 
     def _handed(self, server: Any, effects: list[Any], ops: list[tuple[int, Op]]) -> list[Any]:
-        """All effects of an event. With several servers, hand them to the stores, as a driver does; the store of server
-        0 performs them at once."""
-        pending, found = list(effects), list[Any]()
+        """Return all effects of an event. With several servers, also queue them at the stores, as a driver does; the
+        store of server 0 executes them at once."""
+        pending, handed = list(effects), list[Any]()
         if self._server_of[-1] == 0:
             return pending
         while pending:
             effect = pending.pop(0)
-            found.append(effect)
+            handed.append(effect)
             if isinstance(effect, (Step, Discard, Reply)):
                 index = effect.pull.range if isinstance(effect, Reply) else effect.range
                 store = server.stores[self._server_of[index]]
                 store.order(effect)
                 ops += self._carried(store.done()) if self._server_of[index] == 0 else []
                 pending += server.answered(index) if isinstance(effect, Reply) else []
-        return found
+        return handed
 
     def _forget(self, server: Any, worker: int) -> None:
         for number, store in enumerate(getattr(server, "stores", ())):
@@ -179,13 +172,12 @@ class ServerSide:
                 store.done()
 
     def _carried(self, done: Any) -> list[tuple[int, Op]]:
-        """Return a store's operations for each worker."""
         vain = isinstance(done.order, Reply) and not done.sends
         freed = [(push.worker, Op(FREE, push.range, push.iteration)) for push in done.free]
         return ([] if vain else self._ops(done.order, at_store=True)) + freed
 
     def _ops(self, effect: Any, *, at_store: bool) -> list[tuple[int, Op]]:
-        """Return the operations of an effect for each worker. A store frees payloads by separate operations."""
+        """Return (worker, operation) for each operation of an effect; a store frees payloads by separate operations."""
         if isinstance(effect, Step):
             return [(push.worker, Op(STEP, effect.range, push.iteration, frees=not at_store))
                     for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip
@@ -193,25 +185,25 @@ class ServerSide:
             return [(int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration, frees=not at_store))]
         if isinstance(effect, Reply):
             worker, index, iteration, *_ = effect.pull
-            return [(worker, Op(SEND if at_store else REPLY, index, iteration, own=effect.own))]
+            return [(worker, Op(SEND if at_store else REPLY, index, iteration, own_pushes=effect.own_pushes))]
         return []
 
     def _combined(
         self, server: Any, effects: list[Any], decisions: list[Any]
     ) -> tuple[list[invariants.Combined], list[invariants.Combined]]:
-        """The steps that were made, and those that the policy decided, on each range of its scope."""
+        """Return the steps that were made, and the policy's decisions, each repeated for every range of its scope."""
         turn = server.traits.rotation.turn
         steps = [(bool(effect.aggregate),
                   tuple((push.worker, turn(push.range, push.iteration)) for push in effect.pushes))
                  for effect in effects if isinstance(effect, Step)]  # fmt: skip
-        decided = [(isinstance(each, Aggregate), each.pushes if isinstance(each, Aggregate) else
-                    ((each.worker, each.iteration),))
-                   for each in decisions if isinstance(each, (Apply, Aggregate))
+        decided = [(isinstance(decision, Aggregate), decision.pushes if isinstance(decision, Aggregate) else
+                    ((decision.worker, decision.iteration),))
+                   for decision in decisions if isinstance(decision, (Apply, Aggregate))
                    for _ in server.scopes[0].indices]  # fmt: skip
         return steps, decided
 
     def _judge(self, server: Any, effects: list[Any], before: list[int]) -> tuple[Wrong, int]:
-        """The first effect that breaks a rule, and its worker; `before` are the ranges' versions before the event."""
+        """Return the rule that an effect breaks, or None, and the worker; `before` has the ranges' earlier versions."""
         current = list(before)
         for effect in effects:
             wrong, at = None, 0
@@ -240,27 +232,27 @@ class ServerSide:
         return number
 
     def _view(self, server: Any) -> ServerView:
-        held, drops, stores = self._held(server), self._dropped(server), getattr(server, "stores", ())
+        waiting, drops, stores = self._held(server), self._dropped(server), getattr(server, "stores", ())
         applied = tuple(
-            tuple(part.clocks[w] - held[w][i] - drops[w][i] for i, part in enumerate(server.ranges))
+            tuple(part.clocks[w] - waiting[w][i] - drops[w][i] for i, part in enumerate(server.ranges))
             if all(w in part.clocks for part in server.ranges) else None
             for w in self._workers
         )  # fmt: skip
         iteration = server.traits.rotation.iteration
         lows = [iteration(index, min(part.clocks.values())) for index, part in enumerate(server.ranges) if part.clocks]
-        some = any(map(any, held))
+        some = any(map(any, waiting))
         ordered = tuple(number for number, store in enumerate(stores) if store.orders)
-        return ServerView(applied, tuple(map(tuple, held)) if some else None, min(lows, default=0), server.accepted,
+        return ServerView(applied, tuple(map(tuple, waiting)) if some else None, min(lows, default=0), server.accepted,
                           ordered, any(map(any, drops)))  # fmt: skip
 
     def _held(self, server: Any) -> list[list[int]]:
-        """Per worker and range, pushes that are counted and not yet applied: held, or ordered and not done."""
-        held = [(worker, index) for index, part in enumerate(server.ranges) for worker, _ in part.held]
+        """Count, per worker and range, the pushes that are not yet applied: the server holds them, or a store does."""
+        waiting = [(worker, index) for index, part in enumerate(server.ranges) for worker, _ in part.held]
         steps = self._ordered(server, Step)
-        return self._counted([*held, *((push.worker, push.range) for step in steps for push in step.pushes)])
+        return self._counted([*waiting, *((push.worker, push.range) for step in steps for push in step.pushes)])
 
     def _dropped(self, server: Any) -> list[list[int]]:
-        """Per worker and range, pushes that are dropped, as a store does not know yet."""
+        """Count, per worker and range, the dropped pushes that no store has discarded yet."""
         drops = self._ordered(server, Discard)
         return self._counted([(drop.push.worker, drop.range) for drop in drops])
 
@@ -269,7 +261,7 @@ class ServerSide:
         return [order for order in orders if isinstance(order, kind)]
 
     def _counted(self, names: list[tuple[int, int]]) -> list[list[int]]:
-        found = [[0] * len(self._indices) for _ in self._workers]
+        counts = [[0] * len(self._indices) for _ in self._workers]
         for worker, index in names:
-            found[worker][index] += 1
-        return found
+            counts[worker][index] += 1
+        return counts

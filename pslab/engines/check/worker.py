@@ -1,18 +1,18 @@
-"""The checker's workers and links: the real machine, and the messages under way between it and the server.
+"""The checker's workers and links: the real state machine, and the messages between a worker and the server.
 
-Links keep the order of their messages and lose none, as pipes do; with several servers a worker has a link to each.
-Except for these faults, each at most once in a run:
+Like pipes, links keep the order of their messages and lose none; with several servers a worker has a link to each.
+The exceptions are these faults, each at most once in a run:
 
     duplicate   a message that has arrived arrives again, at any later moment
-    lose        a message never arrives. Nothing is sent again: the worker's lease runs out some time later, and the
-                server learns that it has left
+    lose        a message never arrives and is not sent again. Some time later the worker's lease runs out, and the
+                server learns that the worker has left
     kill        a worker stops at any moment; its messages arrive before or after the server learns that it has left
-    rejoin      a worker that has left, as the server knows, joins again on a new link
-    reorder     a message overtakes all that were sent before it on its link
+    rejoin      a worker joins again, on a new link, after the server has learned that it left
+    reorder     a message overtakes all earlier messages on its link
 
-The server learns that a worker has left while no weights are read, as under every driver. Versions are compared where
-weights are handed out; the messages then carry the turn instead, because no machine decides by a version, and there
-are far more of them.
+The server learns that a worker has left only while no weights are being read, as with every driver. Versions are
+checked in the server's replies. Messages to workers have the turn (the number of the exchange of a range) in place of
+the version: no worker decides by a version, and there are far more versions than turns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS))
 
 
 class WorkerSide:
-    """States of a worker and its links as numbers."""
+    """The states of a worker and its links, as numbers."""
 
     def __init__(self, sync: Any, ranges: int, iterations: int, faults: int, layered: bool,
                  servers: int = 1) -> None:  # fmt: skip
@@ -43,51 +43,51 @@ class WorkerSide:
         self._eager, self._rotation, self._buffers = traits.eager, traits.rotation, traits.buffers
         self._iterations, self._faults = iterations, faults
         self._server_of = [index * servers // ranges for index in range(ranges)]
-        self._numbers: dict[Any, int] = {}  # of machines, messages and locals
+        self._numbers: dict[Any, int] = {}  # of the items in the next three lists
         self._machines: list[Any] = []
         self._messages: list[Any] = []
         self.locals: list[LocalState] = []
-        self.finished: list[bool] = []  #: whether all its iterations were started; by number
-        self.applied: list[tuple[int, ...]] = []  #: per range, its clock without pushes that are held; by number
+        self.finished: list[bool] = []  #: by number of the state: whether all iterations were started
+        self.applied: list[tuple[int, ...]] = []  #: by number of the state: per range, the applied pushes
         self._moves: list[list[Move] | None] = []
         self._outcomes: dict[tuple[int, Op], tuple[int, Wrong]] = {}
         self._none = ((0, 0),) * ranges if self._eager else ()
-        self._forgetting: dict[int, Wrong] = {}  # by machine
+        self._forgetting: dict[int, Wrong] = {}  # by machine: the broken rule if `join` does not reset all state
         self.start = self._start()
 
     def moves(self, number: int) -> list[Move]:
-        """Everything that can happen next, faults last."""
-        found = self._moves[number]
-        if found is None:
+        """Return all possible next moves in the state with this number, faults last."""
+        moves = self._moves[number]
+        if moves is None:
             possible = (move for move in self._find(self.locals[number]) if not move.fault & ~self._faults)
-            found = self._moves[number] = sorted(possible, key=lambda move: move.fault)
-        return found
+            moves = self._moves[number] = sorted(possible, key=lambda move: move.fault)
+        return moves
 
     def beyond(self, number: int, limit: int) -> list[Move]:
-        """The next moves of a worker that has computed all its iterations, up to an iteration."""
+        """Return the moves with which a worker that has computed all its iterations continues, below `limit`."""
         local = self.locals[number]
         finished = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
         return [self._computed(local, index) for index in self._computable(local)] if finished else []
 
     def _computable(self, local: LocalState) -> tuple[int, ...]:
-        """Ranges whose gradient may be ready next; layer by layer, none before all ranges' weights have arrived."""
+        """Return the ranges whose gradient may be ready next; for a layered worker, none until all weights arrived."""
         ready = not self._layered or self._ready(self._machines[local.machine]) >= local.computing
         return local.todo if ready else ()
 
     def _ready(self, machine: Any) -> int:
-        """The iteration that a layered worker computes with the weights of every range; -1 if any are missing."""
+        """Return the iteration that a layered worker computes, or -1 before all its weights have arrived."""
         has = self._layered and machine.computing and all(map(machine.holds, range(self._ranges)))
         return machine.iteration if has else -1
 
     def outcome(self, number: int, op: Op) -> tuple[int, Wrong]:
-        """The worker and its links after an operation of the server."""
+        """Return the number of the state after an operation of the server, and the rule that it breaks, or None."""
         key = (number, op)
         if key not in self._outcomes:
             self._outcomes[key] = self._outcome(self.locals[number], op)
         return self._outcomes[key]
 
     def message(self, number: int) -> Any:
-        """The message of this number."""
+        """Return the message with this number."""
         return self._messages[number]
 
     # --- what can happen ------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class WorkerSide:
             yield self._read(local, reading)
 
     def _kept(self, number: int) -> Wrong:
-        """A machine that joins, new or back, is like any other then: nothing is left of its former life."""
+        """Return the broken rule if a machine that rejoins differs from a new machine that joins; else None."""
         if not self._faults & REJOIN:
             return None
         if number not in self._forgetting:
@@ -148,8 +148,8 @@ class WorkerSide:
             if turn > left.got[message.range]:
                 left = left._replace(got=with_(left.got, message.range, turn))
                 if self._eager:
-                    used, _ = left.own[message.range]
-                    left = left._replace(own=with_(left.own, message.range, (used, message.own)))
+                    used, _ = left.own_pushes[message.range]
+                    left = left._replace(own_pushes=with_(left.own_pushes, message.range, (used, message.own_pushes)))
             return self._moved(left, machine, fault, kind, message, lambda: machine.weights(message))
         acked = max(left.acked[message.range], message.iteration)
         left = left._replace(acked=with_(left.acked, message.range, acked))
@@ -157,23 +157,22 @@ class WorkerSide:
 
     def _computed(self, local: LocalState, index: int) -> Move:
         machine = self._machine(local.machine)
-        left = local._replace(todo=tuple(each for each in local.todo if each != index))
+        left = local._replace(todo=tuple(range_index for range_index in local.todo if range_index != index))
         move = self._moved(left, machine, 0, "compute", index, lambda: machine.computed(index))
-        needed = [self._rotation.turn(each, local.computing) for each in range(self._ranges)]
+        needed = [self._rotation.turn(range_index, local.computing) for range_index in range(self._ranges)]
         return move._replace(wrong=move.wrong or invariants.weighted(local.computing, local.got, needed))
 
     def _read(self, local: LocalState, reading: tuple[int, int, int]) -> Move:
-        index, iteration, own = reading
+        index, iteration, contained = reading
         left = local._replace(reading=without(local.reading, local.reading.index(reading)))
-        left = self._sent_down(left, Weights, index, iteration, self._rotation.turn(index, iteration), None, own)
+        left = self._sent_down(left, Weights, index, iteration, self._rotation.turn(index, iteration), None, contained)
         return Move(0, "read", reading, self._number(left), Event("answered", index))
 
     def _sent_down(self, local: LocalState, kind: Any, *about: Any) -> LocalState:
-        """A message goes to the worker, unless that is gone."""
         return self._sent(local, DOWN, [kind(0, *about)]) if local.mode in (ALIVE, CUT) else local
 
     def _moved(self, left: LocalState, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
-        """Run the worker's machine: its requests go on the link, and it may start an iteration."""
+        """Call `drive`, which runs the worker's machine; put its requests on the link, and check its effects."""
         ready = self._ready(machine)
         try:
             effects = drive()
@@ -187,27 +186,27 @@ class WorkerSide:
                 request = effect.request
                 if isinstance(request, Push):
                     # an eager worker has the next weights already
-                    held = left.computing if self._eager else left.got[request.range]
-                    wrong = wrong or invariants.labelled(request.version, held, request.iteration)
-                    if self._eager:  # by its iteration's number one version is the next of another
-                        used, newest = left.own[request.range]
+                    version = left.computing if self._eager else left.got[request.range]
+                    wrong = wrong or invariants.labelled(request.version, version, request.iteration)
+                    if self._eager:  # versions are numbered by iterations: see `observed`
+                        used, newest = left.own_pushes[request.range]
                         others = left.got[request.range] - left.computing - (newest - used)
                         wrong = wrong or invariants.observed(request.seen, others, request.iteration)
                 else:
-                    held = 0 if kind == "join" else left.got[request.range]
-                    wrong = wrong or invariants.held(request.version, held, request.iteration)
+                    version = 0 if kind == "join" else left.got[request.range]
+                    wrong = wrong or invariants.held(request.version, version, request.iteration)
                 left = self._sent(left, UP, [effect.request])
             elif isinstance(effect, Compute):
                 started = effect.iteration
                 acked = [left.acked[index] for index in self._rotation.ranges(started - self._buffers, self._ranges)]
                 wrong = wrong or invariants.computes(started, left.computing, left.todo, acked, self._buffers)
                 left = left._replace(computing=started, todo=tuple(self._rotation.ranges(started, self._ranges)),
-                                     own=tuple((newest, newest) for _, newest in left.own))  # fmt: skip
+                                     own_pushes=tuple((newest, newest) for _, newest in left.own_pushes))  # fmt: skip
                 if self._eager:
                     lacks = {(push.range, push.iteration) for push in machine.missing()}
-                    wrong = wrong or invariants.lacking(lacks, [used for used, _ in left.own], started,
+                    wrong = wrong or invariants.lacking(lacks, [used for used, _ in left.own_pushes], started,
                                                         some=bool(self._faults & REJOIN))  # fmt: skip
-        if self._layered:  # what it computes on is settled with the last range's weights
+        if self._layered:  # such a worker counts as computing once the weights of its last range have arrived
             now = self._ready(machine)
             started = now if now > ready else -1
         after = self._number(left._replace(machine=self._keep(machine)))
@@ -225,7 +224,7 @@ class WorkerSide:
             else:
                 wrong = invariants.applied(turn, done)
                 local = local._replace(applied=with_(local.applied, index, done + 1))
-            # of its ranges one counts, and none as it leaves: what is dropped then was not complete
+            # count a drop once, at range 0; a push that is dropped because its worker left was not complete
             missed = op.kind == result.DROP and index == 0 and local.mode != LEFT
             local = local._replace(missed=local.missed + missed)
             if op.frees:
@@ -235,30 +234,30 @@ class WorkerSide:
             wrong = invariants.freed(iteration, applied=turn < done and not owed)
             local = self._sent_down(local, Ack, index, iteration)
         else:
-            own = done - len(local.owed[index]) if local.owed else done
-            wrong = invariants.replied(turn, own, self._buffers if self._eager else 0, left=local.mode == LEFT)
+            contained = done - len(local.owed[index]) if local.owed else done
+            wrong = invariants.replied(turn, contained, self._buffers if self._eager else 0, left=local.mode == LEFT)
             if self._eager and not wrong:
-                wrong = invariants.contained(op.own, own)
+                wrong = invariants.contained(op.own_pushes, contained)
             if not wrong and not self._faults & DUPLICATE:
                 wrong = invariants.once(turn, self._promised(local, index))
             if op.kind == result.SEND:
-                local = self._sent_down(local, Weights, index, iteration, turn, None, op.own)
+                local = self._sent_down(local, Weights, index, iteration, turn, None, op.own_pushes)
             else:
-                local = local._replace(reading=(*local.reading, (index, iteration, op.own)))
+                local = local._replace(reading=(*local.reading, (index, iteration, op.own_pushes)))
         return self._number(local), wrong
 
     def _joined(self, local: LocalState, op: Op) -> tuple[int, Wrong]:
-        """A fresh machine, which asks for the weights of the iteration that the server has assigned."""
-        pushed = tuple(map(int.__add__, local.applied, op.held))
-        if wrong := invariants.joined(op.iteration, [self._rotation.joined(*each) for each in enumerate(pushed)]):
+        """Replace the machine by a new one, which requests the weights of the iteration that the server assigned."""
+        pushed = tuple(map(int.__add__, local.applied, op.waiting))
+        if wrong := invariants.joined(op.iteration, [self._rotation.joined(*pair) for pair in enumerate(pushed)]):
             return self._number(local), wrong
         machine, new = self._fresh(), local.joined(op.iteration, pushed, self._none, self._rotation)
         move = self._moved(new, machine, 0, "join", None, lambda: machine.join(op.iteration))
         return move.after, move.wrong
 
     def _promised(self, local: LocalState, index: int) -> int:
-        """The last turn of a range that a worker was started with."""
-        iterations = [iteration for each, iteration, _ in local.reading if each == index]
+        """Return the last turn of a range with which the worker was started; -1 if there is none."""
+        iterations = [iteration for other, iteration, _ in local.reading if other == index]
         iterations += [message.iteration for message in map(self.message, local.down)
                        if isinstance(message, Weights) and message.range == index]  # fmt: skip
         if not iterations:
@@ -270,13 +269,13 @@ class WorkerSide:
     def _start(self) -> int:
         machine = self._fresh()
         none = (0,) * self._ranges
-        local = LocalState(-1, got=none, acked=(-1,) * self._ranges, applied=none, own=self._none)
+        local = LocalState(-1, got=none, acked=(-1,) * self._ranges, applied=none, own_pushes=self._none)
         return self._moved(local, machine, 0, "start", None, machine.start).after
 
     def _sent(self, local: LocalState, link: str, messages: Iterable[Any]) -> LocalState:
         numbers = tuple(self._interned(message, self._messages) for message in messages)
         under_way = (local.up if link == UP else local.down) + numbers
-        if self._server_of[-1]:  # links to several servers have no order among them
+        if self._server_of[-1]:  # messages on links to different servers have no order
             under_way = tuple(sorted(under_way, key=self._server))
         return local.linked(link, under_way)
 
@@ -284,7 +283,7 @@ class WorkerSide:
         return self._server_of[int(self._messages[number].range)]
 
     def _firsts(self, under_way: tuple[int, ...]) -> list[int]:
-        """The positions of what comes next: of the first message to or from each server."""
+        """Return the positions of the oldest message of each server in `under_way`."""
         servers = list(map(self._server, under_way))
         return [position for position, server in enumerate(servers) if server not in servers[:position]]
 
@@ -294,11 +293,11 @@ class WorkerSide:
     def _keep(self, machine: Any) -> int:
         return self._interned(machine, self._machines)
 
-    def _interned(self, value: Any, kept: list[Any]) -> int:
+    def _interned(self, value: Any, values: list[Any]) -> int:
         key = frozen(value)
         if key not in self._numbers:
-            self._numbers[key] = len(kept)
-            kept.append(value)
+            self._numbers[key] = len(values)
+            values.append(value)
         return self._numbers[key]
 
     def _number(self, local: LocalState) -> int:

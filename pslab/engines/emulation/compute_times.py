@@ -1,4 +1,4 @@
-"""How long the gradients of a worker take in the modelled cluster."""
+"""Modelled compute times of a worker's gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pslab.tensors.random_streams import numpy_generator
 
 
 class ComputeTimes:
-    """The modelled compute times of one worker, from a named stream: the same for every policy and driver."""
+    """The modelled compute times of one worker, drawn from a seeded stream: the same for every policy and engine."""
 
     def __init__(self, cluster: Cluster, seed: int, worker: int) -> None:
         self._cluster, self._mean_s = cluster, cluster.compute_s
@@ -20,7 +20,7 @@ class ComputeTimes:
         self._generator: np.random.Generator = numpy_generator(seed, "compute", worker)
 
     def draw(self) -> float:
-        """Seconds that the next iteration's gradient takes; 0 if computation is not modelled."""
+        """Draw the seconds that the next iteration's gradient takes; 0 if computation is not modelled."""
         if self._trace:
             self._drawn += 1
             return self._trace[(self._drawn - 1) % len(self._trace)]

@@ -1,7 +1,7 @@
-"""The faults of a run, by its cluster's plan, which every engine obeys and the judge reads.
+"""The faults of a run, as planned in its cluster: every engine applies them, and the judge reads them.
 
-Chance is drawn by name, for each frame and each computation by itself: what meets a message depends on no other one,
-nor on the engine.
+Random faults are drawn from a seed for each frame and each computation, so they depend neither on other messages nor
+on the engine.
 """
 
 from __future__ import annotations
@@ -16,67 +16,67 @@ from pslab.protocol.messages import Ack, Push
 from pslab.tensors.random_streams import seed_of
 
 BOTH = "both"
-NO_RANGE = -1  # of a fault of a worker
-NEVER = -1  # the iteration of a kill that was none
+NO_RANGE = -1  # the range in the row of a worker's fault
+NEVER = -1  # the iteration of a worker that was never killed
 KILL, STOP, DUPLICATE, CORRUPT = "kill", "stop", "duplicate", "corrupt"
-LISTED = 1000  # faults in a manifest, the first ones; all are counted
+LISTED = 1000  # a manifest lists the first faults, and counts all
 
 Row = tuple[str, str, int, int, int, float]  # what, direction or "", worker, iteration, range or NO_RANGE, instant
 
 
 class Fate(NamedTuple):
-    """The fate of a frame after it has crossed its link."""
+    """The effect of faults on a frame that has crossed its link."""
 
     delay_s: float
-    copies: int
+    copies: int  #: that arrive
 
 
 class Faults:
-    """The faults of one run, and `rows` of the faults that have happened."""
+    """The faults of one run; `rows` lists the faults that have happened."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._seed = seed
-        each = list(enumerate(cluster.faults))
-        self._frames = [(index, fault) for index, fault in each if fault.what in OF_FRAMES]
-        self._stops = sorted(((i, f) for i, f in each if f.what == STOP), key=lambda pair: pair[1].at_s or 0.0)
-        self._kills = [(index, fault) for index, fault in each if fault.what == KILL]
-        self._done: set[tuple[int, ...]] = set()  # faults that come once
+        numbered = list(enumerate(cluster.faults))
+        self._frames = [(index, fault) for index, fault in numbered if fault.what in OF_FRAMES]
+        self._stops = sorted(((i, f) for i, f in numbered if f.what == STOP), key=lambda pair: pair[1].at_s or 0.0)
+        self._kills = [(index, fault) for index, fault in numbered if fault.what == KILL]
+        self._done: set[tuple[int, ...]] = set()  # faults that happen once, and have happened
         self.rows: list[Row] = []
 
     @property
     def of_frames(self) -> bool:
-        """Whether anything may happen to a frame."""
+        """Whether a fault of frames is planned."""
         return bool(self._frames)
 
     @property
     def refused(self) -> int:
-        """Frames that their sum refused."""
+        """The number of frames that were refused because of a wrong checksum."""
         return sum(row[0] == CORRUPT for row in self.rows)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint has of them, as plain values."""
+        """Return the state for a checkpoint, as plain values."""
         return {"rows": self.rows, "done": sorted(self._done)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to a state."""
+        """Restore the state from a checkpoint."""
         self.rows, self._done = list(map(tuple, state["rows"])), set(map(tuple, state["done"]))
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
     def fate(self, direction: str, worker: int, frame: Frame, now: float) -> Fate:
-        """Draw the fate of a frame that its link takes now.
+        """Draw the fate of a frame that is sent at `now`, and note its faults.
 
-        What is dropped, or refused because its sum is wrong, is sent again and is there `for_s` later.
+        A frame that is dropped, or refused because of a wrong checksum, is sent again: it arrives `for_s` later.
         """
         delay_s, copies = 0.0, 1
-        iteration, index, _ = place = place_of(frame)
+        iteration, index, _ = about = place_of(frame)
         for number, fault in self._frames:
             if fault.direction not in (direction, BOTH) or fault.worker not in (worker, None):
                 continue
             if fault.at_s is not None:
                 if now < fault.at_s or not self._first(number, worker):
                     continue
-            elif not self._meets(number, fault, worker, iteration, direction, *place):
+            elif not self._meets(number, fault, worker, iteration, direction, *about):
                 continue
             self.rows.append((fault.what, direction, worker, iteration, index, now))
             if fault.what == DUPLICATE:
@@ -88,7 +88,7 @@ class Faults:
     # --- workers --------------------------------------------------------------------------------------------------
 
     def pause_s(self, worker: int, iteration: int, begin_s: float, ends_s: float) -> float:
-        """For how long a computation of an iteration, between these instants, is stopped."""
+        """Return for how many seconds faults stop a computation between these instants, and note the faults."""
         total_s = 0.0
         for number, fault in self._stops:
             paused_s = 0.0
@@ -106,12 +106,12 @@ class Faults:
         return total_s
 
     def kill_s(self, worker: int) -> float:
-        """Return the instant at which a worker is killed; infinity if no fault kills it at an instant."""
+        """Return the instant at which a fault kills a worker; infinity if no fault kills it at an instant."""
         return min((f.at_s for _, f in self._kills if f.at_s is not None and f.worker in (worker, None)),
                    default=math.inf)  # fmt: skip
 
     def kills(self, worker: int, iteration: int) -> bool:
-        """Whether a worker is killed before it can push this iteration; when it is back, it is not killed again."""
+        """Draw whether a worker is killed before it pushes this iteration; a repeated call returns False."""
         return bool(self._kills) and any(fault.at_s is None and fault.worker in (worker, None)
                    and self._meets(number, fault, worker, iteration, KILL) and self._first(number, worker, iteration)
                    for number, fault in self._kills)  # fmt: skip
@@ -121,7 +121,7 @@ class Faults:
         self.rows.append((KILL, "", worker, iteration, NO_RANGE, now))
 
     def survived(self, worker: int) -> int:
-        """The last iteration before whose push a worker was killed; NEVER if none."""
+        """Return the last iteration in which a worker was killed before its push; NEVER if there is none."""
         return max((row[3] for row in self.rows if row[0] == KILL and row[2] == worker), default=NEVER)
 
     def _first(self, *name: int) -> bool:
@@ -130,22 +130,21 @@ class Faults:
         return not known
 
     def _meets(self, number: int, fault: Fault, worker: int, iteration: int, *name: str | int) -> bool:
-        """Whether a fault that comes at an iteration or by chance comes here."""
+        """Whether a fault that is planned for an iteration, or by a probability, happens in this case."""
         if fault.probability is None:
             return fault.iteration == iteration
         return seed_of(self._seed, "faults", number, worker, iteration, *name) < fault.probability * 2**63
 
 
 def place_of(frame: Frame) -> tuple[int, int, str]:
-    """What a frame is about: the iteration whose push, request or answer it is, the range and kind of its last
-    message."""
+    """Return the iteration (of a pull or its answer: the one before), range and kind of a frame's last message."""
     last: Any = frame[-1]
     iteration = last.iteration - (type(last) not in (Push, Ack))
     return iteration, last.range, type(last).__name__
 
 
 def facts(cluster: Cluster, rows: list[Row]) -> dict[str, Any]:
-    """Return the faults that happened, in order of their instants, for the manifest; empty if none was planned."""
+    """Return the faults that happened, by instant, for the manifest; an empty dict if none was planned."""
     if not cluster.faults:
         return {}
     rows = sorted(rows, key=lambda row: row[5])

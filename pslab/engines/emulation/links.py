@@ -1,12 +1,14 @@
-"""Links as fluids: messages of one worker, server and direction go one behind the other, as on a connection, and all
-connections at once. A message gets the smaller of two equal shares: of its worker's link, among the servers with which
-that worker exchanges at the moment, and of its server's link, among the workers. Where the links of a kind are as busy
-as each other these are the rates of max-min fairness; elsewhere a part of a link may be idle that fairness would give
-away, and in return a message that begins or ends changes the rates at its own two ends alone. Pure: every instant is
-handed in, so every engine can use it.
+"""A fluid model of links: concurrent messages share the bandwidth of a link.
 
-Which of the messages that wait for a connection goes next is first come, first served, or a chooser's choice. A choice
-is made at the end of an instant, when all that becomes ready in it is known.
+The messages of one worker, server and direction form a connection, and are sent in sequence. All connections send at
+the same time. The rate of a message is the smaller of two shares: the worker's bandwidth divided by the number of
+servers with which it exchanges at the moment, and the server's bandwidth divided by the number of such workers. If all
+links are equally busy, these are the rates of max-min fairness. Otherwise a part of a link may stay unused that
+max-min fairness would assign. In return, the start or end of a message changes rates only at its own two ends.
+
+The messages that wait for a connection are sent in order of arrival, or as a chooser picks them. A choice is made at
+the end of an instant, when all messages that become ready in it are known. The model reads no clock: every method is
+given the instant, so every engine can use it.
 """
 
 from __future__ import annotations
@@ -25,60 +27,59 @@ Line = tuple[int, int]  # a connection: its worker and its server
 
 
 class Chooser(Protocol):
-    """The choice among messages that wait for a worker's connection to a server."""
+    """Picks the next of the messages that wait for a worker's connection to a server."""
 
     def pick(self, worker: int, waiting: list[Any]) -> int:
-        """The place of the next one among these, the oldest first."""
+        """Return the position in `waiting`, which has the oldest message first, of the message to send next."""
 
     def admits(self, under_way_bytes: float, size_bytes: float) -> bool:
-        """Whether one more may go while so much is under way on its connection."""
+        """Whether a message of `size_bytes` may be sent while `under_way_bytes` are under way on its connection."""
 
     @property
     def acknowledged(self) -> bool:
-        """Whether a message counts as under way until its sender has the acknowledgement, and not only until it has
-        left."""
+        """Whether a message is under way until its sender gets the acknowledgement, and not only until it is sent."""
 
 
 class Parcel(NamedTuple):
-    """A message on its way: its size, its server, and for how long it flies once it has left."""
+    """A message to send over a link."""
 
     size_bytes: float
     message: Any
     server: int
-    flies_s: float
+    flies_s: float  #: the seconds from its last byte's departure to its arrival
 
 
 class Flow:
-    """A message that is being sent. It has the rate of one of its two ports."""
+    """A message that is being sent, at the rate of one of its two ports."""
 
     def __init__(self, line: Line, parcel: Parcel, sequence: int) -> None:
         self.line, self.parcel, self.sequence = line, parcel, sequence
         self.port: Port | None = None
-        self.target = 0.0  # what flows of that port have been served when it ends
-        self.moves = 0  # how often it came to a port, or ended: of its entries there the last one counts
+        self.target = 0.0  # the port's `served` at which this flow ends
+        self.moves = 0  # port changes and the end; an entry in Port.flows with a smaller number is obsolete
 
 
 class Port:
-    """A direction of a server's link, or of a worker's link where there are several servers.
+    """A direction of a server's link, or of a worker's link if there are several servers.
 
-    `served` counts the bytes since the beginning that each flow with the port's rate has got.
+    `served` counts the bytes that a flow at the port's rate would have sent since the start.
     """
 
     def __init__(self, number: int, byte_s: float) -> None:
         self.number, self.byte_s, self.served, self.updated_s = number, byte_s, 0.0, 0.0
-        self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when the first one ends
-        self.crossing: dict[int, Flow] = {}  # all flows on this link by their other end, with its rate or that port's
-        self.most: float = 1  # a worker that exchanges with more servers gives a flow less than this server does
-        self.flows: list[tuple[float, int, int, Flow]] = []  # their targets, sequences and moves; some have gone
+        self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when its first flow ends
+        self.crossing: dict[int, Flow] = {}  # by their other end: all flows on this link, also at the other end's rate
+        self.most: float = 1  # with more servers than this, a worker's share is smaller than this server's
+        self.flows: list[tuple[float, int, int, Flow]] = []  # heap: target, sequence, moves; some are obsolete
 
     def take(self, flow: Flow, left_bytes: float, now: float) -> None:
-        """Give a flow that has so much to go this port's rate from now on."""
+        """Send the remaining `left_bytes` of a flow at this port's rate from `now` on."""
         self.advance(now)
         flow.port, flow.target, flow.moves = self, self.served + left_bytes, flow.moves + 1
         heappush(self.flows, (flow.target, flow.sequence, flow.moves, flow))
 
     def share(self, worker_byte_s: float) -> None:
-        """Compute each flow's rate, and when the first one ends: the flows have changed."""
+        """Compute the rate of the flows, and the end of the first one, after the flows have changed."""
         flows = self.flows
         while flows and flows[0][3].moves != flows[0][2]:
             heappop(flows)
@@ -89,7 +90,7 @@ class Port:
         self.end_s = self.updated_s + max(0.0, flows[0][0] - self.served) / self.rate
 
     def advance(self, now: float) -> None:
-        """Serve until an instant before which no flow ends."""
+        """Count the bytes served until `now`; no flow may end before."""
         if now > self.updated_s:
             if self.flows and self.rate < math.inf:
                 self.served += self.rate * (now - self.updated_s)
@@ -108,33 +109,33 @@ class Lane:
         self.ports = {number: Port(number, server_byte_s) for number in range(servers)}  # workers' have later numbers
         self.servers = servers
         self.changed: dict[int, None] = {}  # ports whose flows have changed at this instant
-        self.first = self.ports[0]  # the one whose first flow ends first, if none has changed
-        self.ends: list[tuple[float, int]] = []  # when a port's first flow ends, and its number; some no longer so
+        self.first = self.ports[0]  # the port whose flow ends next, if no port has changed
+        self.ends: list[tuple[float, int]] = []  # heap: the end of a port's first flow, its number; some are obsolete
         self.updated_s, self.sequence = 0.0, 0
-        self.waiting: dict[Line, deque[Parcel]] = {}  # what is behind the flow of a connection
-        self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
-        self.changes = deque(sorted((changes or {}).items()))  # instants, and the workers' bytes a second from then on
+        self.waiting: dict[Line, deque[Parcel]] = {}  # parcels behind the flow of a connection
+        self.flying: list[tuple[float, int, Any]] = []  # heap: instant of arrival, sequence, message
+        self.changes = deque(sorted((changes or {}).items()))  # (instant, the workers' bytes a second from then on)
 
     def send(self, worker: int, parcel: Parcel, now: float) -> None:
-        """Send a message of this worker at `now`, or as soon as the lane is free."""
+        """Send a message of this worker at `now`, or once its connection is free."""
         self._serve_until(now)
         self._enter(worker, parcel)
 
     def fly(self, parcel: Parcel, now: float) -> None:
-        """Send a message of no size, which waits for no other and takes the latency alone."""
+        """Send a message without size: it waits for no other message, and takes only the latency."""
         self._serve_until(now)
         self.sequence += 1
         heappush(self.flying, (now + parcel.flies_s, self.sequence, parcel.message))
 
     def next_s(self) -> float:
-        """The instant of the next arrival, as far as is known; infinity if nothing is on its way."""
-        end_s = self._end_s() + self.latency_s  # or later: a note flies longer, but what is behind it may not
+        """Return a lower bound of the instant of the next arrival; infinity if nothing is under way."""
+        end_s = self._end_s() + self.latency_s  # or later, if this parcel flies longer
         if self.changes and self.first.flows:
-            end_s = min(end_s, self.changes[0][0])  # what is on its way may come sooner than it seems now
+            end_s = min(end_s, self.changes[0][0])  # a larger bandwidth would make the arrival earlier
         return min(end_s, self.flying[0][0]) if self.flying else end_s
 
     def arrived(self, now: float) -> list[tuple[float, Any]]:
-        """Take the messages that have arrived by `now`, in order: (instant, message)."""
+        """Remove and return the messages that have arrived by `now`, as (instant, message) in order."""
         self._serve_until(now)
         done = []
         while self.flying and self.flying[0][0] <= now:
@@ -143,11 +144,11 @@ class Lane:
         return done
 
     def choice_s(self) -> float:
-        """The instant of a choice that is to be made; infinity if there is none."""
+        """Return the instant of the next choice; infinity if there is none."""
         return math.inf
 
     def choose(self, now: float) -> None:
-        """Choose among the messages of this instant, all of which are known now."""
+        """Make the choices that are due by `now`, when all messages of this instant are known."""
 
     def _enter(self, worker: int, parcel: Parcel) -> None:
         line = worker, parcel.server
@@ -159,7 +160,7 @@ class Lane:
         self._begin(line, parcel, self.ports[parcel.server])
 
     def _ended(self, flow: Flow, port: Port) -> None:
-        """Begin the next message of a connection, at the rate of the one that has ended."""
+        """Start the next message of a connection, at the port of the message that has ended."""
         behind = self.waiting[flow.line]
         if behind:
             self._begin(flow.line, behind.popleft(), port)
@@ -180,18 +181,16 @@ class Lane:
         port.take(flow, parcel.size_bytes + self.overhead_bytes, self.updated_s)
 
     def _ways(self, line: Line) -> list[tuple[int, int]]:
-        """The numbers of a connection's ports, each with its other end; with one server that server's alone."""
+        """Return (number, other end) of a connection's ports; with one server, only of the server's port."""
         worker, server = line
         return [(server, worker), (self.servers + worker, server)] if self.servers > 1 else [(server, worker)]
 
     def _end_s(self) -> float:
-        """When the first flow ends."""
         if self.changed:
             self._share()
         return self.first.end_s
 
     def _share(self) -> None:
-        """Share links anew among their flows."""
         changed = [self.ports[number] for number in self.changed]
         for port in changed:
             port.advance(self.updated_s)
@@ -208,7 +207,7 @@ class Lane:
         self.first = self.ports[self.ends[0][1] if self.ends else 0]
 
     def _move(self, changed: list[Port]) -> None:
-        """Give flows on these ports the rate of their other end where that is the smaller one."""
+        """Move each flow on these ports to that one of its two ports whose share is smaller."""
         flows = list[Flow]()
         for port in changed:
             if port.number < self.servers:
@@ -261,15 +260,15 @@ class Lane:
 
 
 class ChosenLane(Lane):
-    """A direction of all links with a chooser: it picks a connection's next message once more may be under way."""
+    """A direction of all links with a chooser, which admits messages to each connection and picks the next."""
 
     def __init__(self, chooser: Chooser, *speeds: Any) -> None:
         super().__init__(*speeds)
         self._chooser = chooser
-        self._pools: dict[Line, list[Parcel]] = {}  # what is ready and not chosen
+        self._pools: dict[Line, list[Parcel]] = {}  # ready parcels that are not chosen yet
         self._under_way: dict[Line, float] = {}  # bytes
-        self._open: dict[Line, None] = {}  # those that may have one more, in the order in which that came to be
-        self._heard: list[tuple[float, Line, float]] = []  # when a sender hears that so many bytes have arrived
+        self._open: dict[Line, None] = {}  # connections that may admit another parcel, in order of their events
+        self._heard: list[tuple[float, Line, float]] = []  # heap: instant of an acknowledgement, connection, bytes
 
     def choice_s(self) -> float:
         heard_s = self._heard[0][0] if self._heard else math.inf
@@ -308,7 +307,7 @@ class ChosenLane(Lane):
             self._open[flow.line] = None
 
     def _serve(self, now: float) -> None:
-        """Choose the rest of an instant's messages before time goes on."""
+        # make all choices of an instant before time advances
         while (next_s := min(self.choice_s(), self._end_s())) < now:
             if self.choice_s() <= next_s and self._end_s() > next_s:
                 self._advance(next_s)
@@ -319,11 +318,11 @@ class ChosenLane(Lane):
 
 
 class Network:
-    """The lanes between workers and servers, in both directions; with half duplex they are one lane, and so in a ring,
-    where each worker sends and receives at once: a push takes `hops` steps of the ring, and an answer as many.
+    """The links between workers and servers, in both directions.
 
-    A message to a server other than 0, which decides, has arrived when that server's note of it has, a latency later.
-    Nothing happens before `soonest_s`.
+    Both directions share one lane if the cluster has half duplex, or is a ring of workers. In a ring, a push or answer
+    takes the latency of `hops` steps. A message to another server than the deciding server 0 counts as arrived one
+    latency later, when its note reaches server 0. Before `soonest_s` nothing arrives and no choice is due.
     """
 
     soonest_s = math.inf
@@ -357,7 +356,7 @@ class Network:
         self._look()
 
     def fly(self, direction: str, message: Any, now: float, server: int = 0) -> None:
-        """A message of no size, which waits for no other and takes the latency alone."""
+        """Send a message without size: it waits for no other message, and takes only the latency."""
         self._lanes[direction].fly(self._parcel(direction, 0.0, message, server), now)
         self._look()
 
@@ -373,22 +372,22 @@ class Network:
         return Parcel(size_bytes, (direction, message), server, flies_s)
 
     def next_s(self) -> float:
-        """The instant of the next arrival; infinity if nothing is on its way."""
+        """Return a lower bound of the instant of the next arrival; infinity if nothing is under way."""
         return self._next_s
 
     def choice_s(self) -> float:
-        """The instant of a choice that is to be made at its end; infinity if there is none."""
+        """Return the instant of the next choice; infinity if there is none."""
         return self._choice_s
 
     def choose(self, now: float) -> None:
-        """Make the choices of this instant."""
+        """Make the choices that are due by `now`."""
         for lane in self._each:
             if lane.choice_s() <= now:
                 lane.choose(now)
         self._look()
 
     def arrived(self, now: float) -> list[tuple[float, str, Any]]:
-        """Everything that has arrived by `now`: (instant, direction, message), in order of the instants."""
+        """Remove and return the messages that have arrived by `now`, as (instant, direction, message) in order."""
         if now < self._next_s and now <= self._choice_s:
             return []
         done = [(at, direction, message) for lane in self._each for at, (direction, message) in lane.arrived(now)]

@@ -1,4 +1,4 @@
-"""Frames of messages on the cluster's links: what goes by itself, and what it takes."""
+"""Frames of messages on the cluster's links: how a frame is split, and how many bytes each part has."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from pslab.protocol.messages import Ack, Pull, Push, Weights
 
 
 class Traffic(Network):
-    """The links of a cluster with limits or faults, for frames. What arrives is (worker, frame, stamp)."""
+    """The links of a cluster with limits or faults. A message that arrives is (worker, frame, stamp)."""
 
     def __init__(self, job: Job, chooser: Chooser | None = None, faults: Faults | None = None) -> None:
         self._ring = job.cluster.aggregate == ALLREDUCE
-        self._pushed: dict[tuple[int, int], int] = {}  # in a ring, by worker and range: the bytes that are added up
+        self._pushed: dict[tuple[int, int], int] = {}  # in a ring, by worker and range: the bytes of the push
         super().__init__(job.cluster, None if getattr(job.order, "in_turn", False) else chooser, job.run.servers,
                          job.run.workers - 1 if self._ring else None)  # fmt: skip
         self._job, self.faults = job, faults or Faults(job.cluster, job.run.seed)
-        self._held: list[tuple[float, int, str, tuple[Any, ...]]] = []  # what has crossed its link, and is not there
+        self._held: list[tuple[float, int, str, tuple[Any, ...]]] = []  # crossed, and not arrived
         self._crossed = 0
-        self._due_s: dict[tuple[Any, ...], float] = {}  # of a worker's messages of one kind and range, the last one
+        self._due_s: dict[tuple[Any, ...], float] = {}  # by direction, worker, range and kind: the last arrival
 
     def next_s(self) -> float:
         return min(super().next_s(), self._held[0][0]) if self._held else super().next_s()
 
     def arrived(self, now: float) -> list[tuple[float, str, Any]]:
-        found = super().arrived(now)
+        crossed = super().arrived(now)
         if not self.faults.of_frames:
-            return found
-        for at, direction, (worker, frame, stamp, fate) in found:
-            stream = direction, worker, *place_of(frame)[1:]  # as a transport does, it keeps the order of its messages
+            return crossed
+        for at, direction, (worker, frame, stamp, fate) in crossed:
+            stream = direction, worker, *place_of(frame)[1:]  # messages of a stream keep their order
             self._due_s[stream] = due_s = max(at + fate.delay_s, self._due_s.get(stream, 0.0))
             for _ in range(fate.copies):
                 self._crossed += 1
@@ -53,7 +53,7 @@ class Traffic(Network):
             self.soonest_s = min(self.soonest_s, self._held[0][0])
 
     def up(self, worker: int, frame: Frame, now: float, stamp: Any = None) -> int:
-        """A worker hands a frame to its link; returns the number of frames that will arrive."""
+        """Send a frame from a worker to servers; return the number of frames that will arrive."""
         arriving = 0
         for part in self._apart(frame):
             content, copies = self._content(UP, worker, part, now, stamp)
@@ -62,7 +62,7 @@ class Traffic(Network):
         return arriving
 
     def down(self, worker: int, frame: Frame, now: float, stamp: Any = None) -> int:
-        """A server hands a frame to its link; returns the number of frames that will arrive."""
+        """Send a frame from a server to a worker; return the number of frames that will arrive."""
         content, copies = self._content(DOWN, worker, frame, now, stamp)
         self._go(DOWN, worker, frame, content, now)
         return copies
@@ -80,15 +80,15 @@ class Traffic(Network):
     def _content(
         self, direction: str, worker: int, frame: Frame, now: float, stamp: Any
     ) -> tuple[tuple[Any, ...], int]:
-        """Return the content of a frame, with its fate if there are faults, and how often it arrives."""
+        """Return the message that the links deliver for a frame, and how often the frame arrives."""
         if not self.faults.of_frames:
             return (worker, frame, stamp), 1
         fate = self.faults.fate(direction, worker, frame, now)
         return (worker, frame, stamp, fate), fate.copies
 
     def _apart(self, frame: Frame) -> Sequence[Frame]:
-        """Requests of a layered worker go one by one; those of an eager one wait for no push's bytes. Each server has
-        frames of its own."""
+        # a layered worker sends each message alone; an eager worker's pulls do not wait for its pushes; and each
+        # server gets a separate frame
         job, server_of = self._job, self._job.server_of
         if job.layered:
             return [[message] for message in frame]
@@ -99,7 +99,7 @@ class Traffic(Network):
             pulls = [message for message in frame if type(message) is Pull]
             parts = [pulls, [message for message in frame if type(message) is not Pull]]
         if job.run.servers > 1:
-            parts = [each for part in parts for each in _by_server(part, server_of)]
+            parts = [own_part for part in parts for own_part in _by_server(part, server_of)]
         return [part for part in parts if part]
 
     def _size_bytes(self, worker: int, frame: Frame) -> float:
@@ -114,7 +114,7 @@ class Traffic(Network):
         return total
 
     def _passed_on_bytes(self, worker: int, frame: Frame) -> float:
-        """Return what a worker of a ring sends on: of its push, and of the sum, which is as long, all but one part."""
+        """Return the bytes that each worker of a ring sends for a frame: (workers - 1) / workers of its push or sum."""
         total, workers = 0, self._job.run.workers
         for message in frame:
             key = worker, message.range
@@ -125,8 +125,7 @@ class Traffic(Network):
 
 
 def _by_server(frame: Frame, server_of: Sequence[int]) -> list[Frame]:
-    """The messages of a worker's frame by their servers."""
-    found: dict[int, Frame] = {}
+    frames: dict[int, Frame] = {}
     for message in frame:
-        found.setdefault(server_of[message.range], []).append(message)
-    return [found[server] for server in sorted(found)]
+        frames.setdefault(server_of[message.range], []).append(message)
+    return [frames[server] for server in sorted(frames)]

@@ -1,1 +1,1 @@
-"""The input of every engine: the experiment, its memory layout, its messages."""
+"""The input and output of every engine: the experiment and its outcome, the layout of its memory, its messages."""

@@ -1,7 +1,8 @@
-"""Payloads that engines add to the protocol's messages, and each message as a fixed record of bytes, without pickle.
+"""The payloads that engines add to the protocol's messages, and the encoding of messages as bytes, without pickle.
 
-A message is the protocol's own tuple; its payload says where the numbers lie, how large they are, and when things
-happened. Messages that travel as one are a frame. Instants are seconds since the run started.
+A message is a tuple of `pslab.protocol.messages`, or one of those below. Its payload has sizes and instants, in seconds
+since the run started; the numbers of gradients and weights are in shared memory. A frame is a list of messages that are
+sent together. Each kind of message has a record of fixed length.
 """
 
 from __future__ import annotations
@@ -12,69 +13,67 @@ from typing import Any, NamedTuple
 
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 
-FIRST = -1  # the iteration of a Go to those that start with the run
-WHOLE = -1  # size_bytes of a payload that lies in shared memory as it is, not encoded
-REQUEST_BYTES = 87  # of a pull on an emulated link: a figure of the emulation, not the length of its record
+FIRST = -1  # the iteration of a Go to workers that start with the run
+WHOLE = -1  # size_bytes of a payload that is stored unencoded in shared memory
+REQUEST_BYTES = 87  # the modelled bytes of a pull on an emulated link, not the length of its record
 
 
 # --- payloads -----------------------------------------------------------------------------------------------------
 
 
 class PushInfo(NamedTuple):
-    """Of a Push: where it lies follows from its worker, range and iteration (see Layout)."""
+    """The payload of a Push; worker, range and iteration give the offset of its entries (see Layout)."""
 
-    size_bytes: int  #: of the encoded entries, or WHOLE; 0: nothing is pushed
-    entries: int
+    size_bytes: int  #: of the encoded entries, or WHOLE; 0: no entry is pushed
+    entries: int  #: the number of pushed entries
     loss: float  #: on the batch
     sent_s: float = 0.0
 
 
 class Wanted(NamedTuple):
-    """Of a Pull: the keys that it asks for, from `start` until before `stop`; 0, 0 asks for all, or for those that a
-    frame in shared memory names (see Layout.asked)."""
+    """The payload of a Pull: the requested keys, from `start` up to but not including `stop`.
+
+    0, 0 requests all keys, or the keys that a frame in shared memory lists (see Layout.asked).
+    """
 
     start: int
     stop: int
     sent_s: float = 0.0
-    size_bytes: int = REQUEST_BYTES  #: on an emulated link; of such a frame, which there is none of if it is 0
+    size_bytes: int = REQUEST_BYTES  #: on an emulated link; of such a frame: 0 without one
 
 
 class Answer(NamedTuple):
-    """Of Weights. The worker's last push on the range was `taken` by the server, and `done` once it was dealt with."""
+    """The payload of Weights."""
 
-    size_bytes: int  #: of the encoded entries, or WHOLE; 0: the worker goes on with the weights that it has
+    size_bytes: int  #: of the encoded entries, or WHOLE; 0: the worker continues with its present weights
     released_by: int  #: the worker that was waited for
-    taken_s: float
-    done_s: float
-    asked_s: float  #: the server took the request
-    released_s: float  #: the policy started the worker
-    sent_s: float  #: the weights were handed to the link
+    taken_s: float  #: when the server received the worker's last push on the range
+    done_s: float  #: when it had processed this push
+    asked_s: float  #: when it received the request
+    released_s: float  #: when the policy started the worker
+    sent_s: float  #: when the weights were put on the link
 
 
 class Taken(NamedTuple):
-    """Of an Ack: when the server took the push, and when it had dealt with it."""
+    """The payload of an Ack."""
 
-    taken_s: float
-    done_s: float
+    taken_s: float  #: when the server received the push
+    done_s: float  #: when it had processed the push
 
 
 # --- messages that are not the protocol's -------------------------------------------------------------------------
 
 
 class Go(NamedTuple):
-    """Server -> worker: the run starts; its zero on the machine's monotonic clock.
+    """Server -> worker: start to compute."""
 
-    A process that takes another's place goes on with `iteration`, whose weights the server has asked for in its name.
-    No fault kills it before its push of `spared`, or of one before that: they have killed the processes before it.
-    """
-
-    zero_s: float
-    iteration: int = FIRST
-    spared: int = FIRST
+    zero_s: float  #: the start of the run, on the machine's monotonic clock
+    iteration: int = FIRST  #: for a process that replaces another: its first iteration, whose weights are under way
+    spared: int = FIRST  #: for such a process: faults up to this iteration killed its predecessors, and are ignored
 
 
 class Stop(NamedTuple):
-    """Server -> worker: the run is over. Worker -> server: this was my last message."""
+    """Server -> worker: the run is over. Worker -> server: no message follows."""
 
     worker: int
 
@@ -87,38 +86,38 @@ class Diverged(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """Worker -> server: computing waits for the weights of this range."""
+    """Worker -> server: the computation waits for the weights of this range."""
 
     worker: int
     range: int
 
 
 class Ordered(NamedTuple):
-    """Server -> another one: what it is to do; the pushes or the request that this is about follow."""
+    """Deciding server -> another server: an order; the pushes of a step, or the request of a reply, follow."""
 
     kind: int  #: see pslab.engines.local.store
-    about: int  #: the range, the snapshot, or the worker
-    version: int = 0
-    flag: bool = False  #: of a step whether it is a mean, of a reply whether it is empty
-    rate: float = 0.0
+    about: int  #: the number of the range, snapshot, checkpoint or worker
+    version: int = 0  #: of the weights after a step, or in a reply
+    flag: bool = False  #: for a step: whether it is a mean; for a reply: whether it is empty
+    rate: float = 0.0  #: the learning rate of a step
 
 
 class ComputedOn(NamedTuple):
-    """Server -> another one, behind a step: a version on which a worker computes while the step is applied."""
+    """Deciding server -> another server, after a step: a version on which a worker computes at that moment."""
 
     version: int
 
 
 class Carried(NamedTuple):
-    """Another server -> the one that decides: its oldest order is done, a reply's weights in so many bytes."""
+    """Another server -> deciding server: its oldest order is executed."""
 
-    size_bytes: int
+    size_bytes: int  #: of the weights of a reply
     begin_s: float
     done_s: float
 
 
 class Gone(NamedTuple):
-    """An event of the transport, never a record: nothing more comes from this worker."""
+    """An event of the transport, never sent: no more messages come from this worker."""
 
     worker: int
 
@@ -131,7 +130,7 @@ Frame = list[Any]  # of messages
 
 
 class _Record:
-    """How one kind of message becomes bytes: its number, then its fields, with those of its payload in their place."""
+    """The encoding of one kind of message: the kind's number, then the fields, with the payload's fields inlined."""
 
     def __init__(self, number: int, kind: Any, layout: str, payload: Any = None) -> None:
         self.struct, self._number, self._kind, self._payload = struct.Struct(f"<B{layout}"), number, kind, payload
@@ -170,16 +169,16 @@ _OF = {kind[0]: record for kind, record in zip(_KINDS, _RECORDS, strict=True)}
 
 
 def pack(frame: Iterable[Message]) -> bytes:
-    """Messages -> the bytes of one frame."""
+    """Return the bytes of a frame of messages."""
     return b"".join([_OF[type(message)].pack(message) for message in frame])
 
 
 def unpack(frame: bytes) -> Iterator[Any]:
-    """The bytes of a frame -> its messages; struct.error if it is not made of whole records of known kinds."""
+    """Yield the messages of a frame's bytes; raise struct.error if a record is unknown or incomplete."""
     at, end = 0, len(frame)
     while at < end:
         if (kind := frame[at]) >= len(_RECORDS):
-            raise struct.error(f"no kind of message has the number {kind}; there are {len(_RECORDS)}")
+            raise struct.error(f"no kind of message has the number {kind}; numbers are 0 to {len(_RECORDS) - 1}")
         record = _RECORDS[kind]
         yield record.unpack(frame, at)
         at += record.struct.size

@@ -1,4 +1,4 @@
-"""A layered worker's process: in the midst of a pass it waits for a layer's weights, and pushes a layer's gradient."""
+"""A layered worker's process: within a pass, it waits for each layer's weights and pushes each layer's gradient."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pslab.engines.worker.layered import LayeredProducer
 
 
 class LocalLayeredWorker(LocalWorker):
-    """The role of a worker's process whose requests go layer by layer.
+    """The role of a worker's process that pulls and pushes layer by layer.
 
-    Each layer's passes keep to their share of the modelled time: the next one starts, or the gradient is ready, no
-    sooner than the model says. A pass that takes longer than modelled may be caught up with by those behind it.
+    Each layer's pass takes its share of the modelled time: the next pass starts, or the gradient is ready, no earlier
+    than modelled. If a pass takes longer, later passes may be shortened until the worker is on time again.
     """
 
     def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
         super().__init__(context, job, successor)
-        self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # how long each layer's passes really took
+        self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # real seconds, forward and backward
         assert isinstance(self.producer, LayeredProducer)
         self.pushed_layers = self.producer
         self.producer.attend(self._needs, self._turns, self._layer_ready)
 
     def _compute(self, iteration: int) -> int | None:
-        begin_s = self.until_s = self.now()  # a pass ends at `until_s`, as modelled
+        begin_s = self.until_s = self.now()  # the modelled end of the pass is `until_s`
         self.driver.begin(begin_s)
         self.total_s, self.idle_s = self.driver.draw_compute_s(iteration), 0.0
         self.next: int | None = None
@@ -38,7 +38,7 @@ class LocalLayeredWorker(LocalWorker):
         return self.next
 
     def _needs(self, layer: int) -> None:
-        """Wait for the weights of the layer that the forward pass comes to."""
+        """Wait for the weights of the layer that the forward pass has reached, and begin its pass."""
         self._turns()
         self._keep_to_model()
         if (missing := self.driver.missing(layer)) is not None:
@@ -47,7 +47,7 @@ class LocalLayeredWorker(LocalWorker):
         self.layer, self.marked_s = layer, self.now()
 
     def _turns(self) -> None:
-        """End a layer's forward pass."""
+        """Count the real time of the layer's forward pass, which has ended."""
         now = self.now()
         if self.layer >= 0:
             self.layers_s[self.layer][0] += now - self.marked_s
@@ -67,7 +67,7 @@ class LocalLayeredWorker(LocalWorker):
                                          encoded_s)  # fmt: skip
         self.marked_s = self.now()
         if self.job.sends_frames:
-            self.until_s += self.marked_s - computed_s  # choosing and coding come on top
+            self.until_s += self.marked_s - computed_s  # selecting and encoding take additional time
 
     def _keep_to_model(self) -> None:
         now = self.now()
@@ -81,7 +81,7 @@ class LocalLayeredWorker(LocalWorker):
         if not self.job.cluster.free:
             self.stream.send([Blocked(self.worker, missing)])
         while self.driver.missing(layer) is not None:
-            self._receive()  # nothing is to be computed before the iteration is
+            self._receive()  # no other iteration can be due before this one is computed
         now = self.now()
         self.driver.begin(now)
         self.until_s = max(self.until_s, now)

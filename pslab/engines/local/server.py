@@ -1,4 +1,4 @@
-"""The server's process: it lets frames arrive when the cluster's links would, and hands them to the server's driver."""
+"""The server's process: it delivers frames when the cluster's links would, and gives them to the server's driver."""
 
 from __future__ import annotations
 
@@ -11,67 +11,65 @@ from typing import Any
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
-from pslab.engines.local.lines.ends import server_stream
+from pslab.engines.local.lines.ends import TO_SERVER
 from pslab.engines.local.lines.stream import NoFrame, Spin, Stream, ready
 from pslab.engines.local.recovery.server_state import ServerCheckpoints
-from pslab.engines.local.rehearsal import waking_late_s
-from pslab.engines.local.remote_store import RemoteStores
+from pslab.engines.local.remote_store import RemoteStore
 from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.ledger import reached
-from pslab.engines.server.store import NO_WORK, Finished
+from pslab.engines.server.store import NO_DETAILS, Finished
 from pslab.engines.server.worker_status import doings
 from pslab.protocol.messages import Weights
 from pslab.protocol.store import Keep
 
-PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
+PROGRESS_PERIOD_S = 0.2  # in real seconds
 
 
 class LocalServer:
-    """The role of the server's process: one run, and the driver's transport."""
+    """The role of the deciding server's process, for one run; it is also the transport of the server's driver."""
 
     def __init__(self, context: ProcessContext, job: Job, part: bytearray | None = None) -> None:
         self.job = job = job.on(context.data)
         self.run_config, self.context, self.parent = job.run, context, context.parent
         self.spin = None if job.cluster.emulated else Spin()
         self.clock = WallClock()
-        self.stores = RemoteStores(job, context, self.clock)
+        self.stores = [RemoteStore(job, context, server, self.clock) for server in range(1, job.run.servers)]
+        self.store_of = {store.descriptor: store for store in self.stores}  # until a store has ended
         self.streams: list[Stream | None] = list(map(self._stream, range(job.run.workers)))
-        self.coming: dict[int, Stream] = {}  # of workers whose former process has sent what is still on its way
-        self.whose: dict[int, int | None] = {self.parent.fileno(): None}  # the descriptors that are listened to
+        self.coming: dict[int, Stream] = {}  # streams of new processes that cannot start yet
+        self.whose: dict[int, int | None] = {self.parent.fileno(): None}  # read descriptors: worker; None: the parent
         self.whose |= {stream.descriptor: worker for worker, stream in enumerate(self.streams) if stream}
-        machines = [store.machine for store in self.stores.each]
-        self.checkpoints = ServerCheckpoints(job, context, self, self.clock, self.stores.each, machines)
-        self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint that it goes on from
+        machines = [store.machine for store in self.stores]
+        self.checkpoints = ServerCheckpoints(job, context, self, self.clock, self.stores, machines)
+        self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint from which it continues
         if part is None:
             self.state = self.checkpoints.first()
         else:
             self.resumed, self.state = self.checkpoints.restored(part)
         self.driver, _, self.waiting, self.faults, self.left = self.state
         self.machine = self.driver.machine
-        self.stalled_s = 0.0  # for which it dealt with a frame and did not run
+        self.stalled_s = 0.0  # seconds in which it processed a frame, but was not scheduled
         self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
-        self.wrong: dict[int, str] = {}  # why nothing more is read of a worker that is there
-        self.heard: set[int] = set()  # workers whose messages came since the last report
+        self.wrong: dict[int, str] = {}  # by worker that still runs: why its stream was closed
+        self.heard: set[int] = set()  # workers that sent messages since the last report
         self.reported_s = 0.0
 
     @property
     def iteration(self) -> int:
-        """The slowest worker's iteration."""
+        """The iteration of the slowest worker."""
         return self.machine.base
 
-    def rehearse(self) -> None:
-        """Report how late this process wakes while the workers compute."""
-        report(self.parent, "rehearsed", {"late_s": waking_late_s(self.parent.fileno(), self.spin)})
-
     def run(self, dilation: float, paused: bool = False) -> None:
-        """Serve until a stop rule holds, then report everything to the parent. A run that goes on from a checkpoint was
-        `paused` if its clock is to go on from there, too; if not, that has gone on meanwhile."""
+        """Serve until a stop rule holds, then report the results to the parent.
+
+        If the run continues from a checkpoint, `paused` tells whether its clock stood still since then.
+        """
         if self.resumed is None:
             self.clock.start(dilation)
-            self.stores.send(Go(self.clock.zero_s))
+            self._tell_stores(Go(self.clock.zero_s))
             self.driver.start()
             self._checkpoint(self.checkpoints.able)
             for worker in range(self.run_config.workers):
@@ -80,7 +78,7 @@ class LocalServer:
             before_s = self.resumed["seconds"]
             zero_s = time.monotonic() - before_s * dilation if paused else self.resumed["zero_s"]
             self.clock.start(dilation, zero_s)
-            self.stores.send(Go(zero_s))
+            self._tell_stores(Go(zero_s))
             streams, self.streams, self.whose = self.streams, [None] * len(self.streams), {self.parent.fileno(): None}
             self.coming = {w: stream for w, stream in enumerate(streams) if stream is not None and w not in self.left}
         self._loop()
@@ -89,27 +87,28 @@ class LocalServer:
         self._dismiss()
         self._report(ended_s)
 
-    # --- orders while it runs, which may come when it has ended by itself ------------------------------------------
+    # --- orders of the parent, which may also come after the run has ended ------------------------------------------
 
     def stop(self) -> None:
         """End the run."""
-        self.stores.hurry()
+        for store in self.stores:
+            store.hurry()
         self._end("interrupted")
 
     def attach(self, worker: int) -> None:
-        """Attach the stream of a worker's new process, which comes behind this order."""
+        """Take the stream of a worker's new process, which the parent sends after this order."""
         pipe = self.context.attached()
-        if not self.driver.outcome:  # else its end tells it
-            self.context.pipes[worker] = pipe  # also of the next run
+        if not self.driver.outcome:  # else the new process sees the pipe close
+            self.context.pipes[worker] = pipe  # also for the next run
             self.coming[worker] = self._stream(worker)
 
     def abandon(self, worker: int) -> None:
-        """Give up a worker that no process replaces any more."""
+        """Let the run continue without a worker that is not replaced any more."""
         if not self.driver.outcome:
             self._leave(worker)
 
     def checkpointed(self) -> None:
-        """Take the checkpoint that was begun last as whole."""
+        """Note that the parent has all parts of the last checkpoint."""
         self.checkpoints.whole()
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -117,16 +116,17 @@ class LocalServer:
     def _loop(self) -> None:
         driver = self.driver
         while not driver.outcome:
-            for source in ready([*self.whose, *self.stores.sources], self._patience_s(), self.spin):
-                if source in self.stores.sources:
-                    self._finished(self.stores.hear(source))
+            for source in ready([*self.whose, *self.store_of], self._patience_s(), self.spin):
+                if source in self.store_of:
+                    self._hear_store(source)
                 elif (worker := self.whose[source]) is None:
                     self._obey()
                 else:
                     self._hear(worker)
-            # all are to begin again where servers are replaced
-            if not self.stores.serve(self.clock.now()) and self.run_config.on_death != "restart":
-                self._end("died")
+            for store in self.stores:
+                store.send_due(self.clock.now())
+                if store.gone and self.run_config.on_death != "restart":  # else the parent restarts all processes
+                    self._end("died")
             self._attach_due()
             self._deliver()
             self._take_one()
@@ -136,10 +136,10 @@ class LocalServer:
             self._progress()
 
     def _progress(self, awaited: Collection[int] | None = None) -> None:
-        """Report now and then how far the run is, and that the server serves: see pslab.engines.processes.watch.
+        """Report the progress to the parent if a report is due, which also shows that the server is alive.
 
-        Beside what `OnProgress` gets, the parent is told from which workers messages came since the last report, and
-        which owe one: the `awaited`, or those that compute.
+        Beside the fields of `OnProgress`, a report has "heard" (workers that sent messages since the last one) and
+        "owing" (processes that must send one: `awaited` workers, by default all that compute, and stores with orders).
         """
         now = self.clock.now()
         if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_config.lease_s / LOOKS):
@@ -150,25 +150,25 @@ class LocalServer:
         if awaited is None:
             awaited = [worker for worker, does in enumerate(workers) if does["doing"] == "computing"]
         body = {"pushes": self.machine.gradients, "seconds": now, "workers": workers, "heard": sorted(self.heard),
-                "owing": [*sorted(awaited), *self.stores.owing()],
+                "owing": [*sorted(awaited), *(store.number for store in self.stores if store.owes)],
                 "travelling": not math.isinf(links.next_s())}  # fmt: skip
         self.heard.clear()
         report(self.parent, "progress", body)
 
     def _checkpoint(self, due: bool) -> None:
-        """Begin a checkpoint if one is due."""
         if due:
             self.checkpoints.begin(self.state)
-            for store in self.stores.each:
-                store.hand(Keep(self.checkpoints.number), NO_WORK)
+            for store in self.stores:
+                store.hand(Keep(self.checkpoints.number), NO_DETAILS)
 
     def _obey(self) -> None:
         verb, arguments = await_order(self.parent)
         getattr(self, verb)(*arguments)
 
     def _attach_due(self) -> None:
-        """Let new processes go on, once all messages of their predecessors are dealt with and answered."""
-        for worker in [w for w in self.coming if self.links.sent_all(w) and not self.stores.answers(w)]:
+        """Start the new processes of workers whose earlier messages are all processed and answered."""
+        for worker in [w for w in self.coming
+                       if self.links.sent_all(w) and not any(store.answers(w) for store in self.stores)]:  # fmt: skip
             stream = self.coming.pop(worker)
             self.streams[worker], self.whose[stream.descriptor] = stream, worker
             self.links.renew(worker)
@@ -177,34 +177,41 @@ class LocalServer:
             self.driver.receive(frame)
 
     def _end(self, outcome: str) -> None:
-        """End the run, unless it has ended."""
         if not self.driver.outcome:
             self.driver.end(outcome, self.clock.now())
 
     def _patience_s(self) -> float:
-        """For how many real seconds nothing can happen by itself."""
-        due_s = min(self.links.next_s(), self.stores.next_s(), self.run_config.seconds or math.inf)
+        """Return the real seconds until the next event that does not depend on a new message."""
+        orders_s = [store.next_s() for store in self.stores]
+        due_s = min(self.links.next_s(), self.run_config.seconds or math.inf, *orders_s)
         looks_s, left_s = self.run_config.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())
         return max(0.0, min(PROGRESS_PERIOD_S, looks_s, left_s))
 
     def _hear(self, worker: int) -> None:
-        """Read what a worker has sent, or that it is gone."""
         if (frames := self._frames(worker)) is None:
             self._lose(worker)
         else:
             self._heard(worker, frames)
 
-    def _finished(self, each: Iterable[Finished]) -> None:
-        """Take orders that other servers have carried out."""
-        for found in each:
-            self.driver.finished(found)
+    def _hear_store(self, source: int) -> None:
+        store = self.store_of[source]
+        self._finished(store.hear())
+        if store.gone:
+            del self.store_of[source]
+
+    def _tell_stores(self, message: Go | Stop) -> None:
+        for store in self.stores:
+            store.send([message])
+
+    def _finished(self, orders: Iterable[Finished]) -> None:
+        for finished in orders:
+            self.driver.finished(finished)
 
     def _heard(self, worker: int, frames: Iterable[Frame]) -> None:
-        """Let the links carry what a worker has sent."""
         self.heard.add(worker)
         for frame in frames:
             first = frame[0]
-            if isinstance(first, Diverged):  # not a message of the protocol: it takes no time on a link
+            if isinstance(first, Diverged):  # not a protocol message: it takes no time on a link
                 self.driver.receive(frame)
             elif isinstance(first, Blocked):
                 if self.waiting is not None:
@@ -213,23 +220,22 @@ class LocalServer:
                 self.links.send_up(worker, frame)
 
     def _stream(self, worker: int) -> Stream:
-        return server_stream(self.job, self.context.pipes[worker])
+        return Stream(self.context.pipes[worker], TO_SERVER, lease_s=self.run_config.lease_s)
 
     def _frames(self, worker: int) -> list[Frame] | None:
-        """The frames that have come on a worker's stream; None if its process is gone."""
+        """Return the frames that have arrived on a worker's stream; None if the stream has ended."""
         stream = self.streams[worker]
-        assert stream is not None  # it is listened to
+        assert stream is not None  # its descriptor is in `whose`
         try:
             return stream.frames()
         except (EOFError, OSError) as error:
-            if isinstance(error, NoFrame):  # its process is there, and is to be ended
+            if isinstance(error, NoFrame):  # its process still runs, and must be killed
                 self.wrong[worker] = str(error)
             del self.whose[stream.descriptor]
             self.streams[worker] = None
             return None
 
     def _take_one(self) -> None:
-        """Deal with one frame that has arrived; weights may fall due meanwhile."""
         taken = self.links.take()
         if taken is None:
             return
@@ -239,23 +245,22 @@ class LocalServer:
             self.driver.receive(frame)
             self.clock.spend(MESSAGE, now)
         else:
-            self.driver.refused += 1  # it comes after its worker's lease
+            self.driver.refused += 1  # the worker was declared dead before
         self.stalled_s += max(0.0, self.clock.now() - now - (time.thread_time() - used_s) / self.clock.dilation)
         self.links.handled()
 
     # --- the driver's transport -----------------------------------------------------------------------------------
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
-        """Hand weights to the worker's link."""
+        """Put a frame on the link to a worker."""
         for delivery in self.links.send_down(worker, frame):
             self._send(*delivery)
 
     def attend(self) -> None:
-        """Send weights that have fallen due while the server was busy."""
+        """Deliver the frames that are due by now, while the server is busy."""
         self._deliver(busy=True)
 
     def _deliver(self, *, busy: bool = False) -> None:
-        """Send weights that are due."""
         for worker, frame in self.links.collect(busy=busy):
             arrives = isinstance(frame[-1], Weights)
             if self.waiting is not None and arrives and self.waiting.blocked[worker] == frame[-1].range:
@@ -264,13 +269,13 @@ class LocalServer:
 
     def _send(self, worker: int, frame: Frame) -> None:
         if (stream := self.streams[worker]) is not None:
-            with contextlib.suppress(OSError):  # a dead worker is noticed where its stream is read
+            with contextlib.suppress(OSError):  # a dead worker is noticed when its stream is read
                 stream.send(frame)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _lose(self, worker: int) -> None:
-        """Lose a worker whose process is gone; where it may be replaced, the parent decides."""
+        """Report a lost worker to the parent; with on_death="restart" the parent decides whether it is replaced."""
         iteration = self.machine.clock(worker)
         body = {"worker": worker, "iteration": iteration, "seconds": self.clock.now()}
         report(self.parent, "lost", body | ({"how": self.wrong.pop(worker)} if worker in self.wrong else {}))
@@ -288,51 +293,37 @@ class LocalServer:
             self.driver.leave(worker)
 
     def _dismiss(self) -> None:
-        """Stop the workers, and read each one's stream to its last message: the next run begins with empty streams."""
+        """Stop all workers and stores, and read each stream up to its last message, for the next run."""
         waiting = {worker for worker, stream in enumerate(self.streams) if stream is not None}
-        for worker in set(range(self.run_config.workers)) - waiting - self.left:  # it waits for no process now
+        for worker in set(range(self.run_config.workers)) - waiting - self.left:  # no longer replaced
             report(self.parent, "lost", {"worker": worker, "over": True})
         self.coming.clear()
-        self.stores.send(Stop(0))
+        self._tell_stores(Stop(0))
         for worker in waiting:
             self._send(worker, [Stop(worker)])
         while waiting and self.driver.outcome != "died":
             self._progress(waiting)
-            for source in ready([*self.whose, *self.stores.sources], PROGRESS_PERIOD_S):
-                if source in self.stores.sources:
-                    self._finished(self.stores.hear(source))
+            for source in ready([*self.whose, *self.store_of], PROGRESS_PERIOD_S):
+                if source in self.store_of:
+                    self._hear_store(source)
                     continue
                 if (sender := self.whose[source]) is None:
                     self._obey()
                     continue
                 self.heard.add(sender)
                 frames = self._frames(sender)
-                if frames is None:  # it died with the run already over: nothing of it is missing
+                if frames is None:  # it died after the run was over: nothing is missing
                     report(self.parent, "lost", {"worker": sender, "over": True})
                 if frames is None or any(isinstance(message, Stop) for frame in frames for message in frame):
                     waiting.discard(sender)
-        self._finished(self.stores.dismiss())
+        for store in self.stores:
+            self._finished(store.dismiss())
 
     def _report(self, ended_s: float) -> None:
-        accounts, pushes = self.driver.accounts, self.driver.accounts.applied
-        rows = accounts.ledger.close(pushes, ended_s)  # the parent sees them, and the weights
-        if fallen := self.stores.gone():  # not all that was decided was done
+        body = self.driver.facts() | {"seconds": ended_s, "refused": self.driver.refused + self.faults.refused}
+        rows = self.driver.accounts.ledger.close(body["pushes"], ended_s)  # the parent reads them in shared memory
+        if fallen := [store.number for store in self.stores if store.gone]:  # not all decisions were executed
             report(self.parent, "fallen", {"numbers": fallen})
-            pushes = reached(rows, len(self.job.parts), self.job.traits)["pushes"]
-        body = {
-            "outcome": self.driver.outcome,
-            "seconds": ended_s,
-            "pushes": pushes,
-            "accepted": self.machine.gradients,
-            "refused": self.driver.refused + self.faults.refused,
-            "faulted": self.faults.rows,
-            "dropped": accounts.dropped,
-            "dropped_bytes": accounts.dropped_bytes,
-            "diverged": self.driver.diverged,
-            **({"requested_bytes": self.driver.requested_bytes} if self.job.keyed else {}),
-            **self.links.facts(),
-            **self.driver.facts(),
-            "stalled_s": self.stalled_s,
-            "costs": self.clock.costs(),
-        }
-        report(self.parent, "served", body)
+            body["pushes"] = reached(rows, len(self.job.parts), self.job.traits)["pushes"]
+        body |= {"faulted": self.faults.rows, "stalled_s": self.stalled_s, "costs": self.clock.costs()}
+        report(self.parent, "served", {**body, **self.links.facts()})

@@ -1,4 +1,4 @@
-"""A worker's process: it computes what the worker's driver asks for, and measures how long everything takes."""
+"""A worker's process: it computes the iterations that the worker's driver starts, and measures their time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import time
 from pslab.engines.emulation.faults import NEVER, Faults
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import FIRST, Diverged, Frame, Stop
-from pslab.engines.local.lines.ends import worker_stream
-from pslab.engines.local.lines.stream import Spin, awaited, ready
-from pslab.engines.local.rehearsal import rehearsed
+from pslab.engines.local.lines.ends import TO_WORKER
+from pslab.engines.local.lines.stream import Spin, Stream, awaited, ready
 from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
@@ -22,25 +21,25 @@ from pslab.engines.server.rows import Rows
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.modes import producer_of, requests_of
 from pslab.engines.worker.phases import PHASE_COLUMNS
-from pslab.engines.worker.tensors import Pulled
-from pslab.protocol.messages import Ack, Weights
+from pslab.engines.worker.real_time import RealTimeWorker
 from pslab.tensors.finite import NonFinite
 
 
 class Stopped(Exception):
-    """The server has ended the run."""
+    """Raised when the server has ended the run."""
 
 
-class LocalWorker:
-    """The role of a worker's process: one run."""
+class LocalWorker(RealTimeWorker):
+    """The role of a worker's process, for one run."""
 
     def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
         self._evaluating = Evaluating(context, job)
         self.context, self.job = context, (job := self._evaluating.job)
-        self.worker, self.stream = context.number, worker_stream(job, context.pipes[0])
+        self.worker = context.number
+        self.stream = Stream(context.pipes[0], TO_WORKER, lease_s=job.run.lease_s, waits=True)
         self.spin = None if job.cluster.emulated else Spin()
         requests = requests_of(job, context.arena, context.data)
-        rows = Rows(len(PHASE_COLUMNS), context.phases)  # they outlive this process
+        rows = Rows(len(PHASE_COLUMNS), context.phases)  # stored in memory that outlives this process
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.stream.send(frame), rows, requests)
         self.producer = producer_of(job, self.worker, context.arena, context.data, successor=successor,
                                     requests=requests)  # fmt: skip
@@ -49,32 +48,26 @@ class LocalWorker:
         self.layers_s: list[list[float]] = []
         self.selecting = Selecting(job.device.separate)
         self.overrun_s = self.real_s = self.modelled_s = 0.0
-        self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
+        self.pulled = []
         self.clock, self.life = WallClock(), LifeSigns(context.parent, job.run.lease_s)
-        # how late it woke for weights: a computation that the cluster models begins when they came, and hides it
+        # the delay in waking up for weights: a modelled computation begins at their arrival, which hides this delay
         self.hides, self.lag_s, self.late_s = job.cluster.modelled(job.run.workers) and not job.layered, 0.0, 0.0
-        self.idle_since_s = math.inf  # it waits since then, though it may be kept from saying so
+        self.idle_since_s = math.inf  # since when it waits, also if it was not scheduled since
 
     def now(self) -> float:
-        """The instant at which it is, as far as the cluster is concerned."""
         return self.clock.now() - self.lag_s
 
     @property
     def iteration(self) -> int:
-        """The iteration that is being computed or waited for, for error messages."""
+        """The iteration that is computed or waited for, for error messages."""
         return self.driver.iteration
 
     def evaluate(self, index: int, device: str) -> None:
         """Evaluate a snapshot and report it."""
         self._evaluating.evaluate(index, device)
 
-    def rehearse(self) -> None:
-        """Report how long gradients take while all workers compute."""
-        measured = rehearsed(self.job, self.worker, self.context.arena, self.context.data)
-        report(self.context.parent, "rehearsed", measured)
-
     def run(self, dilation: float) -> None:
-        """Work until the server says stop, then report the phases."""
+        """Compute until the server ends the run, then report measurements to the parent."""
         try:
             iteration = self._start(dilation)
             while True:
@@ -97,7 +90,7 @@ class LocalWorker:
         report(self.context.parent, "worked", body)
 
     def _start(self, dilation: float) -> int | None:
-        """Start with the run, or take the place of another process: the iteration to be computed now, if any."""
+        """Start with the run, or replace another process; return the iteration to compute now, or None."""
         self.clock.start(dilation)
         go, *others = self._messages()
         self.clock.start(dilation, go.zero_s)
@@ -105,7 +98,7 @@ class LocalWorker:
         if go.iteration == FIRST:
             kill_after(self.clock.real_s(left_s))
             return self.driver.start(self.now())
-        if left_s > 0:  # else it has killed the one before
+        if left_s > 0:  # else this fault killed the former process
             kill_after(self.clock.real_s(left_s))
         self.spared = go.spared
         self.driver.resume(go.iteration)
@@ -116,10 +109,10 @@ class LocalWorker:
     # --- computing ------------------------------------------------------------------------------------------------
 
     def _compute(self, iteration: int) -> int | None:
-        """Compute an iteration and push its gradient; the next one, if it can be computed at once.
+        """Compute an iteration and push its gradient; return the next iteration if it can be computed now, else None.
 
         Raises:
-            NonFinite: the gradient, or what it makes of the residual or the momentum; it is not pushed.
+            NonFinite: the gradient, the residual or the momentum is not finite; nothing is pushed.
         """
         if self.pulled:
             self._install_pulled(iteration)
@@ -138,33 +131,33 @@ class LocalWorker:
         computed_s = self._paused(iteration, begin_s, computed_s)
         used_s = time.thread_time()
         payloads, selected_s = self.producer.payloads(iteration, loss)
-        if modelled_s:  # selecting takes what it takes, but not the time of others
+        if modelled_s:  # selection takes its own CPU time, but no time of other processes
             used_s = (time.thread_time() - used_s) / self.clock.dilation
             self.overrun_s += self.selecting.waited_s(self.now() - computed_s, used_s)
         ranges = self.job.exchanged(iteration)
         self._die_if_killed(iteration)
         self.idle_since_s = time.monotonic()
-        found = self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
-        return self._follow(iteration) if self.job.traits.overlap else found
+        following = self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
+        return self._follow(iteration) if self.job.traits.overlap else following
 
     def _follow(self, iteration: int) -> int | None:
-        """Take the steps that follow a push, while that travels; the next iteration, if its weights have come."""
+        """Compute the steps after a push, while it is under way; return the next iteration if its weights have come."""
         self.idle_since_s = math.inf
         begin_s, modelled_s = self.now(), self.driver.draw_following_s()
         self.producer.follow(iteration)
         self.real_s, self.modelled_s = self.real_s + self.now() - begin_s, self.modelled_s + modelled_s
-        found = self._hold_until(begin_s + modelled_s)
+        following = self._hold_until(begin_s + modelled_s)
         if modelled_s:
             self.overrun_s += max(0.0, self.now() - begin_s - modelled_s)
         ends_s = self.now()
         if paused_s := self.faults.pause_s(self.worker, iteration, begin_s, ends_s):
-            found = self._hold_until(ends_s + paused_s) or found
+            following = self._hold_until(ends_s + paused_s) or following
         self.driver.followed(iteration, begin_s, self.now())
         self.idle_since_s = time.monotonic()
-        return found
+        return following
 
     def _paused(self, iteration: int, begin_s: float, ends_s: float) -> float:
-        """A computation between these instants was stopped for as long as the faults say: when it ends."""
+        """Pause a computation between these instants as the faults say; return the instant at which it ends."""
         if not (paused_s := self.faults.pause_s(self.worker, iteration, begin_s, ends_s)):
             return ends_s
         self._hold_until(ends_s + paused_s)
@@ -174,38 +167,22 @@ class LocalWorker:
         if iteration > self.spared and self.faults.kills(self.worker, iteration):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _install_pulled(self, iteration: int) -> None:
-        """Install the weights that came while another iteration was computed."""
-        begin_s = self.now()
-        for pulled in self.pulled:
-            self.producer.install(pulled)
-        self.pulled = []
-        self.driver.decoded(iteration - 1, begin_s, self.now())
-
     def _hold_until(self, end_s: float) -> int | None:
-        """The modelled computation ends at `end_s`; a stop ends it sooner. The iteration to be computed then: none,
-        unless its weights come after steps that follow a push."""
-        found = None
+        """Wait until `end_s`, and process messages meanwhile; return the next iteration if it may begin, else None."""
+        following = None
         while (left_s := end_s - self.clock.now()) > 0:
             self.life.give()
             if ready((self.stream.descriptor,), min(self.life.period_s, self.clock.real_s(left_s))):
                 came = self._receive()
-                found = found if came is None else came
-                self.lag_s = 0.0  # nothing was delayed, however late it was read
-        return found
+                following = following if came is None else came
+                self.lag_s = 0.0  # the computation was not over, so nothing was delayed
+        return following
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def _receive(self) -> int | None:
-        """Wait for messages and deal with them; the iteration to be computed now, if any."""
+        """Wait for messages and process them; return the iteration to compute now, or None."""
         return self._deal_with(self._messages())
-
-    def _deal_with(self, messages: Frame) -> int | None:
-        iteration = None
-        for message in messages:
-            found = self._received(message)
-            iteration = iteration if found is None else found
-        return iteration
 
     def _messages(self) -> Frame:
         try:
@@ -231,37 +208,25 @@ class LocalWorker:
             self._last_message()
 
     def _last_message(self) -> None:
-        with contextlib.suppress(OSError):  # the server may be gone
+        with contextlib.suppress(OSError):  # the server may have ended
             self.stream.send([Stop(self.worker)])
-
-    def _received(self, message: Ack | Weights) -> int | None:
-        now = self.now()
-        if isinstance(message, Ack):
-            return self.driver.acknowledged(message, now)
-        self.driver.arrived(message, now)
-        if self.job.traits.eager:
-            self.pulled.append(Pulled.of(message))
-            return self.driver.installed(message, now, None)
-        self.producer.install(Pulled.of(message))
-        return self.driver.installed(message, now, self.now())
 
 
 class Selecting:
-    """How long a worker has waited for others while it selected: on the CPU what its thread did not compute; of a
-    device, whose time no thread has, what went beyond the shortest selection until then."""
+    """Measures how long other processes delayed the selection of entries."""
 
     def __init__(self, separate: bool) -> None:
         self._separate, self._shortest_s = separate, math.inf
 
     def waited_s(self, spent_s: float, used_s: float) -> float:
-        """Of `spent_s`, of which the thread has computed `used_s`."""
-        if self._separate:
+        """Return the delay in a selection that took `spent_s`, of which the thread ran for `used_s`."""
+        if self._separate:  # a thread's time says nothing about a device: compare with the shortest selection
             used_s = self._shortest_s = min(self._shortest_s, spent_s)
         return max(0.0, spent_s - used_s)
 
 
 def kill_after(seconds: float) -> None:
-    """Let this process be killed in so many seconds, whatever it does; infinity: not at all."""
+    """Make a timer kill this process after so many seconds, even during a computation; infinity: stop the timer."""
     if seconds == math.inf:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         return

@@ -1,1 +1,1 @@
-"""Spawned processes of this machine, in any role."""
+"""Spawned processes on this machine, in any role, and the parent's part in a run with them."""

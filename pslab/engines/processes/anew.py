@@ -1,4 +1,4 @@
-"""The settings of the user's modules as a new process has them, which imports the modules anew, as workers do."""
+"""Settings of the user's modules after a new process has imported the modules, as workers do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Settings = dict[str, tuple[str, str]]  # see content.settings_of
 
 
 def settings_anew(module: str) -> Settings | str:
-    """Import a module in a process of its own, and return its settings there, or the error that it raises."""
+    """Import a module in a new process; return the module's settings there, or the error of the import as a string."""
     spawns = context(1)
     ours, theirs = spawns.Pipe(duplex=False)
     with spawning():
@@ -37,10 +37,10 @@ def settings_anew(module: str) -> Settings | str:
 
 
 def _send(pipe: Connection, module: str, folders: list[str]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's, which then kills this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles an interrupt: it kills this process
     threading.Thread(target=die_with_parent, daemon=True).start()
     sys.path += [folder for folder in folders if folder not in sys.path]
     try:
         pipe.send(content.settings_of(with_operators(partial(import_module, module))))
-    except Exception as error:  # whatever a module of the user's raises
+    except Exception as error:  # a user's module may raise anything
         pipe.send(f"{type(error).__name__}: {error}")

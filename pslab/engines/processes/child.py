@@ -1,6 +1,6 @@
-"""A spawned process: it takes the role that the order `start` gives it, then does what that role is ordered to.
+"""The main loop of a spawned process. The order `start` gives it a role, and later orders call the role's methods.
 
-It knows no role, and the watcher on its parent stands before anything is imported that a role needs.
+This module imports no role, so that the thread that watches the parent runs before any slow import begins.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-SERVER = -1  # the number of the process to which all others have a line; they count from 0
+SERVER = -1  # the number of the server's process, to which every other process has a pipe; the others count from 0
 
 
 def name(number: int) -> str:
-    """The name of a process that has no role in messages."""
+    """Return the name of a process in error messages, unless its role gives it another one (Role.called)."""
     return "server" if number == SERVER else f"worker {number}"
 
 
 def number_of(workers: int, server: int) -> int:
-    """The number of a server's process in the pool; not of server 0."""
+    """Return the number of a server's process in the pool; server 0 has the number SERVER instead."""
     return workers + server - 1
 
 
 @dataclass(frozen=True)
 class Role:
-    """A role by its name, so that the parent, which takes none, need not load its code."""
+    """A role given by the name of its class, so that the parent need not import the class."""
 
     path: str  #: "module:class"
     called: str  #: how messages name the process: "host {}"
@@ -64,19 +64,19 @@ class Memory(NamedTuple):
 
 
 class ProcessContext(NamedTuple):
-    """The pipes and the memory that a process has for as long as it lives, whatever its role."""
+    """The pipes and the shared memory of a process, the same in every role."""
 
-    number: int  #: the worker's, or SERVER
+    number: int  #: the worker's number, or SERVER
     parent: Connection
-    pipes: list[Connection]  #: to the server; the server's, to each worker
-    arena: Arena  #: of a run's tensors
+    pipes: list[Connection]  #: one pipe to the server; in the server's process, one pipe to each worker
+    arena: Arena  #: the tensors of a run
     data: Arena
     snapshots: Arena
-    ledger: tuple[Arena, Arena]  #: the tables of the server's
-    phases: Arena | None = None  #: the table of a worker's own
+    ledger: tuple[Arena, Arena]  #: the server's tables
+    phases: Arena | None = None  #: a worker's table of phases
 
     def attached(self) -> Connection:
-        """The line of a new process, which the parent says is there."""
+        """Receive from the parent the pipe to a new process, and return it."""
         return Connection(recv_handle(self.parent))
 
     def report_snapshot(self, body: dict[str, Any]) -> None:
@@ -87,13 +87,12 @@ class ProcessContext(NamedTuple):
 
 
 def main(context: ProcessContext) -> None:
-    """Serve orders until the parent closes the pipe or is gone.
+    """Execute orders until the parent closes the pipe or ends.
 
-    The order `look_in` gives folders of modules. `start` gives a callable and its arguments: called with the context
-    before them it makes the role, and "prepared" is reported. Every other order names a method of the role, and gives
-    its arguments.
+    `look_in` adds folders to sys.path. `start` creates the role by calling its first argument with the context and its
+    other arguments; then "prepared" is reported. Every other order calls the method of the role with that name.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's process handles an interrupt: it stops this process
     _die_with_fork_server()
     threading.Thread(target=die_with_parent, daemon=True).start()
     import torch
@@ -107,7 +106,7 @@ def main(context: ProcessContext) -> None:
     while True:
         try:
             message = context.parent.recv_bytes()
-        except (EOFError, OSError):  # the parent is gone
+        except (EOFError, OSError):  # the parent has ended
             return
         try:
             verb, arguments = read_order(message)
@@ -130,19 +129,18 @@ def main(context: ProcessContext) -> None:
 
 
 def _give_memory_back() -> None:
-    """Give the system back the memory that the role before has left: its cycles, and the holes of evaluations, would
-    grow from run to run. Objects of the imports are not looked through."""
-    gc.collect()
+    """Return unused memory of the previous role to the system; otherwise memory use would grow from run to run."""
+    gc.collect()  # skips the objects of the imports, which `main` has frozen
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _die_with_fork_server() -> None:
-    """Let the kernel kill this process where the fork server ends, as the thread beside it cannot while C code keeps
-    the interpreter's lock. Linux alone does it; a process that no fork server has started has that thread alone.
+    """Let the kernel kill this process when the fork server ends, if this is Linux and a fork server started it.
 
-    The fork server ends with the notebook's process, unless another one holds the pipe by which it knows: each child
-    is handed it, to start others, which none of these does.
+    The thread of `die_with_parent` is not enough: it cannot run while C code holds the interpreter's lock. The fork
+    server ends with the notebook's process, once no process has the write end of its pipe open. Each child inherits
+    this end in order to start children of its own; this process starts none, so it closes the end.
     """
     server: Any = getattr(forkserver, "_forkserver", None)
     if (alive := getattr(server, "_forkserver_alive_fd", None)) is None:
@@ -154,8 +152,8 @@ def _die_with_fork_server() -> None:
 
 
 def die_with_parent() -> None:
-    """End this process once its parent is gone."""
+    """Wait until the parent has ended, then end this process at once."""
     parent = mp.parent_process()
-    assert parent is not None  # who has spawned it
+    assert parent is not None  # the process that has spawned it
     parent.join()
     os._exit(1)

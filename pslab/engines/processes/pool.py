@@ -1,4 +1,4 @@
-"""The processes of this machine: one server and W workers, spawned once and kept between runs."""
+"""A pool of processes on this machine: a server and W workers, spawned once and reused by later runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from pslab.config import sources
 from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.experiment.job import SharedDataset, TensorLocation, store_arrays
+from pslab.engines.experiment.shared_dataset import SharedDataset, TensorLocation, store_arrays
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.child import SERVER as SERVER
@@ -25,15 +25,15 @@ from pslab.tensors.workload.data import Dataset
 
 START_LIMIT_S = 120.0
 HEED_S = 0.1
-PIPE_LIMIT_S = 10.0  # in which a child must read on in an order that its pipe does not hold, or write on in a report
+PIPE_LIMIT_S = 10.0  # a child must continue to read a long order, or to write a report, within this time
 STOP_LIMIT_S = 2.0
-ARENAS = 5  # tensors, data, snapshots, two of the server's tables; and one of each worker, for phases
+ARENAS = 5  # tensors, data, snapshots and two tables of the server; each worker has one more, for phases
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 
 
 class Pool:
-    """Spawned children, so many beside the server, and memory that is theirs, too. Nothing has a name, so nothing can
-    be left behind."""
+    """Spawned child processes, a server and `workers` others, and the memory that they share with their parent. The
+    memory has no name in a file system, so no file can be left behind."""
 
     def __init__(
         self, workers: int, heed: Callable[[], None], tolerated: Callable[[int], bool] = lambda number: False
@@ -43,10 +43,10 @@ class Pool:
         self._shelf: SharedDataset | None = None
         self.pipes: dict[int, Connection] = {}
         self.processes: dict[int, Any] = {}
-        self.ended: dict[int, RunError] = {}  #: children that a run goes on without, and why
+        self.ended: dict[int, RunError] = {}  #: children that have ended while the run goes on, and their errors
         self.watch = Watch()
         self._names: dict[int, str] = {}
-        self._held: dict[int, Report] = {}  # ends that are not reported yet
+        self._held: dict[int, Report] = {}  # last reports of children, which `reports` has not handled yet
         self._arenas: list[Arena] = []
         self._starter = Starter(workers)
         try:
@@ -66,44 +66,44 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        """Whether every process is still there; one that is being killed may not be gone yet."""
+        """Whether every process is alive, and none has been ended."""
         whole = bool(self.processes) and not self._held and not self.ended
         return whole and all(p.is_alive() for p in self.processes.values())
 
     def serves(self, workers: int) -> bool:
-        """Whether there are enough processes, and none has a module of the user's that was edited since."""
+        """Whether the pool has enough live processes, and no user's module was edited since they were spawned."""
         return self.workers >= workers and self.alive and self._edits == sources.edits()
 
     def shelve(self, dataset: Dataset) -> SharedDataset:
-        """The dataset in shared memory; copied only if it is another than last time."""
+        """Copy the dataset into shared memory, unless it is the dataset of the last call; return its locations."""
         if self._shelf is None or dataset is not self._dataset:
             self._shelf, self._dataset = SharedDataset.store(self.data, dataset), dataset
         return self._shelf
 
     def share(self, experiment: Experiment) -> tuple[SharedDataset, dict[str, TensorLocation]]:
-        """Lay an experiment's dataset and arrays into `data`; return where they lie."""
+        """Copy an experiment's dataset and arrays into the arena `data`; return their locations."""
         shelf = self.shelve(experiment.dataset)
         return shelf, store_arrays(self.data, experiment, shelf.end)
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
-        """Give one child a role: what this callable makes of its context and these arguments. It reports "prepared".
+        """Order a child to create its role by `role(context, *arguments)`, and to report "prepared" then.
 
-        Messages name the child as the role's attribute `called` says: ``"host {}"``.
+        An attribute `called` of `role`, such as ``"host {}"``, says how messages name the child.
         """
         self._names[number] = str(getattr(role, "called", name(number))).format(number)
-        self.order_plain(number, "look_in", *own_folders())  # a notebook may have added one since
+        self.order_plain(number, "look_in", *own_folders())  # the notebook may have added a folder since the last run
         self.order(number, "start", role, *arguments)
 
     def who(self, numbers: Iterable[int]) -> str:
-        """The names of these children in messages."""
+        """Return how messages name these children, separated by commas."""
         return ", ".join(self._names[number] for number in sorted(numbers))
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:
-        """Call this method of a child's role. That it is dead, or does not read, is seen where reports are awaited."""
+        """Order a child to call a method of its role. `reports` notices if the child has ended or does not read."""
         self._send(number, lambda pipe: order(pipe, verb, arguments))
 
     def order_plain(self, number: int, verb: str, *arguments: Any) -> None:
-        """Send an order as JSON: for orders by the thousand, of plain lists and numbers."""
+        """Send an order whose arguments are plain lists and numbers as JSON, which is fast for frequent orders."""
         self._send(number, lambda pipe: order_plain(pipe, verb, arguments))
 
     def _send(self, number: int, send: Callable[[Connection], None]) -> None:
@@ -114,51 +114,53 @@ class Pool:
         except BlockingIOError:
             self._held[number] = _dead(f"has not read its orders for {PIPE_LIMIT_S:g} s")
         except OSError:
-            pass  # it is gone
+            pass  # the child has ended, which `reports` notices
 
     def reports(
         self, owed: Phases, timeout_s: float, tolerated: Callable[[int], bool] = lambda number: False
     ) -> list[tuple[int, Report]]:
-        """The reports of these children within `timeout_s`; an empty list if there are none.
+        """Wait for reports of these children, at most `timeout_s`; return each with its child's number.
 
-        Where a child's end is `tolerated`, that is its last report: of the kind "failed", "gone" or "silent". Its
-        process is killed then, and the error is in `ended`. That a child is silent while WAITING is reported; it goes
-        on.
+        If the end of a child is `tolerated`, its last report has the kind "failed", "gone" or "silent", its process is
+        killed, and its error is in `ended`. A child that is silent while WAITING is reported as "silent", but not
+        ended.
 
         Raises:
-            WorkerFailed: a child raised. WorkerDied: one is gone, or dead by the rule of `watch`.
+            WorkerFailed: a child raised, and its end is not tolerated.
+            WorkerDied: a child has ended or counts as dead (see `watch`), and its end is not tolerated.
         """
         listened = owed.keys() - self.ended.keys()
         sources: dict[Any, int] = {self.pipes[n]: n for n in listened}
         sources |= {self.processes[n].sentinel: n for n in listened}
         ready = connection.wait(list(sources), 0.0 if self._held else timeout_s)
         spoke = {sources[pipe] for pipe in ready if not isinstance(pipe, int)}
-        gone = {sources[end] for end in ready if isinstance(end, int)} - spoke  # its last words come first
-        found = [(number, self._read(number)) for number in sorted(spoke)]
-        found += [(number, self._gone(number)) for number in sorted(gone)]
+        gone = {sources[end] for end in ready if isinstance(end, int)} - spoke  # an ended child's reports come first
+        reports = [(number, self._read(number)) for number in sorted(spoke)]
+        reports += [(number, self._gone(number)) for number in sorted(gone)]
         self.watch.heard(spoke)
         quiet = {number: owed[number] for number in listened - spoke - gone}
         for number, how in self.watch.silent(quiet, lambda number: self.processes[number].pid).items():
-            found.append((number, Report("silent", {"how": how}, NO_TABLE)))
-        ends = {number: each for number, each in found if each.kind in ENDS and not _waits(each, owed[number])}
-        others = [(number, each) for number, each in found if number not in ends and each.kind != ALIVE]
+            reports.append((number, Report("silent", {"how": how}, NO_TABLE)))
+        ends = {number: report for number, report in reports
+                if report.kind in ENDS and not _waits(report, owed[number])}  # fmt: skip
+        others = [(number, report) for number, report in reports if number not in ends and report.kind != ALIVE]
         self._held = ends | self._held
         if others and not all(map(tolerated, self._held)):  # an error must not hide the reports of others
             return others
-        held, self._held = self._held, {}
-        for number, report in held.items():
-            self._end(number, report, tolerated)
-        return [*others, *held.items()]
+        last, self._held = self._held, {}
+        for number, final in last.items():
+            self._end(number, final, tolerated)
+        return [*others, *last.items()]
 
     def end_of(self, number: int) -> RunError:
-        """Why a child that is gone has ended."""
+        """Return the error of a child that has ended, even if `reports` has not handled its end yet."""
         if number not in self.ended:
             report = self._held.pop(number) if number in self._held else self._gone(number)
             self._end(number, report, lambda number: True)
         return self.ended[number]
 
     def end(self, number: int, how: str, tolerated: Callable[[int], bool]) -> None:
-        """Take a child that misbehaves as silent; see `reports`."""
+        """End a child that misbehaves, with the reason `how`, as `reports` ends a silent child."""
         self._end(number, Report("silent", {"how": how}, NO_TABLE), tolerated)
 
     def _read(self, number: int) -> Report:
@@ -185,28 +187,26 @@ class Pool:
         self.processes[number].kill()
 
     def replace(self, number: int) -> None:
-        """Start a new process in place of an ended one; its line to the server comes with `attach`.
+        """Start a new process in place of an ended process; `attach` connects it to the server.
 
         Raises:
-            StartFailed: it could not be spawned.
+            StartFailed: the process could not be started.
         """
         self._clear([number])
         with self._starting([number]):
             self._begin([number])
 
     def renew(self, workers: Sequence[int], heed: Callable[[], None]) -> None:
-        """Start new processes, with new lines, for the server and these workers; others lose theirs. As
-        `replace`.
+        """Replace the server and these workers by new processes; other processes lose their pipe to the server.
 
         Raises:
-            StartFailed: they could not be spawned.
+            StartFailed: the processes could not be started.
         """
         self._clear([SERVER, *workers])
         with self._starting([SERVER, *workers]):
             self._spawn(workers, heed)
 
     def _clear(self, numbers: Sequence[int]) -> None:
-        """End these, and forget that they have been; until others are spawned in their places there are none."""
         for number in numbers:
             self.processes[number].kill()
         for number in numbers:
@@ -227,12 +227,12 @@ class Pool:
             raise failed from error
 
     def attach(self, number: int) -> None:
-        """Hand the server its end of a new process's line, behind the order "attach"."""
+        """Send the server the order "attach", and then its end of the pipe to a new process."""
         self._send(SERVER, lambda pipe: order_plain(pipe, "attach", [number]))
         self._send(SERVER, lambda pipe: self._starter.hand(number, pipe, self.processes[SERVER].pid))
 
     def close(self, *, kill: bool = False) -> None:
-        """End every process: in order if they are well, at once if not."""
+        """End every process, by closing its pipe or with `kill` at once, and free the shared memory."""
         self._starter.close()
         for pipe in self.pipes.values():
             pipe.close()
@@ -254,7 +254,8 @@ class Pool:
             heed()
             reports = self.reports(dict.fromkeys(waiting, ""), HEED_S, tolerated)
             if not reports and time.monotonic() > until_s:
-                raise StartFailed(f"{', '.join(map(name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
+                late = ", ".join(map(name, sorted(waiting)))
+                raise StartFailed(f"{late} did not start within {START_LIMIT_S:g} s: set fewer workers or free cores")
             waiting -= {number for number, _ in reports}
 
     def _begin(self, numbers: Sequence[int]) -> None:
@@ -275,11 +276,11 @@ def _closed(process: Any) -> None:
     if process.is_alive():
         process.kill()
         process.join()
-    process.close()  # its descriptors, now: an error that is kept holds its frames, and they the process
+    process.close()  # closes its descriptors now: the traceback of a stored error may keep the process object
 
 
 def _waits(report: Report, phase: str) -> bool:
-    """Whether a child is silent since it waits for others, as far as can be seen."""
+    """Whether a child is silent because it waits for others, and was not stopped by a signal."""
     return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
 
 
@@ -289,11 +290,14 @@ _kept: Pool | None = None
 def acquire(
     workers: int, heed: Callable[[], None] = lambda: None, tolerated: Callable[[int], bool] = lambda number: False
 ) -> Pool:
-    """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
+    """Return the pool of this process with at least so many workers; spawn a new pool if the present one cannot serve.
 
-    `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned. A process
-    that ends before it is there is in `Pool.ended`, if that is `tolerated`. Where the fork server ends meanwhile, all
-    are spawned once more, by a new one.
+    Meanwhile `heed` is called many times a second; if it raises, the spawned processes are ended. If the end of a
+    process during its start is `tolerated`, its error is in `Pool.ended`. If the fork server ends, a new fork server
+    spawns all processes once more.
+
+    Raises:
+        StartFailed: the processes could not be started.
     """
     global _kept
     if _kept is not None and not _kept.serves(workers):
@@ -306,12 +310,12 @@ def acquire(
                 raise
             _kept = Pool(workers, heed, tolerated)
         atexit.unregister(release)
-        atexit.register(release, kill=True)  # nothing is under way that could be lost
+        atexit.register(release, kill=True)  # at exit no run is under way
     return _kept
 
 
 def release(*, kill: bool = False) -> None:
-    """Close the kept pool, if there is one."""
+    """Close the pool of this process, if there is one."""
     global _kept
     if _kept is not None:
         pool, _kept = _kept, None

@@ -8,92 +8,83 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 WINDOW_S = 2.0
-SHARE = 0.25  # of the cores, which processes that want one get at least, or they starve
+SHARE = 0.25  # processes that wait for a core starve if they get less than this share of all cores
 
 
 def let_others_first(processes: Iterable[int], yields: bool) -> bool:
-    """Let these processes (by their numbers in the system) compute only where no other wants to, or as usual again.
+    """Put processes, given by PID, into the scheduling class SCHED_IDLE if `yields`, else back into SCHED_OTHER.
 
-    Linux alone has such a class, SCHED_IDLE, which a user may take and leave; elsewhere nothing happens. Processes in
-    another class stay there.
-
-    Returns:
-        whether the system does it for all of them.
+    A process in SCHED_IDLE gets a core only if no other process wants it. Return False if the system has no such class
+    (only Linux has it) or forbids the change, or if one of the processes is in a third class; else True.
     """
     if not hasattr(os, "SCHED_IDLE"):
         return False
-    found, wanted = list(processes), os.SCHED_IDLE if yields else os.SCHED_OTHER
-    with contextlib.suppress(OSError):  # gone, or not allowed here
-        if all(os.sched_getscheduler(process) in (os.SCHED_IDLE, os.SCHED_OTHER) for process in found):
-            for process in found:
+    numbers, wanted = list(processes), os.SCHED_IDLE if yields else os.SCHED_OTHER
+    with contextlib.suppress(OSError):  # a process has ended, or the change is not allowed
+        if all(os.sched_getscheduler(process) in (os.SCHED_IDLE, os.SCHED_OTHER) for process in numbers):
+            for process in numbers:
                 os.sched_setscheduler(process, wanted, os.sched_param(0))
             return True
     return False
 
 
 class Precedence:
-    """Whether the processes of a run that compute let others first, unless that starves them: where others begin to
-    keep all cores busy, a gradient would take a hundred times as long as in the rehearsal, and so would the run.
+    """Runs the workers in SCHED_IDLE until they starve: if other programs keep all cores busy, a gradient would
+    take a hundred times as long.
 
     Args:
-        computing: their numbers in the system, now.
-        asked: whether they do; None: unless a rehearsal shows that it starves them.
+        computing: returns the PIDs of the workers.
+        yields: whether the workers begin in SCHED_IDLE.
     """
 
     def __init__(
-        self, computing: Callable[[], list[int]], asked: bool | None, clock: Callable[[], float] = time.monotonic
+        self, computing: Callable[[], list[int]], yields: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._computing, self.asked, self._clock = computing, asked, clock
-        self.yields = bool(asked)
-        self.starved = False  #: whether they did, and no longer do
+        self._computing, self.yields, self._clock = computing, yields, clock
+        self.starved = False  #: whether the workers starved in SCHED_IDLE, and were taken out of it
         self._looked_s, self._before = clock(), dict[int, tuple[float, float]]()
 
     @contextlib.contextmanager
-    def yielding(self, yields: bool) -> Iterator[bool]:
-        """They let others first if they `yield`, and the system can do that: then no message is late because they
-        compute. What it gives says whether they do."""
+    def applied(self) -> Iterator[None]:
+        """Run the body of `with` with the workers in SCHED_IDLE, if `yields` is set and the system allows it."""
+        self.yields = self.yields and let_others_first(self._computing(), True)
         try:
-            yield yields and let_others_first(self._computing(), True)
+            yield
         finally:
-            self.as_usual()
+            let_others_first(self._computing(), False)
 
     def renew(self) -> None:
-        """Apply the precedence to a new process."""
+        """Put the new process of a replaced worker into SCHED_IDLE, if the workers run in it."""
         if self.yields:
             let_others_first(self._computing(), True)
 
     def relieve(self) -> None:
-        """End the precedence if it starves the workers. To be called many times in each
-        WINDOW_S."""
+        """Take the workers out of SCHED_IDLE if they starve; call this several times in each WINDOW_S."""
         if self.yields and self._starve():
-            self.as_usual()
+            let_others_first(self._computing(), False)
             self.yields, self.starved = False, True
 
-    def as_usual(self) -> None:
-        """Let the workers compete for the cores as all others do."""
-        let_others_first(self._computing(), False)
-
     def _starve(self) -> bool:
-        """Whether they have wanted a core for most of the last WINDOW_S, and had less than a SHARE of all cores; no
-        while that lasts."""
+        """Whether the workers starved since the last check: their waits for a core sum up to more than half of the
+        time, and they had less than SHARE of all cores. Return False until WINDOW_S have passed."""
         passed_s = self._clock() - self._looked_s
         if passed_s < WINDOW_S:
             return False
-        found, before = {process: used_and_awaited(process) for process in self._computing()}, self._before
-        self._looked_s, self._before = self._clock(), found
-        both = [(found[process], before[process]) for process in found.keys() & before.keys()]
-        used_s, awaited_s = (sum(now[each] - then[each] for now, then in both) for each in (0, 1))
+        times, before = {process: used_and_awaited(process) for process in self._computing()}, self._before
+        self._looked_s, self._before = self._clock(), times
+        both = [(times[process], before[process]) for process in times.keys() & before.keys()]
+        used_s, awaited_s = (sum(now[column] - then[column] for now, then in both) for column in (0, 1))
         return awaited_s > passed_s / 2 and used_s < SHARE * passed_s * cores()
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def used_and_awaited(process: int) -> tuple[float, float]:
-    """For how many seconds a process's first thread has had a core, and has waited for one; zeros where the system does
-    not say. See the kernel's sched-stats.rst."""
+    """Return the seconds for which a process's first thread has had a core, and has waited for one (see the kernel's
+    sched-stats.rst); zeros if the system does not say."""
     try:
         with open(f"/proc/{process}/schedstat") as file:
             used, awaited, _ = map(int, file.read().split())

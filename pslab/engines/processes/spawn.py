@@ -1,4 +1,4 @@
-"""How a parent starts children; this module imports nothing that costs time."""
+"""Functions by which a parent starts children; this module imports nothing slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from multiprocessing import forkserver
 from typing import Any
 
 PRELOADED = "pslab.engines.processes.preload"
-SENT = 200  # the children to which a fork server can hand their descriptors; multiprocessing's limit is 256 of these
+SENT = 200  # most children of a fork server: the server's process gets a pipe for each, and a fork server passes 256
 
 ENDS_WITHIN_S = 0.5
 
@@ -28,23 +28,23 @@ LIMITS = {
 
 
 def context(children: int) -> Any:
-    """How so many children are spawned: by a fork server that has imported torch, where there can be one.
+    """Return multiprocessing's context for so many children: a fork server that has imported torch, else "spawn".
 
-    It is a fresh process without the parent's threads, memory or devices, and each child is a copy of it. Importing
-    torch takes one to two seconds of a core: once for the first pool, not once a child, and never for the next ones.
+    A fork server is a fresh process without the parent's threads, memory or devices, and each child is a copy of it. So
+    torch, whose import takes one to two seconds of a core, is imported once for all pools, not once for each child.
     """
     if children > SENT or "forkserver" not in mp.get_all_start_methods():
         return mp.get_context("spawn")
-    found = mp.get_context("forkserver")
-    found.set_forkserver_preload([PRELOADED])
-    return found
+    forking = mp.get_context("forkserver")
+    forking.set_forkserver_preload([PRELOADED])
+    return forking
 
 
 def fork_server_ended() -> bool:
-    """Whether the fork server has ended; waits for it half a second, since its pipes close before it has ended."""
+    """Whether the fork server has ended; wait up to half a second for it, since its pipes close before it has ended."""
     server, until_s = getattr(forkserver._forkserver, "_forkserver_pid", None), time.monotonic() + ENDS_WITHIN_S
     while server is not None and hasattr(os, "waitid"):
-        if os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT):  # multiprocessing is to see its end, too
+        if os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT):  # multiprocessing waits for it, too
             return True
         if time.monotonic() > until_s:
             return False
@@ -54,9 +54,9 @@ def fork_server_ended() -> bool:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Spawned children would import the parent's main module again: a script without a guard, or a whole kernel.
+    """Hide the main module, which spawned children would import again: a script without a guard, or a whole kernel.
 
-    What they need of it travels by cloudpickle instead.
+    cloudpickle sends the children the objects of the main module that they need.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -67,10 +67,10 @@ def without_main() -> Iterator[None]:
 
 
 def own_folders() -> list[str]:
-    """Where this process looks for modules beside its environment: there a child looks, too."""
+    """Return the folders outside the Python environment in which this process finds modules; a child uses them, too."""
     known = (sys.prefix, sys.base_prefix)
     folders = [*map(os.path.abspath, sys.path)]
-    if not all(map(os.path.isabs, sys.path)):  # what a module was imported from, before the working directory changed
+    if not all(map(os.path.isabs, sys.path)):  # the working directory may have changed since a module was imported
         for name, module in [*sys.modules.items()]:
             file = getattr(module, "__file__", None)
             if "." not in name and isinstance(file, str):
@@ -81,7 +81,8 @@ def own_folders() -> list[str]:
 
 @contextlib.contextmanager
 def spawning() -> Iterator[None]:
-    """Children inherit a blocked interrupt: one of a whole process group must not end them before they ignore it."""
+    """Hide the main module and block interrupts while children start: they inherit the block, so that an interrupt of
+    the process group does not end them before they ignore interrupts."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with without_main():
@@ -91,12 +92,12 @@ def spawning() -> Iterator[None]:
 
 
 def limit(error: BaseException) -> str:
-    """The limit that a system call has met, and how to raise it; "" if that is not known."""
+    """Return why children could not be started, and how to change that, as the end of a message; "" if unknown."""
     if isinstance(error, (EOFError, ConnectionError)):
-        return "; the fork server, which starts them, has ended: perhaps the system killed it for want of memory"
+        return "; the fork server that starts them has ended: the system may have killed it because memory ran out"
     if "AF_UNIX path too long" in str(error):
-        return f": a socket's path has at most 107 characters; let TMPDIR, now {tempfile.gettempdir()}, be shorter"
+        return f": a socket's path has at most 107 characters; set TMPDIR to a shorter one than {tempfile.gettempdir()}"
     name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
     if not name:
         return ""
-    return f"; at most {resource.getrlimit(getattr(resource, name))[0]} {what} are allowed here: see `{command}`"
+    return f"; at most {resource.getrlimit(getattr(resource, name))[0]} {what} are allowed: raise it by `{command}`"

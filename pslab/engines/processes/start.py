@@ -1,4 +1,4 @@
-"""Processes of this machine that share memory, and pipes between them."""
+"""Start processes that share memory and are connected by pipes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ Started = tuple[int, Any, Any]  # a process's number, its handle, and the pipe t
 
 
 class Starter:
-    """Start processes, each but the server with a line to it: a socket pair.
+    """Starts processes; each process, except the server, has a pipe to the server.
 
     Args:
-        count: how many of them there are, at most, at a time.
+        count: the largest number of processes at a time.
     """
 
     def __init__(self, count: int) -> None:
         self._context = context(count)
-        self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
+        self._lines: dict[int, Connection] = {}  # the server's ends of pipes that were not sent yet
 
     def start(self, memory: Mapping[int, child.Memory]) -> Iterator[Started]:
-        """Start processes with these numbers and this memory, each as soon as it is there. Those but the server have a
-        line to it; if it is not among them it gets its ends when they are handed to it."""
+        """Start processes with these numbers and this memory; yield each process after its start.
+
+        If the server is not among them, call `hand` to connect a new process to the running server.
+        """
         with contextlib.ExitStack() as theirs, spawning():
             lines: dict[int, list[Connection]] = {SERVER: []} if SERVER in memory else {}
             for number in sorted(memory.keys() - {SERVER}):
@@ -38,8 +40,8 @@ class Starter:
                     lines[SERVER].append(theirs.enter_context(here))
                 else:
                     self._lines[number] = here
-            for number, own in lines.items():
-                yield self._start(number, own, memory[number])
+            for number, ends in lines.items():
+                yield self._start(number, ends, memory[number])
 
     def _start(self, number: int, lines: Sequence[Connection], memory: child.Memory) -> Started:
         here, there = self._context.Pipe()
@@ -55,16 +57,16 @@ class Starter:
         return number, process, here
 
     def hand(self, number: int, server: Connection, process: int) -> None:
-        """Give the server its end of a new process's line."""
+        """Send the server, whose PID is `process`, its end of the pipe to a new process."""
         with self._lines.pop(number) as line:
             send_handle(server, line.fileno(), process)
 
     def forget(self, number: int) -> None:
-        """Forget a process that is gone, and its line."""
+        """Close the pipe to a process that has ended before `hand` was called for it."""
         if number in self._lines:
             self._lines.pop(number).close()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the pipes for which `hand` was not called."""
         for number in list(self._lines):
             self.forget(number)

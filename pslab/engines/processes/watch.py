@@ -1,17 +1,17 @@
-"""When a process that owes a report counts as dead: the one rule for every wait of the parent.
+"""The rule by which a process that must report counts as dead; every wait of the parent uses it.
 
-A process owes a report while it prepares, rehearses, computes, evaluates or serves. Signs of its life are
+A process must report while it prepares, computes, evaluates or serves. Signs of its life are
 
-- a report, or a message of which the server has told the parent;
-- CPU time used since the last look, or that it wants a core or waits for a disk: a process that computes cannot report.
+- a report, or a message to the server of which the server has told the parent;
+- CPU time used since the last check, or waiting for a core or a disk: a process that computes cannot report.
 
-A process that gives no sign for a lease is dead: stopped, deadlocked, or waiting for a message that never comes. A
-process that waits on purpose, for a modelled computation to end, or does little at a time, reports "alive" a few times
-in each lease. The server reports all the time, and all others wait for it: that it computes is a sign of its life for
-MUTE_S and not for ever, since a policy may loop.
+A process without a sign of life for a lease counts as dead: it may be stopped, deadlocked, or waiting for a message
+that never comes. A process that waits on purpose, such as for the end of a modelled computation, or uses little CPU
+time, reports "alive" a few times in each lease. The server reports often, and all workers wait for it. So CPU time is a
+sign of its life for MUTE_S only (or a lease, if that is longer), since a policy may be in an endless loop.
 
-A long gradient or evaluation is therefore never taken for dead, nor is one that loops for ever: an interrupt ends it.
-Only Linux says what a process does (/proc); elsewhere a lease must be longer than the longest gradient.
+A process with a long gradient or evaluation therefore never counts as dead, nor does an endless loop: an interrupt ends
+it. Only Linux shows the state of a process (/proc); on other systems, set a lease longer than the longest gradient.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-LEASE_S = 60.0  # where no run says otherwise
-MUTE_S = 10.0  # for which a server may compute without a report, if a lease is not longer
-LOOKS = 8  # in a lease
-LOOK_S = 0.1  # at least between two looks
+LEASE_S = 60.0  # the lease outside runs
+MUTE_S = 10.0  # how long a server may compute without a report, if the lease is not longer
+LOOKS = 8  # checks per lease
+LOOK_S = 0.1  # the shortest time between two checks
 
-PREPARING, REHEARSING, COMPUTING, WAITING, EVALUATING, SERVING, STORING, ENDING = (
-    "preparing", "rehearsing", "computing", "waiting", "evaluating", "serving", "storing", "ending")  # fmt: skip
+PREPARING, COMPUTING, WAITING, EVALUATING, SERVING, STORING, ENDING = (
+    "preparing", "computing", "waiting", "evaluating", "serving", "storing", "ending")  # fmt: skip
 
-STOPPED = "was stopped by a signal"  # how the words for such a silence begin
+STOPPED = "was stopped by a signal"  # the beginning of the message about a stopped process
 
-Phases = Mapping[int, str]  # of processes by number, what they do while they owe a report; "" if they owe none
+Phases = Mapping[int, str]  # process number: the phase in which a report is due; "" if no report is due
 
 
 @dataclass
@@ -42,9 +42,9 @@ class _Silence:
 
 
 class Watch:
-    """The processes that have been silent, and for how long.
+    """Measures for how long each process has been silent.
 
-    Only time counts in which this process looked: while it was stopped itself, or the machine slept, no silence grew.
+    The time during which this process itself was stopped, or the machine slept, does not count.
     """
 
     def __init__(self, lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,27 +53,27 @@ class Watch:
         self._silences: dict[int, _Silence] = {}
 
     def heard(self, numbers: Iterable[int]) -> None:
-        """Take the reports of these processes as signs of life."""
+        """Note a sign of life from each of these processes."""
         for number in numbers:
             self._silences.pop(number, None)
 
     def silent(self, owed: Phases, process: Callable[[int], int]) -> dict[int, str]:
-        """The processes that count as dead, and why.
+        """Return the processes that count as dead, each with the reason in words; their silences begin anew.
 
-        `process` gives a process's number in the system. A silence that was named begins anew.
+        `process` maps a process number to a PID.
         """
         now = self._clock()
         passed_s = min(now - self._looked_s, self.lease_s / LOOKS + LOOK_S)
         if passed_s < min(LOOK_S, self.lease_s / LOOKS):
             return {}
-        self._looked_s, found = now, {}
+        self._looked_s, silent = now, {}
         for number in [number for number in self._silences if not owed.get(number)]:
             del self._silences[number]
         for number, phase in owed.items():
             if phase and (words := self._of(number, phase, passed_s, process(number))):
-                found[number] = words
+                silent[number] = words
                 del self._silences[number]
-        return found
+        return silent
 
     def _of(self, number: int, phase: str, passed_s: float, process: int) -> str:
         before, used = self._silences.get(number), used_by(process)
@@ -92,9 +92,9 @@ class Watch:
 
 
 def used_by(process: int) -> tuple[str, int]:
-    """The state of a process and the CPU time that it has used, in ticks; ("", 0) where the system does not say.
+    """Return the state of a process and the CPU time that it has used, in ticks; ("", 0) if the system does not say.
 
-    "R" runs or wants to, "D" waits for a disk, "S" sleeps, "T" is stopped; see proc_pid_stat(5).
+    States: "R" runs or waits for a core, "D" waits for a disk, "S" sleeps, "T" is stopped; see proc_pid_stat(5).
     """
     try:
         with open(f"/proc/{process}/stat", "rb") as file:

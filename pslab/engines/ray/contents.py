@@ -1,4 +1,4 @@
-"""The numbers that messages name: read from an actor's memory to be sent, and written into that of the receiver."""
+"""The arrays of a message: copied from the sender's memory, and written into the receiver's memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pslab.engines.experiment.wire import WHOLE, Go
 from pslab.protocol.messages import Pull, Push, Weights
 from pslab.tensors.update.methods import STATED
 
-INLINE_BYTES = 100_000  # from which on Ray puts an argument into its object store
-Content = list[Any]  # of a message: arrays, or references to them
+INLINE_BYTES = 100_000  # Ray puts an argument of this size or more into its object store
+Content = list[Any]  # the arrays of a message, or references to them in the object store
 
 
 class ObjectArena(Arena):
-    """Bytes that lie in Ray's object store, once on each node, and are only read."""
+    """A read-only arena on bytes in Ray's object store, which has one copy on each node."""
 
     def __init__(self, content: np.ndarray) -> None:
         self._content = content
@@ -33,26 +33,26 @@ class ObjectArena(Arena):
 
 
 class Contents:
-    """The numbers of one actor's messages."""
+    """Reads and writes the arrays of one actor's messages."""
 
     def __init__(self, job: Job, arena: Arena) -> None:
         self._job, self._arena = job, arena
 
     def read(self, message: Any) -> Content:
-        """Return the arrays that a message names, as they are now; INLINE_BYTES and more as a reference."""
+        """Return copies of a message's arrays; an array of INLINE_BYTES or more as a reference."""
         import ray
 
         return [ray.put(view) if view.nbytes >= INLINE_BYTES else view.copy() for view in self.views(message)]
 
     def write(self, message: Any, content: Content) -> None:
-        """Write the arrays of a message that has come."""
+        """Write the arrays of a received message into this actor's memory."""
         for view, array in zip(self.views(message), fetched(content), strict=True):
             view[:] = array
 
     def views(self, message: Any) -> list[np.ndarray]:
-        """Return the places of the arrays that a message names; none for most messages."""
+        """Return views of a message's arrays in this actor's memory; empty for a kind of message without arrays."""
         layout, kind = self._job.layout, type(message)
-        stated = [] if layout.told is None else [(layout.told, NUMBER.itemsize)]
+        stated = [] if layout.rho is None else [(layout.rho, NUMBER.itemsize)]
         if kind is Go:
             return self._bytes(stated)
         if kind not in (Push, Pull, Weights) or not (size_bytes := message.payload.size_bytes):
@@ -60,8 +60,8 @@ class Contents:
         if kind is Push:
             buffers = layout.gradients if size_bytes == WHOLE else layout.up
             stated, memory = [], layout.memories.get(STATED)
-            if memory is not None and STATED in layout.kept[message.worker]:
-                stated = [(layout.kept[message.worker][STATED], memory.entries * memory.dtype.itemsize)]
+            if memory is not None and STATED in layout.memory_offsets[message.worker]:
+                stated = [(layout.memory_offsets[message.worker][STATED], memory.entries * memory.dtype.itemsize)]
         elif kind is Pull:
             if not self._job.keyed:
                 return []
@@ -76,11 +76,11 @@ class Contents:
                             for piece in slices] + stated)  # fmt: skip
 
     def _bytes(self, places: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-        return [np.frombuffer(self._arena.bytes(*place), np.uint8) for place in places]
+        return [np.frombuffer(self._arena.bytes(*span), np.uint8) for span in places]
 
 
 def fetched(content: Content) -> list[np.ndarray]:
-    """Return the arrays of a content, from whichever node they are on."""
+    """Return the arrays of a message; fetch references from the object store."""
     import ray
 
-    return [ray.get(each) if isinstance(each, ray.ObjectRef) else each for each in content]
+    return [ray.get(array) if isinstance(array, ray.ObjectRef) else array for array in content]

@@ -1,4 +1,4 @@
-"""The actors of the servers: the one that decides has the server's driver, the others apply what they are ordered."""
+"""The actors of the servers: the deciding server has the server's driver, the others carry out its orders."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.driver import ServerDriver, Transport
 from pslab.engines.server.ledger import Ledger, held_slices
 from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.shard import TensorShard
-from pslab.engines.server.store import Finished, Work, carry_out
+from pslab.engines.server.shard_modes import shard_of
+from pslab.engines.server.store import Details, Finished, carry_out
 from pslab.engines.server.worker_status import doings
 from pslab.engines.worker.tensors import NOTHING, ZERO
 from pslab.protocol.messages import Pull, Push, Weights
@@ -35,19 +35,19 @@ from pslab.tensors.workload.torchvision_ops import with_operators
 
 NEWS_S = 0.2  # between two reports to the caller
 News = dict[str, Any]
-Brought = tuple[Push | Pull, Content]  # a message, and the numbers that it names
+Brought = tuple[Push | Pull, Content]  # a message and its arrays
 STOP: tuple[Frame, list[Content]] = [Stop(0)], [[]]
 
 
 class Member:
-    """An actor of any kind: its memory, laid out anew for each run."""
+    """The base class of all actors; it sets up an actor's memory for each run."""
 
     def prepare(
         self, folders: Sequence[str], job: bytes, data: np.ndarray, weights: np.ndarray, *arguments: Any
     ) -> None:
-        """Take a job and its first weights, and begin this actor's part with these arguments."""
+        """Load a run's Job and its initial weights into this actor's memory, then call `begin` with `arguments`."""
         sys.path += [folder for folder in folders if folder not in sys.path]
-        torch.set_num_threads(1)  # more threads give other bits
+        torch.set_num_threads(1)  # the bits of sums depend on the number of threads
         self.data, self.arena = ObjectArena(data), Arena()
         given: Job = with_operators(partial(cloudpickle.loads, job))
         self.job, layout = given.on(self.data), given.layout
@@ -56,27 +56,27 @@ class Member:
         self.begin(*arguments)
 
     def begin(self, *arguments: Any) -> None:
-        """Begin a part in the run."""
+        """Initialize this actor's part in the prepared run."""
         raise NotImplementedError
 
 
 class OtherServer(Member):
-    """A server that holds ranges and does not decide."""
+    """A server that carries out the orders of the deciding server on its own ranges."""
 
     def begin(self, server: int) -> None:
-        """Take this server's part in the run that was prepared."""
+        """Initialize the server with this number for the prepared run."""
         self._contents, self._clock = Contents(self.job, self.arena), WallClock()
-        self._server, self._shard = server, TensorShard(self.job, self.arena)
+        self._server, self._shard = server, shard_of(self.job, self.arena)
         self._clock.start()
 
-    def carry_out(self, order: Order, work: Work, brought: Sequence[Brought]) -> tuple[int, float, Content]:
-        """Do what was ordered; return the size of a reply, the seconds that this took, and the numbers of the reply or
-        of the snapshot."""
+    def carry_out(self, order: Order, details: Details, brought: Sequence[Brought]) -> tuple[int, float, Content]:
+        """Carry out an order; return the bytes of a reply (0 for other orders), the seconds that the order took, and
+        the arrays of the reply or snapshot."""
         for message, content in brought:
             self._contents.write(message, content)
         if isinstance(order, Snapshot):
             return 0, 0.0, [self._shard.weights[source].numpy().copy() for _, source in self._slices()]
-        took = carry_out(order, work, self._server, self.job, self._shard, self._clock, lambda index, server: None)
+        took = carry_out(order, details, self._server, self.job, self._shard, self._clock, lambda index, server: None)
         size_bytes, begin_s, done_s = took
         return size_bytes, done_s - begin_s, self._contents.read(answer(order, size_bytes))
 
@@ -84,12 +84,12 @@ class OtherServer(Member):
         return held_slices(self.job, self._server)
 
     def held(self) -> list[np.ndarray]:
-        """Return the weights that are held here."""
+        """Return this server's weights, one array for each slice of the model that it has."""
         return [self._shard.weights[piece].numpy() for piece in self.job.held[self._server]]
 
 
 def answer(order: Order, size_bytes: int) -> Weights | None:
-    """Return the message that names the numbers of a reply; None for any other order."""
+    """Return the Weights message of a reply with this size in bytes; None for any other order."""
     if not isinstance(order, Reply):
         return None
     worker, index, iteration, *_ = order.pull
@@ -97,8 +97,8 @@ def answer(order: Order, size_bytes: int) -> Weights | None:
 
 
 class StoreActor:
-    """Another server as the one that decides sees it: what is ordered there, until it is done. `done` is called, in any
-    thread, when something may be done; `deliver` gets the numbers that came with it."""
+    """The deciding server's queue of orders to another server. `done` is called, in any thread, when an order may be
+    done; `deliver` gets a completed order and the arrays that came back."""
 
     def __init__(
         self, actor: Any, clock: WallClock, brought: dict[Any, Content], done: Callable[[StoreActor], None],
@@ -107,13 +107,13 @@ class StoreActor:
         self._actor, self._clock, self._brought, self._done, self._deliver = actor, clock, brought, done, deliver
         self._machine, self._calls = StoreMachine(), deque[Any]()
 
-    def hand(self, order: Order, work: Work) -> None:
-        self._machine.order(order, work)
+    def hand(self, order: Order, details: Details) -> None:
+        self._machine.order(order, details)
         if isinstance(order, Discard):
             self._brought.pop(named(order.push), None)
         messages = order.pushes if isinstance(order, Step) else (order.pull,) if isinstance(order, Reply) else ()
         brought = [(message, self._brought.pop(named(message), [])) for message in messages]
-        sent = work._replace(computing=list(work.computing), dealt=(), led_by=None)
+        sent = details._replace(computing=list(details.computing), times=(), led_by=None)
         self._calls.append(call := self._actor.carry_out.remote(order, sent, brought))
         call.future().add_done_callback(lambda future: self._done(self))
 
@@ -122,16 +122,16 @@ class StoreActor:
             yield self.take()
 
     def owes(self, worker: int) -> bool:
-        """Whether it is still to lay weights ready for a worker."""
+        """Whether a reply to this worker is ordered and not done."""
         return any(isinstance(order, Reply) and order.pull.worker == worker for order, *_ in self._machine.orders)
 
     @property
     def busy(self) -> bool:
-        """Whether anything is ordered and not done."""
+        """Whether some order is not done yet."""
         return bool(self._calls)
 
     def take(self) -> Finished:
-        """Wait for what was ordered first: it is done now, and was begun as long before as it took."""
+        """Wait for the oldest order and return its outcome: it counts as done now, and as begun its duration before."""
         import ray
 
         size_bytes, spent_s, content = ray.get(self._calls.popleft())
@@ -141,26 +141,26 @@ class StoreActor:
 
 
 def named(message: Push | Pull) -> tuple[Any, ...]:
-    """Return the name of a message of a run."""
+    """Return the key of a message in a run: its type, worker, range and iteration."""
     return type(message), *message[:3]
 
 
 class DecidingServer(Member, Transport):
-    """The server that decides: it holds ranges, too, and is the driver's transport."""
+    """The deciding server, which also has ranges of its own; it is its driver's transport."""
 
     def begin(self, others: Sequence[Any]) -> None:
-        """Take this server's part in the run that was prepared, with the actors of the other servers."""
+        """Initialize this server for the prepared run, with the actors of the other servers."""
         job, run = self.job, self.job.run
         self._contents, self._clock, self._inbox = Contents(job, self.arena), WallClock(), queue.SimpleQueue[Any]()
-        self._boxes: dict[tuple[int, int], queue.SimpleQueue[Any]] = {}  # of a worker's process: frames for it
-        self._lives, self._turns = [0] * run.workers, [0] * run.workers  # processes before; the next call's number
-        self._early: dict[tuple[int, int], Any] = {}  # calls that have overtaken others
+        self._boxes: dict[tuple[int, int], queue.SimpleQueue[Any]] = {}  # (worker, generation): frames for it
+        self._lives, self._turns = [0] * run.workers, [0] * run.workers  # per worker: generation; next call's number
+        self._early: dict[tuple[int, int], Any] = {}  # (worker, call's number): calls that overtook earlier calls
         self._phases, self._snapshots, self._made = list[Any](), Arena(), list[News]()
         self.deaths, self.lives = list[News](), list[News]()
-        self._brought: dict[Any, Content] = {}  # numbers for other servers, by the names of their messages
-        self._came: Content = []  # numbers of another server's reply
-        self._whole: dict[int, tuple[int, Content]] = {}  # of a range the last weights that were sent: version, arrays
-        self._shard = TensorShard(job, self.arena)
+        self._brought: dict[Any, Content] = {}  # key of a message: arrays for another server
+        self._came: Content = []  # the arrays of another server's reply
+        self._whole: dict[int, tuple[int, Content]] = {}  # range: version and arrays of the last whole weights sent
+        self._shard = shard_of(job, self.arena)
         ledger = Ledger(job, self._shard.weights, self._snapshots, self._keep_snapshot)
         self._machine = Machine(range(run.workers), len(job.parts), job.sync)
         self._stores = [StoreActor(actor, self._clock, self._brought, self._done, partial(self._take, server))
@@ -168,37 +168,37 @@ class DecidingServer(Member, Transport):
         self._driver = ServerDriver(job, self._machine, PushAccounts(job, ledger), self._shard, self._clock, self,
                                     others=self._stores)  # fmt: skip
 
-    # --- called by other actors and by the caller's process, in threads of their own -------------------------------
+    # --- called by other actors and by the caller's process, each call in a thread of its own -----------------------
 
-    def exchange(self, worker: int, life: int, number: int, *sent: Any) -> list[tuple[Frame, list[Content]]]:
-        """Take a worker's messages; return messages for it as soon as there are any."""
-        self._inbox.put((self._arrive, worker, life, number, sent))
-        box, found = self._box(worker, life), list[Any]()
-        while not found or not box.empty():
-            found.append(box.get())
-            if found[-1] is STOP:
-                box.put(STOP)  # for its other calls
+    def exchange(self, worker: int, generation: int, number: int, *sent: Any) -> list[tuple[Frame, list[Content]]]:
+        """Receive messages of a worker; wait until there are messages for this worker, and return them."""
+        self._inbox.put((self._arrive, worker, generation, number, sent))
+        box, answers = self._box(worker, generation), list[Any]()
+        while not answers or not box.empty():
+            answers.append(box.get())
+            if answers[-1] is STOP:
+                box.put(STOP)  # for the worker's other calls
                 break
-        return found
+        return answers
 
     def order(self, verb: str, *arguments: Any) -> None:
         """Let the run's own thread call `stop`, `lose` or `succeed`."""
         self._inbox.put((getattr(self, verb), *arguments))
 
     def held(self) -> list[np.ndarray]:
-        """Return the weights that are held here."""
+        """Return this server's weights, one array for each slice of the model that it has."""
         return [self._shard.weights[piece].numpy() for piece in self.job.held[0]]
 
     # --- the run's own thread ---------------------------------------------------------------------------------------
 
     def run(self) -> Iterator[News]:
-        """Serve until the run ends; yield what the caller's process is to know."""
+        """Serve until the run ends; yield news for the caller's process."""
         try:
             yield from self._serve()
         except Exception:  # a user's policy may raise anything
             yield {"failed": traceback.format_exc(), "iteration": self._machine.base}
-        for worker, life in enumerate(self._lives):
-            self._box(worker, life).put(STOP)
+        for worker, generation in enumerate(self._lives):
+            self._box(worker, generation).put(STOP)
 
     def _serve(self) -> Iterator[News]:
         clock, driver, limit_s = self._clock, self._driver, self.job.run.seconds or math.inf
@@ -230,8 +230,8 @@ class DecidingServer(Member, Transport):
             self._driver.end(outcome, self._clock.now())
 
     def lose(self, worker: int, how: str, replaced: bool) -> None:
-        """Lose a worker's process; another one replaces it, or the run goes on without it."""
-        self._box(worker, self._lives[worker]).put(STOP)  # for the threads of its calls
+        """Handle the end of a worker's process. If it is not `replaced`, end the run or continue without the worker."""
+        self._box(worker, self._lives[worker]).put(STOP)  # ends the calls of this process that wait here
         self._lives[worker] += 1
         self._turns[worker] = 0
         body = {"worker": worker, "iteration": self._machine.clock(worker), "seconds": self._clock.now(), "how": how}
@@ -245,19 +245,18 @@ class DecidingServer(Member, Transport):
                 self._driver.leave(worker)
 
     def succeed(self, worker: int) -> None:
-        """Let a worker's new process go on, once all messages of its predecessor are dealt with."""
+        """Start a worker's new process, as soon as the other servers owe its predecessor no reply."""
         if any(store.owes(worker) for store in self._stores):
             self._inbox.put((self.succeed, worker))
             return
         iteration, frame = self._driver.succeed(worker)
-        life = next(life for life in reversed(self.lives) if life["worker"] == worker)
-        life.update(joined=iteration, kept=ZERO if self.job.layout.memories else NOTHING)
+        row = next(row for row in reversed(self.lives) if row["worker"] == worker)
+        row.update(joined=iteration, kept=ZERO if self.job.layout.memories else NOTHING)
         self._post(worker, [Go(self._clock.now(), iteration)])
         self._driver.receive(frame)
 
-    def _arrive(self, worker: int, life: int, number: int, sent: Any) -> None:
-        """Deal with calls of a worker in their order."""
-        if life != self._lives[worker]:
+    def _arrive(self, worker: int, generation: int, number: int, sent: Any) -> None:
+        if generation != self._lives[worker]:
             return
         self._early[worker, number] = sent
         while (next_sent := self._early.pop((worker, self._turns[worker]), None)) is not None:
@@ -281,7 +280,7 @@ class DecidingServer(Member, Transport):
             self._driver.finished(store.take())
 
     def _take(self, server: int, order: Order, content: Content) -> None:
-        """Take the numbers that another server has sent with what it has done."""
+        """Take the arrays that another server returned with a completed order."""
         if isinstance(order, Snapshot):
             snapshot = self.job.layout.snapshot_in(self._snapshots, order.number)
             for (where, _), array in zip(held_slices(self.job, server), content, strict=True):
@@ -291,14 +290,14 @@ class DecidingServer(Member, Transport):
     # --- the driver's transport -------------------------------------------------------------------------------------
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
-        """Send weights, or acknowledgements."""
+        """Send weights or acknowledgements to a worker."""
         self._post(worker, frame)
 
     def _post(self, worker: int, frame: Frame) -> None:
         self._box(worker, self._lives[worker]).put((frame, [self._content(message) for message in frame]))
 
     def _content(self, message: Any) -> Content:
-        """Return a message's numbers; whole weights of one version are put into the object store once."""
+        """Return a message's arrays; whole weights of one version are put into the object store once."""
         if not isinstance(message, Weights):
             return self._contents.read(message)
         index, version = message.range, message.version
@@ -310,10 +309,10 @@ class DecidingServer(Member, Transport):
             self._whole[index] = version, self._contents.read(message)
         return self._whole[index][1]
 
-    def _box(self, worker: int, life: int) -> queue.SimpleQueue[Any]:
-        return self._boxes.setdefault((worker, life), queue.SimpleQueue())
+    def _box(self, worker: int, generation: int) -> queue.SimpleQueue[Any]:
+        return self._boxes.setdefault((worker, generation), queue.SimpleQueue())
 
-    # --- what the caller's process is to know -------------------------------------------------------------------------
+    # --- news for the caller's process --------------------------------------------------------------------------------
 
     def _keep_snapshot(self, body: News) -> None:
         weights = self.job.layout.snapshot_in(self._snapshots, body["index"]).numpy().copy()
@@ -321,17 +320,12 @@ class DecidingServer(Member, Transport):
 
     def _news(self) -> Iterator[News]:
         made, self._made = self._made, []
-        yield from (each for each in made)  # Ray needs a generator here, which a list's iterator is not
+        yield from (item for item in made)  # Ray needs a generator here, which a list's iterator is not
         phases, self._phases = self._phases, []
         workers = doings(self._machine, [False] * self.job.run.workers)
         yield {"pushes": self._machine.gradients, "seconds": self._clock.now(), "workers": workers, "phases": phases,
                "tables": self._driver.accounts.ledger.take_changes()}  # fmt: skip
 
     def _facts(self) -> News:
-        driver, accounts = self._driver, self._driver.accounts
-        return {"outcome": driver.outcome, "seconds": driver.ended_s, "pushes": accounts.applied,
-                "accepted": self._machine.gradients, "refused": driver.refused, "dropped": accounts.dropped,
-                "dropped_bytes": accounts.dropped_bytes, "diverged": driver.diverged,
-                **({"requested_bytes": driver.requested_bytes} if self.job.keyed else {}), **driver.facts(),
-                "costs": self._clock.costs(), "deaths": self.deaths,
-                **({"lives": self.lives} if self.lives else {})}  # fmt: skip
+        lives = {"lives": self.lives} if self.lives else {}
+        return {**self._driver.facts(), "costs": self._clock.costs(), "deaths": self.deaths, **lives}

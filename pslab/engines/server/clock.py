@@ -1,4 +1,4 @@
-"""How time passes at a server, in real and in virtual time; its driver knows no more of it than `Clock`."""
+"""A server's clocks for real and for virtual time; the driver uses only the methods of `Clock`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Protocol
 from pslab.config.cluster import ALLREDUCE
 from pslab.engines.experiment.job import Job
 
-APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server spends time on; FIND: serve, encoded
-MESSAGE = "message"  # what a server spends time on: a frame as a whole, in real time
+APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # a server's operations; FIND: serve an encoded reply
+MESSAGE = "message"  # handle a whole frame; measured in real time only
 
 
 class Clock(Protocol):
-    """Seconds since the run started."""
+    """A clock that counts the seconds since the run started."""
 
     def now(self) -> float:
-        """The instant until which everything is dealt with."""
+        """Return the present instant."""
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
-        """Spend the time of an operation done `count` times since `since_s`, on this share of the model."""
+        """Count the time of the operation `on`, done `count` times since `since_s` on this share of the model."""
 
 
 class WallClock:
-    """Real time: work takes what it takes, and is measured.
+    """Real time: operations are measured.
 
-    The emulated world may run `dilation` times slower than in its own seconds (Gupta et al., "To Infinity and Beyond:
-    Time-Warped Network Emulation", NSDI 2006). All instants are in those; only `real_s` is in the machine's.
+    An emulated cluster may run `dilation` times slower than its own clock says (Gupta et al., "To Infinity and Beyond:
+    Time-Warped Network Emulation", NSDI 2006). All instants are in seconds of this emulated clock; only `real_s`
+    returns seconds of the machine's clock.
     """
 
     def __init__(self) -> None:
         self.zero_s, self.dilation = 0.0, 1.0
-        self.spent: dict[str, list[float]] = {}  #: on what: seconds, and how often
+        self.spent: dict[str, list[float]] = {}  #: operation: its seconds, and its count
 
     def start(self, dilation: float = 1.0, zero_s: float | None = None) -> None:
         """Start the run now, or at this instant of the machine's monotonic clock."""
@@ -41,11 +42,11 @@ class WallClock:
         return (time.monotonic() - self.zero_s) / self.dilation
 
     def at(self, monotonic_s: float) -> float:
-        """An instant of the machine's monotonic clock on this one."""
+        """Convert an instant of the machine's monotonic clock to an instant of this clock."""
         return (monotonic_s - self.zero_s) / self.dilation
 
     def real_s(self, seconds: float) -> float:
-        """How long so many seconds of this clock last on the machine's."""
+        """Convert seconds of this clock to seconds of the machine's clock."""
         return seconds * self.dilation
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
@@ -55,7 +56,7 @@ class WallClock:
         spent[1] += count
 
     def costs(self) -> dict[str, float]:
-        """Mean seconds: to apply a push, to lay a reply ready, and for the rest of a frame's handling."""
+        """Return the mean seconds to apply a push, to prepare a reply, and for the rest of handling a frame."""
         spent = {on: self.spent.get(on, [0.0, 0]) for on in (APPLY, SERVE, FIND, MESSAGE)}
         (apply_s, pushes), (serve_s, whole), (find_s, encoded), (all_s, frames) = spent.values()
         rest_s = max(0.0, all_s - apply_s - serve_s - find_s)
@@ -64,13 +65,13 @@ class WallClock:
 
 
 class VirtualClock:
-    """Virtual time: work takes what the cluster says. `at` is set before the server is handed anything."""
+    """Virtual time: an operation takes its cost in the cluster's fields. Set `at` before the server handles a frame."""
 
     def __init__(self, job: Job) -> None:
         self.at, cluster = 0.0, job.cluster
         self._price_s = {APPLY: cluster.apply_s * job.apply_factor, SERVE: cluster.serve_s,
                          FIND: cluster.serve_s + cluster.find_s, SEARCH: cluster.search_s}  # fmt: skip
-        if cluster.aggregate == ALLREDUCE:  # all workers apply the sum at once, and none answers another
+        if cluster.aggregate == ALLREDUCE:  # all workers apply the sum at once, without a server's replies
             self._price_s |= {APPLY: self._price_s[APPLY] / job.run.workers, SERVE: 0.0, FIND: 0.0}
 
     def now(self) -> float:

@@ -1,4 +1,4 @@
-"""A run's metric and loss, on the test set, of a snapshot of the weights."""
+"""Evaluate a snapshot of the weights on the test set: metrics and loss."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pslab.tensors.workload.objective import joined, loss_sum, metric_sums, plac
 from pslab.tensors.workload.running_statistics import calibration_batches, recompute
 
 BATCH = 1000
-KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model takes them
+KEPT_BYTES = 2**26  # test inputs of at most so many bytes are converted for the model once, and stay in memory
 
 
 class Evaluator:
-    """A job's model, for evaluations on snapshots of the weights.
+    """Evaluates a job's model on snapshots of the weights.
 
-    Model, loss and metric are copied anew for each snapshot: the memory that they have of one evaluation, such as
-    weights that were merged in `eval()`, does not reach the next one, in the same process or in another.
+    Each snapshot gets new copies of model, loss and metric, so that nothing that they store in one evaluation, such as
+    weights that were merged in `eval()`, reaches the next evaluation.
     """
 
     def __init__(self, job: Job, data: Arena, on: Device) -> None:
@@ -45,27 +45,26 @@ class Evaluator:
         self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
 
     def _copies(self) -> tuple[Any, Any, Any]:
-        """Model, loss and metric, ready for one evaluation."""
         job, device = self._job, self._device
         module = copied(job.shell).to(device)
-        loss, metric = (placed(each, device, training=False) for each in (job.loss, job.metric))
+        loss, metric = (placed(function, device, training=False) for function in (job.loss, job.metric))
         if job.products != MKL:
             use_onednn(module)
         (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(module, self._weights)
-        seed_globals(job.run.seed, "evaluate")  # the same draws at each snapshot, in whatever process
+        seed_globals(job.run.seed, "evaluate")  # the same draws at each snapshot, in any process
         Generators(module, loss, metric).seed(job.run.seed, "evaluate")
         recompute(module, job.running, self._calibration)
         return module, loss, metric
 
     @torch.no_grad()
     def snapshot(self, index: int, snapshots: Arena) -> tuple[float, ...]:
-        """(metric, mean loss, other metrics) of a snapshot of the weights on the whole test set."""
-        held = self._job.layout.snapshot_in(snapshots, index)
-        self._weights.copy_(self._job.in_order(held))  # a model may change its own
+        """Return (metric, mean loss, *other metrics) of a snapshot of the weights on the whole test set."""
+        weights = self._job.layout.snapshot_in(snapshots, index)
+        self._weights.copy_(self._job.in_order(weights))  # a copy, which the model may change
         module, objective, metric = self._copies()
         loss, count, (whole_loss, whole_metric) = 0.0, 0, self._job.whole
         sums = [0.0] * (1 + len(self._job.metrics))
-        outputs, wanted = list[Any](), list[torch.Tensor]()  # of the test set, where one of both is computed of all
+        outputs, wanted = list[Any](), list[torch.Tensor]()  # of the test set, if loss or metric needs all at once
         batches = self._read() if self._kept is None else self._kept
         for (inputs, target), examples in zip(batches, self._slices, strict=True):
             output = module(inputs)
@@ -77,16 +76,16 @@ class Evaluator:
                     sums = [*map(sum, zip(sums, metric_sums(metric, output, target), strict=True))]
                 loss += 0.0 if whole_loss else loss_sum(objective, output, target)
         if outputs:
-            output, target = joined(outputs, [len(each) for each in wanted]), torch.cat(wanted)
+            output, target = joined(outputs, [len(value) for value in wanted]), torch.cat(wanted)
             with self._labels(output, target, slice(count)):
                 sums = metric_sums(metric, output, target) if metric is not None and whole_metric else sums
                 loss += loss_sum(objective, output, target) if whole_loss else 0.0
-        good, *others = (each / count for each in (sums if metric is not None else [loss]))
+        good, *others = (value / count for value in (sums if metric is not None else [loss]))
         return (good, loss / count, *others)
 
     @contextmanager
     def _labels(self, output: Any, target: torch.Tensor, examples: slice) -> Iterator[None]:
-        """Say of which of these test examples the label is no class, where that is the error."""
+        """If an error is due to the label of one of these test examples, raise an error that names the example."""
         try:
             yield
         except (IndexError, ValueError) as error:
@@ -94,7 +93,7 @@ class Evaluator:
             raise label_error(self._dataset, "test", output, target, numbers, self._job.loss) or error from error
 
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Inputs and targets of the test set, as the model and the loss take them."""
+        """Yield the batches of the test set, converted for the model and the loss."""
         for x, y in read_batches(self._dataset.test_x, self._dataset.test_y, self._slices):
             yield self._batch(x), targets(y.to(self._device), self._dtype)
 
@@ -107,7 +106,7 @@ class Evaluator:
 
 
 class Evaluating:
-    """The role of a process that evaluates snapshots when it is ordered to, and perhaps does more."""
+    """The role of a process that evaluates snapshots on order; roles that also train derive from it."""
 
     def __init__(self, context: ProcessContext, job: Job) -> None:
         self.context, self.job = context, job.on(context.data)
@@ -115,13 +114,13 @@ class Evaluating:
 
     @property
     def iteration(self) -> int:
-        """The iteration that this process is in, for error messages."""
+        """The present iteration, for error messages; 0 for a process that only evaluates."""
         return 0
 
     def evaluate(self, index: int, device: str) -> None:
-        """Evaluate a snapshot and report it."""
+        """Evaluate a snapshot and report the result."""
         if self._evaluator is None:
-            # side by side, as workers are: each process on one of several devices
+            # the processes that evaluate are spread over the devices, as workers are
             self._evaluator = Evaluator(self.job, self.context.data, DEVICES[device].of(max(0, self.context.number)))
         accuracy, loss, *others = self._evaluator.snapshot(index, self.context.snapshots)
         body = {"index": index, "accuracy": accuracy, "loss": loss, "others": others}

@@ -1,4 +1,4 @@
-"""The server's ledger: a row for every arrival, a row for every applied push, and snapshots of the weights."""
+"""The server's ledger: a row for each arrival, a row for each applied push, and snapshots of the weights."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pslab.engines.server.rows import Changes, Rows
 from pslab.protocol.messages import Pull, Push, Weights
 from pslab.protocol.traits import Traits
 
-SNAPSHOT_CHUNK = 8  # snapshots by which their memory grows
+SNAPSHOT_CHUNK = 8  # memory for snapshots grows by this many
 PUSH_COLUMNS = ("push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness", "seconds",
                 "loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw")  # fmt: skip
 ARRIVALS = ("push", "pull", "leave", "join")
 ARRIVAL_COLUMNS = ("kind", "worker", "range", "iteration", "version", "seconds")
-#: What a replay needs beside them: of a push its payload and `seen`, of a pull what it asks for.
+#: A replay also needs the payload and `seen` of a push, and the keys of a pull.
 REPLAYED_COLUMNS = (*ARRIVAL_COLUMNS, "size_bytes", "entries", "loss", "seen", "start", "stop")
 PUSHED, PULLED, LEFT, JOINED = map(float, range(len(ARRIVALS)))
 NOTHING = -1  # the range, iteration or version of an arrival that has none
@@ -29,11 +29,11 @@ BYTES_DOWN = PUSH_COLUMNS.index("bytes_down")
 
 
 class Ledger:
-    """One run's measurements at the server. Who maps its arenas has them at any time.
+    """A run's measurements at the server; a process that maps the ledger's arenas can read them at any time.
 
     Args:
-        tables: the memory of its rows and of its arrivals; None: this process's own.
-        replayed: whether its arrivals have REPLAYED_COLUMNS.
+        tables: the arenas of the tables of pushes and of arrivals; None: memory of this process alone.
+        replayed: whether the arrivals have REPLAYED_COLUMNS.
     """
 
     def __init__(
@@ -45,15 +45,16 @@ class Ledger:
         self._replayed = replayed
         columns = len(PUSH_COLUMNS), len(REPLAYED_COLUMNS if replayed else ARRIVAL_COLUMNS)
         self._rows, self._arrivals = map(Rows, columns, tables)
-        self._unanswered: dict[tuple[int, int, int], int] = {}  # rows whose pull has not been answered
-        self._early: dict[tuple[int, int, int], tuple[int, int]] = {}  # answers to eager workers: their rows come later
+        # by (worker, range, iteration) of a push: its row, if the pull after it has no reply yet
+        self._unanswered: dict[tuple[int, int, int], int] = {}
+        self._early: dict[tuple[int, int, int], tuple[int, int]] = {}  # bytes of replies whose push has no row yet
         self._taken = 0
-        self._last, self._next = -1, 0.0  # pushes in the last snapshot; where the next one is due
+        self._last, self._next = -1, 0.0  # pushes in the last snapshot; pushes or seconds when the next is due
 
     def arrived(self, message: Push | Pull, now: float) -> None:
-        """Record a message as the server handles it: a replay of these records decides the same again."""
-        told = told_of(message) if self._replayed else ()
-        self._arrivals.append((PUSHED if type(message) is Push else PULLED, *message[:4], now, *told))
+        """Record a message that the server handles now; a replay of all records repeats the server's decisions."""
+        details = told_of(message) if self._replayed else ()
+        self._arrivals.append((PUSHED if type(message) is Push else PULLED, *message[:4], now, *details))
 
     def left(self, worker: int, now: float) -> None:
         """Record that a worker has left."""
@@ -65,7 +66,7 @@ class Ledger:
 
     @property
     def arrivals(self) -> np.ndarray:
-        """[arrivals, ARRIVAL_COLUMNS]: what the server was handed, in the order in which it dealt with it."""
+        """The arrivals in the order in which the server handled them: [arrivals, ARRIVAL_COLUMNS]."""
         return self._arrivals.table()[:, : len(ARRIVAL_COLUMNS)]
 
     @property
@@ -79,16 +80,16 @@ class Ledger:
         return self._taken, self._last, self._next
 
     def set_snapshots(self, taken: int, last: int, next_due: float) -> None:
-        """Go on with the snapshots of a checkpoint."""
+        """Restore the counts of snapshots from a checkpoint."""
         self._taken, self._last, self._next = taken, last, next_due
 
     def move(self, tables: Sequence[Arena]) -> None:
-        """Move the rows and the arrivals to memory that others map, and go on there."""
+        """Move the tables of pushes and of arrivals into arenas, which other processes map."""
         both = zip((self._rows, self._arrivals), tables, strict=True)
-        self._rows, self._arrivals = (Rows.of(each.table(), arena) for each, arena in both)
+        self._rows, self._arrivals = (Rows.of(rows.table(), arena) for rows, arena in both)
 
     def take_changes(self) -> tuple[Changes, Changes]:
-        """The rows of pushes and of arrivals that are new or changed since this was last asked."""
+        """Return the rows of pushes and of arrivals that are new or changed since the last call."""
         return self._rows.take_changes(), self._arrivals.take_changes()
 
     def applied(self, push: Push, version: int, now: float) -> None:
@@ -104,7 +105,7 @@ class Ledger:
             self._unanswered[key] = self._rows.count - 1
 
     def answered(self, weights: Weights) -> None:
-        """Record an answered pull, whose bytes belong to the push before it."""
+        """Record the bytes of a reply in the row of the push before its pull."""
         job, index = self._job, weights.range
         key = weights.worker, index, weights.iteration - 1
         sizes = job.payload_bytes(index, weights.payload.size_bytes), job.parts[index].size * self._itemsize
@@ -115,12 +116,12 @@ class Ledger:
             self._early[key] = sizes
 
     def snapshot_if_due(self, pushes: int, now: float) -> None:
-        """Keep the weights for evaluation, if a period has passed."""
+        """Take a snapshot of the weights for evaluation, if an evaluation period has passed."""
         if self.take_due(pushes, now):
             self._snapshot(pushes, now)
 
     def take_due(self, pushes: int, now: float) -> bool:
-        """Begin the next period if one has passed; return whether there is something to be evaluated then."""
+        """Begin the next evaluation period if one has passed; return whether to take a snapshot now."""
         run, period = self._job.run, self._job.run.evaluation_period
         measure = pushes if period is not None else now
         if measure < self._next:
@@ -130,18 +131,18 @@ class Ledger:
         return self._trains
 
     def open(self, pushes: int) -> int:
-        """A snapshot after so many pushes is going to be made: its number."""
+        """Count a snapshot that will be taken after so many pushes; return its number."""
         index = self._taken
         self._taken, self._last = index + 1, pushes
         return index
 
     def copy(self, index: int, server: int) -> None:
-        """Copy the weights of a server into a snapshot."""
+        """Copy a server's weights into a snapshot; do nothing in a run without tensors."""
         if self._weights is not None and self._snapshots is not None:
             copy_held(self._job, self._weights, self._snapshots, index, server)
 
     def kept(self, index: int, pushes: int, now: float, others: int = 0) -> None:
-        """Record a snapshot that has the weights of all servers."""
+        """Report a snapshot that has the weights of all servers."""
         self._on_snapshot({"index": index, "pushes": pushes, "seconds": now, "others": others})
 
     def lacks(self, pushes: int) -> bool:
@@ -149,7 +150,7 @@ class Ledger:
         return pushes > self._last and self._trains
 
     def close(self, pushes: int, now: float) -> np.ndarray:
-        """The run has ended: the last weights are kept; the rows, in the order of their instants."""
+        """Take a snapshot of the last weights; return the table of pushes, ordered by instants."""
         if self.lacks(pushes):
             self._snapshot(pushes, now)
         if self._job.run.servers > 1:
@@ -172,14 +173,14 @@ class Ledger:
 
 
 def told_of(message: Push | Pull) -> tuple[float, ...]:
-    """Return what a message tells beside its name and version: the last of REPLAYED_COLUMNS."""
+    """Return a message's values for the columns of REPLAYED_COLUMNS that are not in ARRIVAL_COLUMNS."""
     if isinstance(message, Push):
         return message.payload.size_bytes, message.payload.entries, message.payload.loss, message.seen, 0, 0
     return message.payload.size_bytes, 0, 0.0, 0, message.payload.start, message.payload.stop
 
 
 def message_of(row: Sequence[float]) -> Push | Pull:
-    """Return the message of an arrival with REPLAYED_COLUMNS; when it was sent is not known any more."""
+    """Return the message of an arrival with REPLAYED_COLUMNS; the arrival does not contain when it was sent."""
     kind, *name, _, size_bytes, entries, loss, seen, start, stop = row
     worker, index, iteration, version = map(int, name)
     if kind == PUSHED:
@@ -189,7 +190,7 @@ def message_of(row: Sequence[float]) -> Push | Pull:
 
 
 def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:
-    """Copy the weights that a server holds into a snapshot: those that it is to have."""
+    """Copy a server's weights, or the part of them that is evaluated, into a snapshot."""
     layout = job.layout
     snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.snapshot_bytes)
     target = layout.snapshot_in(snapshots, index)
@@ -198,7 +199,7 @@ def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, ser
 
 
 def held_slices(job: Job, server: int) -> Iterator[tuple[slice, Any]]:
-    """The slices of a snapshot that a server fills, each with the indices of its weights."""
+    """Yield the slices of a snapshot that a server fills, each with the indices of the weights."""
     for piece in job.held[server]:
         if job.evaluated is None:
             yield piece, piece
@@ -208,7 +209,8 @@ def held_slices(job: Job, server: int) -> Iterator[tuple[slice, Any]]:
 
 
 def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:
-    """How far a run had come by its rows: gradients of which every range was applied, and the last row's instant."""
+    """Return the progress of a run by its table of pushes: the gradients that every range has applied, as `pushes`,
+    and the instant of the last row, as `seconds`."""
     named, counts = np.unique(pushes[:, 1:3].astype(int), axis=0, return_counts=True)
     due = [len(traits.rotation.ranges(iteration, ranges)) for iteration in named[:, 1].tolist()]
     complete = named[counts == due].tolist()

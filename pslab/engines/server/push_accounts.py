@@ -1,4 +1,4 @@
-"""Accounts of a run's pushes at a server, without a tensor: staleness, learning rates, drops, and the ledger."""
+"""Accounts of a run's pushes at a server, without tensors: staleness, learning rates, dropped pushes, the ledger."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class PushAccounts:
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
         present = [worker for worker in range(job.run.workers) if job.cluster.present(worker)]
-        # per range: (worker, its turn) -> the version that it is computed on
+        # per range: (worker, turn) -> the version on which its gradient is computed
         self._computing = [dict.fromkeys(((worker, 0) for worker in present), 0) for _ in job.parts]
         self._ranges = len(job.parts)
-        self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not
-        self.applied = 0  #: gradients of which every range has been applied, or is going to be
-        self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
+        self._missing: dict[tuple[int, int], int] = {}  # a push applied on some ranges: the number of the others
+        self.applied = 0  #: gradients in pushes for which a step is decided on every range
+        self.dropped = self.dropped_bytes = 0  #: pushes that the policy dropped, counted per range
 
     def start_step(self, step: Step) -> float:
-        """Start a step, whose workers compute no more; return its learning rate.
+        """Mark the pushes of a decided step as computed; return the step's learning rate.
 
         Raises:
-            ProtocolError: a policy with a barrier steps while a worker may compute.
+            ProtocolError: a policy with a barrier makes a step while a worker may compute.
         """
         run, job, pushes = self._job.run, self._job, step.pushes
         before, computing = step.version - 1, self._computing[step.range]
@@ -39,7 +39,8 @@ class PushAccounts:
         for push in pushes:
             computing.pop((push.worker, job.traits.rotation.turn(step.range, push.iteration)), None)
         if computing and job.layout.in_place and job.traits.barrier:
-            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(pushes)} pushes while others compute")
+            problem = f"has a barrier, but applies {len(pushes)} pushes while others compute; set barrier = False"
+            raise ProtocolError(f"{run.sync} {problem}")
         if job.averages(step):
             return 1.0
         applied = Applied(run.workers, len(pushes), step.aggregate, job.push_weight, stale, stalest, seen)
@@ -51,7 +52,7 @@ class PushAccounts:
         return self._computing[index].values()
 
     def count(self, step: Step) -> bool:
-        """Count a decided step, which is or will be applied; return whether an iteration was complete with it."""
+        """Count the pushes of a decided step; return whether some push has a decided step on all its ranges now."""
         complete = False
         for push in step.pushes:
             if self._ranges == 1 or self._complete(push):
@@ -60,7 +61,7 @@ class PushAccounts:
         return complete
 
     def applied_at(self, step: Step, now: float) -> None:
-        """Record that the pushes of a step are in the weights since `now`."""
+        """Record that the pushes of a step were applied at the instant `now`."""
         for push in step.pushes:
             self.ledger.applied(push, step.version, now)
 
@@ -68,23 +69,23 @@ class PushAccounts:
         """Record that a worker gets the weights of a range."""
         pull, computing = reply.pull, self._computing[reply.pull.range]
         key = pull.worker, self._job.traits.rotation.turn(pull.range, pull.iteration)
-        computing.pop(key, None)  # its process may be a new one, which begins again
+        computing.pop(key, None)  # a new process of the worker computes the iteration again
         computing[key] = reply.version
 
     def discard(self, discard: Discard) -> None:
-        """Record a push that is not applied."""
+        """Count a push that the policy dropped."""
         push = discard.push
         self.dropped += 1
         self.dropped_bytes += self._job.payload_bytes(push.range, push.payload.size_bytes)
 
     def leave(self, worker: int) -> None:
-        """Forget the computation of a worker that has left; its pushes may still be applied."""
+        """Forget the gradients that a departed worker was computing; its earlier pushes may still be applied."""
         for computing in self._computing:
             for key in [key for key in computing if key[0] == worker]:
                 del computing[key]
 
     def _complete(self, push: Push) -> bool:
-        """Whether with this range all of an iteration's are applied."""
+        """Count one range of a push; return whether a step is decided on all of its ranges now."""
         name = push.worker, push.iteration
         missing = self._missing.pop(name, 0) or len(self._job.traits.rotation.ranges(push.iteration, self._ranges))
         missing -= 1

@@ -1,10 +1,10 @@
-"""A server's state without tensors, made by a replay of the arrivals that it has dealt with.
+"""Restore a server's state, except tensors, by a replay of the arrivals that it has handled.
 
-The state machine, the policy, the learning rate and the accounts of pushes decide by the messages that arrive and by
-their instants: the same arrivals lead a new server to the same state, whatever objects a policy of the user keeps. So a
-checkpoint has the number of arrivals, and nothing of that state. In a replay time stands at each arrival's recorded
-instant, no frame is sent, and no weight changes: the table of pushes has the instant at which a push was applied, and
-the length of an answer.
+The state machine, the policy, the learning rate and the accounts of pushes depend only on the arrivals and their
+instants. So the same arrivals lead a new server to the same state, including the objects of a user's policy, and a
+checkpoint stores the number of arrivals instead of this state. In a replay the clock shows each arrival's recorded
+instant, no frame is sent, and no weight changes. The table of pushes has the two facts that a replay needs beside the
+arrivals: the instant at which a push was applied, and the length of a reply.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pslab.engines.experiment.wire import Frame
 from pslab.engines.server.clock import Clock
 from pslab.engines.server.driver import ServerDriver, Transport
 from pslab.engines.server.ledger import JOINED, LEFT, PUSH_COLUMNS, message_of
-from pslab.engines.server.store import Finished, Store, Work
+from pslab.engines.server.store import Details, Finished, Store
 from pslab.errors import CheckpointError, ProtocolError
 from pslab.protocol.server import Discard, Reply, Server, Step
 from pslab.protocol.store import Order
@@ -28,18 +28,18 @@ WAY_OUT = "begin the run again: run(..., fresh=True), or pslab run --fresh"
 
 
 class Recorded(Clock, Transport, Store):
-    """Clock, transport and store of a driver in a replay.
+    """The clock, the transport and the store of a driver in a replay.
 
     Args:
-        pushes: the rows of the table of pushes [rows, PUSH_COLUMNS].
-        sync: the policy, for the message of an error.
+        pushes: the table of pushes [rows, PUSH_COLUMNS].
+        sync: the policy that an error message names.
     """
 
     def __init__(self, pushes: np.ndarray, sync: object) -> None:
         self.at = 0.0  #: the instant of the arrival
         self._sync = sync
         rows = zip(pushes[:, 1:4].astype(int).tolist(), pushes[:, RECORDED].tolist(), strict=True)
-        # of (worker, iteration, range): when the push was applied, the bytes of the next answer, and the version
+        # (worker, iteration, range) of a push: when it was applied, the bytes of the next reply, and the version
         self._rows = {tuple(name): row for name, row in rows}
 
     def now(self) -> float:
@@ -51,11 +51,11 @@ class Recorded(Clock, Transport, Store):
     def send(self, worker: int, frame: Frame, now: float) -> None:
         return
 
-    def hand(self, order: Order, work: Work) -> Finished:
+    def hand(self, order: Order, details: Details) -> Finished:
         size_bytes, done_s, free = 0, self.at, order.pushes if isinstance(order, Step) else ()
         if isinstance(order, Step):
             names = [(push.worker, push.iteration, order.range) for push in order.pushes]
-            rows = [self._rows[name] for name in names if name in self._rows]  # of a killed server's last orders: none
+            rows = [self._rows[name] for name in names if name in self._rows]  # a killed server's last orders have none
             if any(version != order.version for _, _, version in rows):
                 raise otherwise(self._sync, "steps")
             done_s = max((seconds for seconds, _, _ in rows), default=self.at)
@@ -64,7 +64,7 @@ class Recorded(Clock, Transport, Store):
             size_bytes = int(self._rows[name][1]) if name in self._rows else 0
         elif isinstance(order, Discard):
             free = (order.push,)
-        return Finished(order, work, free, isinstance(order, Reply), size_bytes, self.at, done_s)
+        return Finished(order, details, free, isinstance(order, Reply), size_bytes, self.at, done_s)
 
     def finish(self) -> Iterable[Finished]:
         return ()
@@ -78,7 +78,7 @@ def replay(driver: ServerDriver, arrivals: np.ndarray, pushes: np.ndarray) -> No
         pushes: see `Recorded`.
 
     Raises:
-        CheckpointError: the policy decides by more than what arrives.
+        CheckpointError: the policy's decisions depend on more than the arrivals.
     """
     recorded = Recorded(pushes, driver.machine.sync)
     with driver.replaying(recorded):
@@ -93,32 +93,33 @@ def replay(driver: ServerDriver, arrivals: np.ndarray, pushes: np.ndarray) -> No
 
 
 def marks_of(machine: Server) -> dict[str, Any]:
-    """Return numbers by which two states of a machine are told apart: what it has counted, versions, and clocks."""
+    """Return numbers that differ if two states of a machine differ: counted gradients, versions and clocks."""
     clocks = [[*part.clocks.items()] for part in machine.ranges]
     return {"gradients": machine.gradients, "versions": [part.version for part in machine.ranges],
-            "ranges": [[list(pair) for pair in own] for own in clocks]}  # fmt: skip
+            "ranges": [[list(pair) for pair in pairs] for pairs in clocks]}  # fmt: skip
 
 
 def check_marks(machine: Server, marks: Any) -> None:
-    """Refuse the state of a replay that is not the one that was saved.
+    """Refuse the state after a replay if its marks differ from the saved marks.
 
     Raises:
-        CheckpointError: the policy decides by more than what arrives, or the checkpoint is another run's.
+        CheckpointError: the policy's decisions depend on more than the arrivals, or the checkpoint is another run's.
     """
-    if (found := marks_of(machine)) != marks:
-        differs = [name for name in found if not isinstance(marks, dict) or found[name] != marks.get(name)]
+    if (here := marks_of(machine)) != marks:
+        differs = [name for name in here if not isinstance(marks, dict) or here[name] != marks.get(name)]
         raise otherwise(machine.sync, ", ".join(differs))
 
 
 def otherwise(sync: object, differs: str) -> CheckpointError:
-    """Return the error by which a replay is refused that leads to other decisions than the run's."""
-    problem = f"{sync} decides by more than its events and the state that it has made of them, as by chance"
-    return CheckpointError(f"the recorded arrivals lead to other {differs}: {problem}; {WAY_OUT}")
+    """Return the error for a replay whose decisions differ from the run's."""
+    problem = f"{sync} decides by more than its events and its state, perhaps by random numbers or a clock"
+    return CheckpointError(f"a replay of the recorded arrivals leads to other {differs}: {problem}; {WAY_OUT}")
 
 
 def refused(error: Exception) -> CheckpointError:
-    """Return the error by which a checkpoint is refused whose state does not fit the run."""
-    return CheckpointError(f"the checkpoint is the state of something else: {type(error).__name__}: {error}; {WAY_OUT}")
+    """Return the error for a checkpoint whose state does not match the run."""
+    problem = f"{type(error).__name__}: {error}"
+    return CheckpointError(f"the checkpoint does not match this run's state: {problem}; {WAY_OUT}")
 
 
-REFUSED = (KeyError, IndexError, TypeError, ValueError, RuntimeError, ProtocolError)  # of a state that does not fit
+REFUSED = (KeyError, IndexError, TypeError, ValueError, RuntimeError, ProtocolError)  # raised by unfit states

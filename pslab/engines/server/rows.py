@@ -1,4 +1,4 @@
-"""A table that grows row by row, in memory that others may map: what is written outlives its writer's process."""
+"""A table that grows row by row, in memory that other processes may map, so that rows outlive their writer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena
 
-FIRST = 1024  # rows for which there is room; then twice as many each time
-BATCH = 256  # rows that are written at once
+FIRST = 1024  # the first capacity in rows; a full table doubles its capacity
+BATCH = 256  # rows written at a time
 COUNT = struct.Struct("<Q")
 NUMBER_BYTES = 8
 Changes = tuple[int, np.ndarray]  # the number of the first row, and the rows from there on
 
 
 class Rows:
-    """Rows of float64, behind their number. Without an arena they are this process's own, and are written in batches:
-    that takes half as long."""
+    """Rows of float64, after their count. Without an arena, their memory belongs to this process alone, and they are
+    written in batches, which takes half as long."""
 
     def __init__(self, columns: int, arena: Arena | None = None) -> None:
         self._prepare(columns, arena)
@@ -28,12 +28,12 @@ class Rows:
         self._columns, self._arena = columns, arena
         self._row, self._room = struct.Struct(f"<{columns}d"), 0
         self._memory: memoryview = memoryview(bytearray(ALIGNMENT))
-        self._late: list[float] = []  # the last rows, one behind the other, which are not yet written
-        self.count, self._changed = 0, 0  # rows; the first one that has changed since `take_changes`
+        self._late: list[float] = []  # the values of the last rows, which are not written yet
+        self.count, self._changed = 0, 0  # number of rows; the first row changed since `take_changes`
         self._grow()
 
     def append(self, row: Sequence[float]) -> None:
-        """Add a row, and only then count it."""
+        """Append a row. In an arena, it is written before it is counted, so that readers never see part of it."""
         if self._arena is None:
             self._late += row
             self.count += 1
@@ -47,8 +47,8 @@ class Rows:
         COUNT.pack_into(self._memory, 0, self.count)
 
     def put(self, row: int, column: int, values: Sequence[float]) -> None:
-        """Change a row from this column on."""
-        late = (row - self.count) * self._columns + len(self._late)  # where it lies among those
+        """Change the values of a row from this column on."""
+        late = (row - self.count) * self._columns + len(self._late)  # its offset in `_late`; negative if it is written
         self._changed = min(row, self._changed)
         if late >= 0 and self._arena is None:
             self._late[late + column : late + column + len(values)] = values
@@ -57,7 +57,7 @@ class Rows:
         struct.pack_into(f"<{len(values)}d", self._memory, at, *values)
 
     def sort(self, by: int, number: int) -> None:
-        """Order the rows by a column, and number them again, from 1, in another."""
+        """Sort the rows by the column `by`, and number them from 1 in the column `number`."""
         rows = self.table()
         rows = rows[np.argsort(rows[:, by], kind="stable")]
         rows[:, number] = np.arange(1, len(rows) + 1)
@@ -65,20 +65,20 @@ class Rows:
         self._changed = 0
 
     def table(self) -> np.ndarray:
-        """All rows, as a copy: float64 [rows, columns]."""
+        """Return a copy of all rows: float64 [rows, columns]."""
         self._write()
         return _table(self._memory, self._columns, self.count)
 
     def take_changes(self) -> Changes:
-        """The rows that are new or changed since this was last asked, as a copy."""
+        """Return the first row that is new or changed since the last call, and a copy of all rows from there on."""
         self._write()
         first, self._changed = min(self._changed, self.count), self.count
         return first, _table(self._memory, self._columns, self.count, first)
 
     @classmethod
     def of(cls, table: np.ndarray, arena: Arena) -> Rows:
-        """Return rows in an arena that are those of a table [rows, columns]; any others there are forgotten. Where the
-        arena has these rows already, it has them at any time meanwhile."""
+        """Write a table [rows, columns] into an arena, in place of the arena's rows, and return it as Rows. If the
+        arena has these rows already, readers see them at every instant."""
         made = cls.__new__(cls)
         made._prepare(table.shape[1], arena)
         made.count = len(table)
@@ -89,7 +89,6 @@ class Rows:
         return made
 
     def _write(self) -> None:
-        """Write the rows that are not yet written."""
         late, self._late = self._late, []
         while self.count > self._room:
             self._grow()
@@ -106,17 +105,17 @@ class Rows:
             larger[: len(self._memory)] = self._memory
             self._memory = memoryview(larger)
         else:
-            self._arena.reserve(end)  # what is not touched takes no memory
+            self._arena.reserve(end)  # pages that are not touched take no memory
             self._memory = self._arena.bytes(0, end)
 
 
 def rows_in(arena: Arena, columns: int) -> np.ndarray:
-    """The rows that another process has left in an arena, as a copy; what it adds meanwhile is not among them."""
+    """Return a copy of the rows that another process has written into an arena so far."""
     (count,) = COUNT.unpack_from(arena.bytes(0, COUNT.size))
     return _table(arena.bytes(0, ALIGNMENT + count * columns * NUMBER_BYTES), columns, count)
 
 
 def _table(memory: memoryview, columns: int, count: int, first: int = 0) -> np.ndarray:
     at = ALIGNMENT + first * columns * NUMBER_BYTES
-    found = np.frombuffer(memory, dtype="<f8", count=(count - first) * columns, offset=at)
-    return found.reshape(-1, columns).copy()
+    numbers = np.frombuffer(memory, dtype="<f8", count=(count - first) * columns, offset=at)
+    return numbers.reshape(-1, columns).copy()

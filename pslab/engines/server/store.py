@@ -1,6 +1,6 @@
-"""Orders of the server's driver to the stores of its ranges, and the store in its own process.
+"""The stores of ranges, which carry out the orders of the server's driver, and the store in the driver's process.
 
-A store elsewhere keeps a machine of pslab.protocol.store at the driver.
+A store in another process has a StoreMachine (pslab.protocol.store) in the driver's process.
 """
 
 from __future__ import annotations
@@ -16,83 +16,81 @@ from pslab.protocol.messages import Push
 from pslab.protocol.server import Discard, Reply, Step
 from pslab.protocol.store import Done, Forget, Order, Snapshot
 
-Dealt = list[float]  # of a push: when it was taken, and when the last step was applied that it led to
+PushTimes = list[float]  # of a push: when it was taken, and when the last step that it led to was applied
 
 
-class Work(NamedTuple):
-    """What comes with an order: of a step its rate and, if the run's rate joins them, the versions that workers compute
-    on; when the pushes that it is about were dealt with (of a reply, its worker's last one), and that of the push that
-    led to it."""
+class Details(NamedTuple):
+    """Numbers that a store needs beside an order."""
 
-    rate: float = 0.0
-    computing: Collection[int] = ()
-    dealt: Sequence[Dealt | None] = ()
-    led_by: Dealt | None = None
+    rate: float = 0.0  #: the learning rate of a step
+    computing: Collection[int] = ()  #: the versions on which workers compute, if the run's rate needs them
+    times: Sequence[PushTimes | None] = ()  #: times of the order's pushes; of a reply, times of the worker's last push
+    led_by: PushTimes | None = None  #: times of the push that led to a step
 
 
-NO_WORK = Work()
+NO_DETAILS = Details()
 
 
 class Shard(Protocol):
-    """The weights at a server: tensors, or nothing but their sizes."""
+    """The weights at a server: tensors, or only their sizes in a run without tensors."""
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
-        """Apply the pushes of a step, while workers compute on these versions, of which there are none unless the run's
-        rate joins them; WorkerFailed if a frame is bad."""
+        """Apply the pushes of a step at a learning rate; raise WorkerFailed if a frame is bad. `computing`: versions on
+        which workers compute meanwhile, if the run's rate needs them."""
 
     def lay(self, reply: Reply) -> int:
-        """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
+        """Prepare the weights of a range for a worker; return the bytes of the frame, or WHOLE for a plain array."""
 
     def leave(self, worker: int) -> None:
-        """Forget a worker that has left."""
+        """Forget the state for a worker that has left."""
 
     @property
     def converged(self) -> bool:
         """Whether the policy's method ends the run."""
 
     def facts(self) -> dict[str, Any]:
-        """For the manifest, of the policy's method."""
+        """Return the facts about the policy's method for the manifest."""
 
 
 class Finished(NamedTuple):
-    """What a store has done, and what follows: the pushes whose payloads no store needs any more; whether the weights
-    of a reply, which lie ready in so many bytes, are to be sent; when it was begun and done."""
+    """An order that a store has carried out."""
 
     order: Order
-    work: Work
-    free: Sequence[Push]
-    sends: bool
-    size_bytes: int
+    details: Details
+    free: Sequence[Push]  #: pushes whose payloads are free
+    sends: bool  #: whether the weights of a reply are to be sent
+    size_bytes: int  #: the bytes of a reply's weights; 0 for other orders
     begin_s: float
     done_s: float
 
     @classmethod
     def of(cls, done: Done, size_bytes: int, begin_s: float, done_s: float) -> Finished:
-        """What a store elsewhere has done, by its machine at the driver."""
+        """Return an order that a store in another process has carried out, from its StoreMachine's outcome."""
         return cls(done.order, done.about, done.free, done.sends, size_bytes, begin_s, done_s)
 
 
 class Store(Protocol):
-    """The weights of some ranges, at one server."""
+    """Carries out orders on the weights of one server's ranges."""
 
-    def hand(self, order: Order, work: Work) -> Finished | None:
-        """Let this be done behind all that was handed before. What is done later goes to `ServerDriver.finished`."""
+    def hand(self, order: Order, details: Details) -> Finished | None:
+        """Carry out an order after all earlier orders. Return it if it is done; else return None, and pass it to
+        `ServerDriver.finished` later."""
 
     def finish(self) -> Iterable[Finished]:
-        """The run is over: all that was handed is to be done now."""
+        """Carry out the remaining orders at the end of the run, and return them."""
 
 
 def carry_out(
-    order: Order | None, work: Work, server: int, job: Job, shard: Shard, clock: Clock,
+    order: Order | None, details: Details, server: int, job: Job, shard: Shard, clock: Clock,
     copy: Callable[[int, int], None],
 ) -> tuple[int, float, float]:  # fmt: skip
-    """Let a server do it: the size of what was laid ready, when it began and when it was done. `copy` copies the
-    weights of a server into a snapshot."""
+    """Carry out an order at a server; return the bytes of a reply (else 0), and when the order was begun and done.
+    `copy(snapshot, server)` copies a server's weights into a snapshot."""
     begin_s, size_bytes = clock.now(), 0
     if isinstance(order, Step):
-        shard.apply(order, work.rate, work.computing)
-        held = sum([push.payload.size_bytes != 0 for push in order.pushes])
-        clock.spend(APPLY, begin_s, held, job.shares[order.range])
+        shard.apply(order, details.rate, details.computing)
+        count = sum([push.payload.size_bytes != 0 for push in order.pushes])
+        clock.spend(APPLY, begin_s, count, job.shares[order.range])
     elif isinstance(order, Reply):
         size_bytes = shard.lay(order)
         on = FIND if size_bytes != WHOLE and (job.run.pull == "changed" or job.downlink) else SERVE
@@ -105,15 +103,15 @@ def carry_out(
 
 
 class OwnStore:
-    """The store beside the driver: what it is handed is done when that returns."""
+    """The store in the driver's process: an order is done when `hand` returns."""
 
     def __init__(self, job: Job, shard: Shard, clock: Clock, ledger: Ledger) -> None:
         self._job, self._shard, self._clock, self._ledger = job, shard, clock, ledger
 
-    def hand(self, order: Order, work: Work) -> Finished:
-        took = carry_out(order, work, 0, self._job, self._shard, self._clock, self._ledger.copy)
+    def hand(self, order: Order, details: Details) -> Finished:
+        took = carry_out(order, details, 0, self._job, self._shard, self._clock, self._ledger.copy)
         free = order.pushes if isinstance(order, Step) else (order.push,) if isinstance(order, Discard) else ()
-        return Finished(order, work, free, isinstance(order, Reply), *took)
+        return Finished(order, details, free, isinstance(order, Reply), *took)
 
     def finish(self) -> Iterable[Finished]:
         return ()

@@ -1,4 +1,4 @@
-"""The present activity of workers, as the server knows it, for the progress of a run."""
+"""The present activity of workers, as far as the server knows it, for progress reports."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ SHOWN = 8  # workers in a message
 
 
 def doings(server: Server, travelling: Sequence[bool]) -> list[dict[str, Any]]:
-    """Of each worker {"doing": computing, waiting, transferring or dead, "for": [workers], "iteration": its clock}.
+    """Return for each worker {"doing": computing, waiting, transferring or dead, "for": [workers], "iteration"}.
 
-    `travelling`: of each worker whether something from it or for it is on a link.
+    `travelling`: for each worker whether a frame from it or for it is on a link.
     """
-    held: list[list[int]] = [[] for _ in travelling]  # the ranges whose weights a worker waits for
-    slowest: dict[int, tuple[int, ...]] = {}  # of each of them, those whom all wait for
+    missing: list[list[int]] = [[] for _ in travelling]  # the ranges whose weights a worker waits for
+    slowest: dict[int, tuple[int, ...]] = {}  # per such range: the workers at its low bound, which others wait for
     for index, part in enumerate(server.ranges):
         for worker in part.asked:
-            held[worker].append(index)
+            missing[worker].append(index)
             slowest[index] = slowest.get(index) or server.waits_for(index)
-    awaited: dict[tuple[int, ...], frozenset[int]] = {}  # most wait for the same ranges
-    for ranges in map(tuple, held):
+    awaited: dict[tuple[int, ...], frozenset[int]] = {}  # ranges: awaited workers; most await the same ranges
+    for ranges in map(tuple, missing):
         if ranges not in awaited:
             awaited[ranges] = frozenset[int]().union(*(slowest[index] for index in ranges))
-    found, present = list[dict[str, Any]](), set(server.workers)
-    for worker, (ranges, travels) in enumerate(zip(map(tuple, held), travelling, strict=True)):
+    rows, present = list[dict[str, Any]](), set(server.workers)
+    for worker, (ranges, travels) in enumerate(zip(map(tuple, missing), travelling, strict=True)):
         if worker not in present:
-            found.append({"doing": "dead", "for": [], "iteration": None})
+            rows.append({"doing": "dead", "for": [], "iteration": None})
             continue
         does = "waiting" if ranges else "transferring" if travels else "computing"
-        found.append({"doing": does, "for": sorted(awaited[ranges] - {worker}), "iteration": server.clock(worker)})
-    return found
+        rows.append({"doing": does, "for": sorted(awaited[ranges] - {worker}), "iteration": server.clock(worker)})
+    return rows
 
 
 def described(workers: Sequence[dict[str, Any]], since_s: Sequence[float], only: Sequence[int] | None = None) -> str:
-    """Who waits for whom: of each worker, or of `only` these, what it has been doing for so many seconds, on which
-    clock."""
+    """Describe all workers, or `only` some, in words: activity, awaited workers, clock, and for how many seconds."""
     words = []
     for worker, (does, spent_s) in enumerate(zip(workers, since_s, strict=True)):
         if only is not None and worker not in only:

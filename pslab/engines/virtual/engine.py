@@ -18,7 +18,7 @@ from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, Coordinator
 from pslab.engines.processes.pool import Pool
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.shard import TensorShard
+from pslab.engines.server.shard_modes import shard_of
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.worker.modes import requests_of
@@ -30,14 +30,14 @@ def execute(
     experiment: Experiment, on_progress: OnProgress, hosts: int | None = None,
     simulator: Callable[..., Simulator] = Simulator,
 ) -> Outcome:  # fmt: skip
-    """Run an experiment in virtual time, or in whatever order another `simulator` says.
+    """Execute an experiment in virtual time, with this class of simulator.
 
-    `hosts` is how many gradients are computed at a time, by default as many as there are cores. With `Run.on_death`
-    "continue" a run whose host has died begins again, once: it leaves the same bits as if nothing had happened.
+    `hosts` is the number of gradients that are computed at a time, by default the number of cores. If a host dies, the
+    run is repeated once, with the same bits, unless `Run.on_death` is "stop".
 
     Raises:
-        WorkerFailed, WorkerDied, StartFailed: a host did; the pool is closed then.
-        Interrupted: with what was completed, within two seconds.
+        WorkerFailed, WorkerDied, StartFailed: a host raised, died or did not start; the pool is closed.
+        Interrupted: the run was interrupted; within two seconds, the error contains the completed part.
     """
     try:
         return _execute(experiment, on_progress, hosts, simulator)
@@ -54,7 +54,7 @@ def _execute(
     count = hosts or cores()
     pool = pools.acquire(count, lambda: on_progress({}))
     try:
-        with one_thread():  # the cores are the hosts'
+        with one_thread():  # the hosts use the cores
             return VirtualRun(pool, experiment, on_progress, count, simulator).conduct()
     except Interrupted:
         raise
@@ -64,12 +64,12 @@ def _execute(
 
 
 def cores() -> int:
-    """How many gradients are computed at a time, and snapshots evaluated. Results do not depend on it."""
+    """Return how many gradients, or evaluations of snapshots, run at a time; results do not depend on it."""
     return os.cpu_count() or 1
 
 
 class VirtualRun(Coordinator):
-    """A run in virtual time, with hosts for its gradients: the processes of a pool, or the process that conducts it."""
+    """A run in virtual time. Hosts compute its gradients: the processes of a pool, or this process itself."""
 
     def __init__(
         self, pool: Pool, experiment: Experiment, on_progress: OnProgress, count: int, made: Callable[..., Simulator]
@@ -88,7 +88,7 @@ class VirtualRun(Coordinator):
             requests = requests_of(job, arena, self.pool.data)
             if requests is not None and job.run.servers > 1:
                 job = dataclasses.replace(job, shares=requests.shares)
-            shard = TensorShard(job, arena)
+            shard = shard_of(job, arena)
             ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
             self.simulator = simulator = self._made(job, PushAccounts(job, ledger), shard, self.hosts, requests)
             begun_s = time.monotonic()
@@ -109,14 +109,13 @@ class VirtualRun(Coordinator):
         self.hosts.take(number, report)
 
     def _stop_at_target(self) -> None:
-        """Evaluate a snapshot at its instant, so that a run's end does not depend on the machine."""
+        """Evaluate new snapshots at once if there is a target accuracy, so that no machine's speed changes the end."""
         if self.run.target_accuracy is not None and self.simulator is not None and self.unevaluated:
             self.evaluate(self.hosts.numbers)
-            if self.run.reaches_target(accuracy for _, (accuracy, *_) in sorted(self.evaluated.items())):
+            if self.reached_target:
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
     def _wind_up(self) -> Outcome | None:
-        """Return the completed part after an interrupt or an error, within the limit."""
         self.on_progress = lambda news: None
         until_s, simulator = time.monotonic() + INTERRUPT_LIMIT_S, self.simulator
         outcome, settled = None, False
@@ -124,7 +123,7 @@ class VirtualRun(Coordinator):
             if not simulator.driver.outcome:
                 simulator.driver.end("interrupted", simulator.scheduler.now)
             pushes = self._close(simulator)
-            with contextlib.suppress(RunError):  # there is one already
+            with contextlib.suppress(RunError):  # the run ends for an earlier reason
                 if settled := self.hosts.settle(until_s):
                     self.evaluate(self.hosts.numbers, until_s, last_first=True)
             outcome = self._outcome(simulator, pushes)

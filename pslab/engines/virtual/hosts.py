@@ -1,9 +1,9 @@
 """Hosts: processes that compute the gradients of virtual workers, as many at a time as there are cores.
 
-A gradient is ordered when the server has settled its weights and awaited when its virtual computation ends, so
-gradients whose intervals overlap are computed side by side, and none depends on when, or where, that really happens.
-Where everything that lasts lies in shared memory any host takes the gradient whose weights were settled first;
-otherwise a virtual worker stays with one host.
+A gradient is ordered when the server has settled its weights, which then no longer change, and awaited when its
+virtual computation ends. So gradients whose virtual intervals overlap are computed side by side, and no gradient
+depends on its host or on real time. If the workers' whole state lies in shared memory (`Job.portable`), the next free
+host computes the gradient whose weights were settled first; otherwise each virtual worker belongs to one host.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pslab.engines.worker.tensors import Basis, Producer, Pulled, RangeOfIterati
 from pslab.tensors.finite import NonFinite
 
 WAIT_S = 0.1
-AHEAD = 2  # gradients that a host has: one that it computes, and the next
+AHEAD = 2  # gradients ordered from a host at a time: one that it computes, and the next one
 
 
-Order = tuple[float, int, int, list[Pulled], Basis]  # settled when; worker, iteration; what it pulled
+Order = tuple[float, int, int, list[Pulled], Basis]  # instant of settling, worker, iteration, pulled weights, basis
 
 
 class Host(Evaluating):
-    """The role of a host: the virtual workers that live here, or come by."""
+    """The role of a host, a process that computes the gradients of virtual workers."""
 
     called = "host {} of virtual workers"
 
@@ -50,25 +50,28 @@ class Host(Evaluating):
         return self._iteration
 
     def produce(self, worker: int, iteration: int, pulled: list[Any], basis: list[Any]) -> None:
-        """Install what a worker pulled, compute its gradient, lay the frames ready, and report it."""
+        """Install the weights that a worker pulled, compute its gradient, write its frames, and report the result."""
         (writes, keys), self._iteration = basis, iteration
-        given = Basis([Write(*each) for each in writes], None if keys is None else RangeOfIteration(*keys))
-        body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled], given)
+        given = Basis([Write(*fields) for fields in writes], None if keys is None else RangeOfIteration(*keys))
+        body = body_of(self._producer(worker), iteration, [Pulled(*fields) for fields in pulled], given)
         report(self.context.parent, "produced", {"worker": worker, **body})
 
     def _producer(self, worker: int) -> Producer:
-        found = self._producers.get(worker)
-        if found is None:
-            found = producer_of(self.job, worker, self.context.arena, self.context.data, self._module)
-            self._producers[worker] = found
-        return found
+        producer = self._producers.get(worker)
+        if producer is None:
+            producer = producer_of(self.job, worker, self.context.arena, self.context.data, self._module)
+            self._producers[worker] = producer
+        return producer
 
 
 def body_of(producer: Producer, iteration: int, pulled: list[Pulled], basis: Basis) -> dict[str, Any]:
-    """Install what a worker pulled, compute its gradient and lay the frames ready: the batch's loss, and of each range
-    the payload's size and entries; no payloads if the gradient is not finite."""
-    for each in pulled:
-        producer.install(each)
+    """Install the weights that a worker pulled, compute its gradient and write its frames.
+
+    Return "loss", the batch's loss, and "payloads", the bytes and entries for each range; its value is None if the
+    gradient is not finite.
+    """
+    for weights in pulled:
+        producer.install(weights)
     loss = producer.gradient(iteration, basis)
     try:
         payloads, _ = producer.payloads(iteration, loss)
@@ -78,7 +81,7 @@ def body_of(producer: Producer, iteration: int, pulled: list[Pulled], basis: Bas
 
 
 class Hosts:
-    """In the parent: who computes what, and what has been computed."""
+    """The parent's part: it distributes the gradients among the hosts, and collects the results."""
 
     def __init__(self, pool: Pool, count: int, job: Job) -> None:
         self._pool, self._portable = pool, job.portable
@@ -93,10 +96,8 @@ class Hosts:
             here = [worker for worker, host in self._host.items() if host == number]
             pool.start(number, Host, job, here)
 
-    def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
-    ) -> None:
-        """Start a virtual worker's iteration, whose weights were settled at this virtual instant."""
+    def start(self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis) -> None:
+        """Order the gradient of a virtual worker, whose weights were settled at the virtual instant `settled_s`."""
         whose = 0 if self._portable else self._host[worker]
         heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, basis))
         self._feed()
@@ -109,20 +110,20 @@ class Hosts:
         return self._done.pop(worker)
 
     def settle(self, until_s: float) -> bool:
-        """Wait for computations under way, so that the next run meets idle hosts; return whether they are idle."""
+        """Wait until all hosts are idle, so that the next run can use them, or `until_s`; return whether they are."""
         while any(self._busy.values()) and time.monotonic() < until_s:
             self._hear()
         return not any(self._busy.values())
 
-    def take(self, number: int, found: Report) -> None:
-        """Take the report of a host."""
-        if found.kind == "produced":
-            self._done[found.body["worker"]] = found.body
+    def take(self, number: int, heard: Report) -> None:
+        """Handle the report of a host."""
+        if heard.kind == "produced":
+            self._done[heard.body["worker"]] = heard.body
             self._busy[number] -= 1
             self._feed()
 
     def _feed(self) -> None:
-        """Give a host that has room the task that has waited longest."""
+        """Send the waiting orders, earliest first, to hosts that have fewer than AHEAD orders."""
         for whose, waiting in self._waiting.items():
             while waiting:
                 number = min(self.numbers, key=self._busy.__getitem__) if self._portable else whose
@@ -134,11 +135,11 @@ class Hosts:
 
     def _lay_out(self, arena: Arena, data: Arena, job: Job) -> None:
         layout = job.layout
-        for kept in layout.kept:
-            for name, place in kept.items():
-                arena.tensor(place, layout.memories[name].entries, layout.memories[name].dtype).zero_()
+        for offsets in layout.memory_offsets:
+            for name, offset in offsets.items():
+                arena.tensor(offset, layout.memories[name].entries, layout.memories[name].dtype).zero_()
         if job.keyed:
-            from pslab.engines.worker.keyed import lay_initial  # no other run loads it
+            from pslab.engines.worker.keyed import lay_initial  # only keyed runs import it
 
             for worker in range(job.run.workers):
                 lay_initial(job, worker, arena, data)
@@ -149,5 +150,5 @@ class Hosts:
 
     def _hear(self) -> None:
         owed = {number: COMPUTING if self._busy[number] else "" for number in self.numbers}
-        for number, found in self._pool.reports(owed, WAIT_S):
-            self.take(number, found)
+        for number, heard in self._pool.reports(owed, WAIT_S):
+            self.take(number, heard)

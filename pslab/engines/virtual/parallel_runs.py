@@ -1,6 +1,7 @@
-"""Many virtual runs: as many side by side as there are cores, each of them whole in a child of the pool.
+"""Execute virtual runs side by side, one for each core; a child process of the pool executes a whole run.
 
-A child conducts its run as a parent would (VirtualRun), with itself as the only host: the same bits.
+The child does what the parent of a run does (VirtualRun, or the engine without tensors), with itself as the only host,
+so the bits are the same.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, Outcome, Trained
-from pslab.engines.experiment.job import SharedDataset, TensorLocation
+from pslab.engines.experiment.shared_dataset import SharedDataset, TensorLocation
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report, await_report, report
@@ -22,30 +24,31 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.engines.processes.coordinator import EVALUATION_LIMIT_S, INTERRUPT_LIMIT_S
 from pslab.engines.processes.watch import COMPUTING, Phases, Watch
 from pslab.engines.virtual import engine as virtual
+from pslab.engines.virtual import timing
 from pslab.engines.virtual.simulator import Simulator
 from pslab.errors import RunError, StartFailed, WorkerFailed
 
 POLL_S = 0.1
-WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
-LEFT = "left"  # what a run that fails has completed
-TRAINED = "trained"  # what a run that is interrupted while it is evaluated has left of that
-NOTHING = "nothing"  # a run that is interrupted before it has started has completed nothing
+WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # the dataset lies in shared memory
+# kinds of reports: the completed part of a failed run, the snapshots of a run interrupted during its evaluations, and
+# a run that was interrupted before its start
+LEFT, TRAINED, NOTHING = "left", "trained", "nothing"
+UNSTARTED = "the run was stopped before it had started: run it again"
 
 
 News = dict[str, Any] | Outcome | RunError
 
 
 def conduct(
-    experiments: Iterable[Experiment], heed: Callable[[], None], unwanted: Callable[[int], bool] = lambda place: False
+    experiments: Iterable[Experiment], heed: Callable[[], None], unwanted: Callable[[int], bool] = lambda index: False
 ) -> Iterator[tuple[int, News]]:
-    """Runs side by side, as (place in `experiments`, what is new): {} when it starts, news, and at last its outcome.
+    """Execute runs side by side; yield (index in `experiments`, news): {} when a run starts, and at last its outcome.
 
-    A run that fails does not end the others: its last news is the error, whose `outcome` has what it had completed, or
-    is None where that has gone with its process. `heed` is called many times a second; what it raises ends everything.
-    After a KeyboardInterrupt there is, before it goes on, an outcome "interrupted" of each run that was under way and
-    had one within two seconds.
+    A failed run does not end the others. Its last news is the error, whose `outcome` is the completed part, or None if
+    this was lost with the process. `heed` is called many times a second; an error that it raises ends all runs. After a
+    KeyboardInterrupt, each run under way has two seconds to yield its outcome "interrupted"; then it is raised again.
 
-    A run whose place becomes `unwanted` is not begun; one that is under way is ended alone, as an interrupt ends all.
+    If `unwanted(index)` becomes true, the run with this index is not started, or it alone is interrupted.
 
     Raises:
         StartFailed: the children could not be started.
@@ -63,7 +66,7 @@ def conduct(
 
 
 class _SideBySide:
-    """In the parent: the children, and the experiment that each of them has."""
+    """The parent's part: the child processes, and the experiment that each child executes."""
 
     def __init__(self, heed: Callable[[], None], unwanted: Callable[[int], bool]) -> None:
         self._heed, self._unwanted = heed, unwanted
@@ -74,28 +77,28 @@ class _SideBySide:
         self._dataset: Any = None
 
     def conduct(self, experiments: Iterable[Experiment]) -> Iterator[tuple[int, News]]:
-        for place, experiment in enumerate(experiments):
-            # there is one place for a dataset, which the runs that are under way read
+        for index, experiment in enumerate(experiments):
+            # shared memory has room for one dataset, which the runs under way read
             while self._busy and (not self._idle or experiment.dataset is not self._dataset):
                 yield from self._hear()
-            if self._unwanted(place):
+            if self._unwanted(index):
                 continue
-            if not self._idle:  # as at first: of a pool in which a run has failed, the other children end in order
+            if not self._idle:  # at first, or if a child of the pool has ended: then its other runs have ended by now
                 self._pool = pools.acquire(virtual.cores(), self._heed)
                 self._idle = list(range(virtual.cores()))
             self._dataset, number = experiment.dataset, self._idle.pop()
-            self._busy[number], self._reported[number] = (place, experiment), []
-            self._pool.watch = Watch(max(each.run.lease_s for _, each in self._busy.values()))
+            self._busy[number], self._reported[number] = (index, experiment), []
+            self._pool.watch = Watch(max(other.run.lease_s for _, other in self._busy.values()))
             shelf = self._pool.shelve(experiment.dataset)
             light: Any = dataclasses.replace(experiment, **WITHOUT_DATA)
             self._pool.start(number, WholeRun, light, shelf)
             self._pool.order(number, "conduct")
-            yield place, {}
+            yield index, {}
         while self._busy:
             yield from self._hear()
 
     def wind_up(self) -> Iterator[tuple[int, News]]:
-        """Return the completed parts of the runs under way, as far as they report within the limit."""
+        """Stop the runs under way; yield the completed parts that are reported within the limit."""
         self._heed, until_s = (lambda: None), time.monotonic() + INTERRUPT_LIMIT_S + EVALUATION_LIMIT_S
         self._stop(self._busy)
         while self._busy and time.monotonic() < until_s:
@@ -108,38 +111,38 @@ class _SideBySide:
 
     def _hear(self) -> Iterator[tuple[int, News]]:
         self._heed()
-        self._stop(number for number, (place, _) in self._busy.items() if self._unwanted(place))
-        for number, found in self._pool.reports(dict.fromkeys(self._busy, COMPUTING), POLL_S, lambda number: True):
-            place, experiment = self._busy[number]
-            if found.kind == "news":
-                yield place, found.body
+        self._stop(number for number, (index, _) in self._busy.items() if self._unwanted(index))
+        for number, heard in self._pool.reports(dict.fromkeys(self._busy, COMPUTING), POLL_S, lambda number: True):
+            index, experiment = self._busy[number]
+            if heard.kind == "news":
+                yield index, heard.body
                 continue
-            self._reported[number].append(found)
-            if found.kind == "facts":
+            self._reported[number].append(heard)
+            if heard.kind == "facts":
                 self._free(number)
-                yield place, outcome_of(experiment, self._reported.pop(number))
-            elif found.kind == NOTHING:
+                yield index, outcome_of(experiment, self._reported.pop(number))
+            elif heard.kind == NOTHING:
                 self._free(number)
-                yield place, StartFailed("the run was stopped before it had started")
-            elif found.kind in pools.ENDS:
+                yield index, StartFailed(UNSTARTED)
+            elif heard.kind in pools.ENDS:
                 self._free(number)
-                yield place, self._error(number, experiment)
+                yield index, self._error(number, experiment)
 
     def _free(self, number: int) -> None:
         del self._busy[number]
         self._stopped.discard(number)
-        self._idle = [n for n in (*self._idle, number) if not self._pool.ended]  # a pool with a gap is left in order
+        self._idle = [n for n in (*self._idle, number) if not self._pool.ended]  # leave a pool with an ended child
 
     def _error(self, number: int, experiment: Experiment) -> RunError:
-        """Why this child has ended, with what it had reported before."""
+        """Return the error of a child that has ended, with the completed part of its run if it was reported."""
         error, reported = self._pool.ended[number], self._reported.pop(number)
-        if LEFT in [found.kind for found in reported]:
+        if LEFT in [heard.kind for heard in reported]:
             error.outcome = outcome_of(experiment, reported)
         return error
 
 
 class WholeRun:
-    """The role of a child: it conducts one experiment, as the only host of it."""
+    """The role of a child that executes one run, as the run's only host."""
 
     called = "host {} of a virtual run"
 
@@ -147,7 +150,8 @@ class WholeRun:
         self._parent, self._pool = context.parent, OwnPool(context, shelf)
         experiment = dataclasses.replace(experiment, dataset=shelf.dataset(context.data))
         pool: Any = self._pool
-        self._run = virtual.VirtualRun(pool, experiment, self._news, 1, Simulator)
+        self._conduct = (virtual.VirtualRun(pool, experiment, self._news, 1, Simulator).conduct if experiment.trains
+                         else partial(timing.execute, experiment, self._news))  # fmt: skip
 
     @property
     def iteration(self) -> int:
@@ -155,22 +159,22 @@ class WholeRun:
         return self._pool.iteration
 
     def conduct(self) -> None:
-        """Do the run, evaluate its snapshots, and report what came of it; see `outcome_of`."""
+        """Execute the run, evaluate its snapshots, and report the outcome in parts, which `outcome_of` joins."""
         try:
-            self._hand_over("facts", self._run.conduct())
+            self._hand_over("facts", self._conduct())
         except Interrupted as interrupt:
             if interrupt.outcome is None:
                 report(self._parent, NOTHING)
             else:
                 self._hand_over("facts", interrupt.outcome)
-        except RunError as error:  # what is completed is not lost
+        except RunError as error:  # the completed part is not lost
             self._hand_over(LEFT, error.outcome)
             raise error.__cause__ or error from None
         finally:
             self._pool.close()
 
     def stop(self) -> None:
-        """The order with which a run ends early: `_news` finds it in the pipe. Here it has come too late."""
+        """Do nothing: if this order is read, the run has ended. During the run, `_news` notices it in the pipe."""
 
     def _news(self, news: dict[str, Any]) -> None:
         if news:
@@ -180,7 +184,7 @@ class WholeRun:
 
     def _hand_over(self, kind: str, outcome: Outcome | None) -> None:
         if outcome is None:
-            raise StartFailed("the run was stopped before it had started")
+            raise StartFailed(UNSTARTED)
         for name in TABLES:
             table = getattr(outcome, name)
             report(self._parent, name, table=table[None] if table.ndim == 1 else table)
@@ -193,7 +197,7 @@ class WholeRun:
 
 
 class OwnPool:
-    """A pool of one process, which is this one: what that is ordered is done at once. The data are the parent's."""
+    """A pool whose only process is this process, which executes an order at once. Its dataset is the parent's."""
 
     def __init__(self, context: ProcessContext, shelf: SharedDataset) -> None:
         self.arena, self.data, self.snapshots = Arena(), context.data, Arena()
@@ -209,14 +213,14 @@ class OwnPool:
         return getattr(self._role, "iteration", 0)
 
     def share(self, experiment: Experiment) -> tuple[SharedDataset, dict[str, TensorLocation]]:
-        return self._shelf, {}  # its arrays are sent nowhere
+        return self._shelf, {}  # the experiment's arrays are in this process already
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
         self._role = role(self._context, *arguments)
         report(self._context.parent, "prepared")
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:
-        """Raises WorkerFailed if that raises anything."""
+        """Call a method of the role; raise WorkerFailed if the method raises."""
         try:
             getattr(self._role, verb)(*arguments)
         except Exception as error:
@@ -241,16 +245,16 @@ class OwnPool:
 
 
 def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
-    """Return the outcome that a whole run has reported."""
-    found = {each.kind: each for each in reports}
-    tables: dict[str, Any] = {name: found[name].table for name in TABLES}
+    """Join the reports of a child to the outcome of its run."""
+    by_kind = {heard.kind: heard for heard in reports}
+    tables: dict[str, Any] = {name: by_kind[name].table for name in TABLES}
     dtype = experiment.run.dtype
     tables["weights"] = tables["weights"].ravel().astype(dtype)
     trained = None
-    if TRAINED in found:
-        snapshots, evaluated = ({index: tuple(row) for index, *row in found[TRAINED].body[name]}
+    if TRAINED in by_kind:
+        snapshots, evaluated = ({index: tuple(row) for index, *row in by_kind[TRAINED].body[name]}
                                 for name in ("snapshots", "evaluated"))  # fmt: skip
-        left = zip(found[TRAINED].body["left"], found[TRAINED].table.astype(dtype), strict=True)
+        left = zip(by_kind[TRAINED].body["left"], by_kind[TRAINED].table.astype(dtype), strict=True)
         trained = Trained(snapshots, evaluated, dict(left))
-    facts = found["facts" if "facts" in found else LEFT].body
+    facts = by_kind["facts" if "facts" in by_kind else LEFT].body
     return Outcome(**tables, facts=facts, trained=trained, metrics=experiment.metrics)

@@ -1,7 +1,7 @@
 """Recompute the gradients of a run of real processes in its recorded order of arrivals.
 
-A gradient follows from its batch and from the weights that its worker was given; which weights these are follows from
-the order at the server, and that is recorded. What was late, and why, plays no part.
+A gradient depends only on its batch and on its worker's weights. These weights depend on the order of arrivals at the
+server, which is recorded, and not on the instants of the arrivals.
 """
 
 from __future__ import annotations
@@ -10,47 +10,44 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from pslab.engines.experiment.experiment import Experiment, OnProgress, Outcome
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Diverged, Frame
 from pslab.engines.server.ledger import JOINED, LEFT, PULLED, PUSHED
-from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual import engine
 from pslab.engines.virtual.simulator import Simulator
 from pslab.errors import ConfigError, ProtocolError
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 
-CLUSTER = {"compute_s": 1e-6}  # any will do: no event waits for another
+CLUSTER = {"compute_s": 1e-6}  # any time will do: the recorded order decides when messages are handled
 
 
 def unrepeatable(experiment: Experiment, arrivals: np.ndarray) -> str:
-    """Why what arrived does not say all that the gradients follow from; "" if it does."""
+    """Return why the gradients do not follow from the arrivals alone; "" if they do."""
     if getattr(experiment.prune, "fitted", False):
-        return "its ranges were fitted to how fast its machine was"
+        return "its ranges were fitted to the speed of its machine, which is not recorded"
     joined, named = (arrivals[:, 0] == JOINED).any(), arrivals[arrivals[:, 0] == PULLED, :4]
     if joined or len(named) > len(np.unique(named, axis=0)):
-        return "another process took a worker's place: what it had kept of that is not recorded"
+        return "a worker joined or was replaced, and the state of its new process is not recorded"
     return ""
 
 
 def execute(
     experiment: Experiment, arrivals: np.ndarray, outcome: str, seconds: float, first: int = NO_WORKER
 ) -> Outcome:
-    """Compute a run's gradients again, and apply them in the recorded order. Instants are those of the arrivals.
+    """Compute a run's gradients again, and apply them in the recorded order, at the recorded instants.
 
     Args:
-        experiment: of the run on CLUSTER, in virtual time.
+        experiment: the experiment of the run, in virtual time and on CLUSTER.
         arrivals: [arrivals, ARRIVAL_COLUMNS] of the recorded run.
-        outcome: how that ended, after so many `seconds`.
-        first: the worker of whose gradient the server heard first that it was not finite, if the run ended by one:
-            others may have had one, too.
+        outcome: the recorded outcome, at the instant `seconds`.
+        first: the first worker that told the server of a gradient that is not finite, if the run diverged; other
+            workers may have had such gradients, too.
 
     Raises:
         ConfigError: see `unrepeatable`.
-        ProtocolError: something arrived that no worker sends.
+        ProtocolError: the record has an arrival that no worker sends.
     """
     if problem := unrepeatable(experiment, arrivals):
         raise ConfigError("record", experiment.run.digest, problem)
@@ -61,33 +58,8 @@ def execute(
     return engine.execute(experiment, lambda news: None, simulator=simulator)
 
 
-def evaluate(experiment: Experiment, weights: np.ndarray, pushes: int) -> Outcome:
-    """The evaluations of a run's first weights, and of its last ones, which it had after so many pushes."""
-
-    def simulator(job: Job, accounts: PushAccounts, shard: TensorShard, *given: Any) -> Simulator:
-        return _Kept(weights, pushes, job, accounts, shard, *given)
-
-    return engine.execute(experiment, lambda news: None, simulator=simulator)
-
-
-class _Kept(Simulator):
-    """Stand for a server whose weights are there."""
-
-    def __init__(
-        self, weights: np.ndarray, pushes: int, job: Job, accounts: PushAccounts, shard: TensorShard, *given: Any
-    ) -> None:
-        super().__init__(job, accounts, shard, *given)
-        self._put, self._pushes, self._weights = weights, pushes, shard.weights
-
-    def run(self, on_progress: OnProgress, after: Callable[[], None] = lambda: None) -> None:
-        self.driver.start()
-        self._weights.copy_(torch.from_numpy(self._put))
-        self.driver.accounts.applied = self._pushes
-        self.driver.end("budget", 0.0)
-
-
 class _Recorded(Simulator):
-    """Workers compute as soon as they can; what they send waits until it is its turn at the server."""
+    """Workers compute as soon as they can; their messages wait until the recorded order reaches them."""
 
     def __init__(self, arrivals: np.ndarray, ends: tuple[str, float, int], job: Job, *given: Any) -> None:
         super().__init__(job, *given)
@@ -96,19 +68,19 @@ class _Recorded(Simulator):
         self._diverged: dict[int, Diverged] = {}  # by worker
 
     def run(self, on_progress: OnProgress, after: Callable[[], None] = lambda: None) -> None:
-        """Let the server deal with what arrived; a snapshot is evaluated at the end."""
+        """Let the server handle the recorded arrivals, then end the run; `after` is not called."""
         self._start()
         for kind, worker, index, iteration, _, now in self._arrivals.tolist():
             self._settle()
             if self.driver.outcome:
-                raise ProtocolError(f"more arrived than the run takes: it is over before {now:.6g} s")
+                raise ProtocolError(f"the record has an arrival at {now:.6g} s, but the run is over before it")
             if kind == LEFT:
                 self._leaves(int(worker), now)
             elif (message := self._sent.get((kind, worker, index, iteration))) is not None:
                 self._server.deal([message], now)
             else:
-                what = "push" if kind == PUSHED else "request"
-                raise ProtocolError(f"worker {worker:g} sends no {what} of range {index:g}, iteration {iteration:g}")
+                what = f"{'push' if kind == PUSHED else 'pull'} of range {index:g} in iteration {iteration:g}"
+                raise ProtocolError(f"the record has a {what} by worker {worker:g}, which the worker does not send")
         self._settle()
         outcome, seconds, first = self._ends
         if outcome == "diverged" and self._diverged:
@@ -118,7 +90,7 @@ class _Recorded(Simulator):
         self.driver.ended_s = seconds
 
     def _settle(self) -> None:
-        """Let all happen that needs nothing more from the server; after the run's end it has been done."""
+        """Perform all events until the workers wait for the server, or the run is over."""
         while not self.driver.outcome and self.scheduler.turn(np.inf):
             pass
 

@@ -1,4 +1,4 @@
-"""Events in virtual time: a heap of what is to happen, and the links, which know what arrives next.
+"""Events in virtual time: a heap of coming events, and the links, which know what arrives next.
 
 Events are ordered by (instant, phase, worker, sequence).
 """
@@ -13,34 +13,35 @@ from typing import Any
 from pslab.engines.emulation.traffic import Traffic
 from pslab.engines.experiment.wire import Frame
 
-AT_SERVER, SERVER_FREE, SENT, AT_WORKER, INSTALLED, COMPUTED, LEAVES, JOINS = range(8)  # their order at one instant
-SERVER = -1  # the worker of an event that is the server's
+AT_SERVER, SERVER_FREE, SENT, AT_WORKER, INSTALLED, COMPUTED, LEAVES, JOINS = range(8)  # in their order at one instant
+SERVER = -1  # stands for the worker in an event of the server
 
-Act = Callable[[Any, float], None]  # what happens, and when
+Act = Callable[[Any, float], None]  # called with the event's content and instant
 Deliver = Callable[[str, int, Frame, float], None]  # direction, worker, frame, instant
 
 
 class Scheduler:
-    """The next event is `turn`ed. A worker's events that are older than its `life` are dropped."""
+    """Processes events one by one, by `turn`; a worker's events from before its last join are dropped (see `life`)."""
 
     def __init__(self, traffic: Traffic | None, deliver: Deliver) -> None:
         self._heap: list[tuple[float, int, int, int, Act, Any]] = []
         self._traffic, self._deliver = traffic, deliver
         self.now, self.sequence, self.events = 0.0, 0, 0
-        self.life: dict[int, float] = {}  #: the first event of each worker's life; infinity while it is not present
+        self.life: dict[int, float] = {}  #: worker: sequence number of its last join; infinity while it is absent
 
     def at(self, now: float, phase: int, worker: int, act: Act, content: Any = None) -> None:
-        """Let this happen at an instant."""
+        """Schedule the call `act(content, now)` for the instant `now`."""
         self.sequence += 1
         heappush(self._heap, (now, phase, worker, self.sequence, act, content))
 
     @property
     def empty(self) -> bool:
-        """Whether no event is known."""
+        """Whether no event is scheduled."""
         return not self._heap
 
     def turn(self, until_s: float) -> bool:
-        """Let the next thing happen that happens until this instant; False if there is none, and `now` is it then."""
+        """Process the next event, or the next arrival or choice on the links before it, and return True. Return False
+        if there is no event, or if the next one is later than `until_s`, to which `now` is then set."""
         heap, traffic = self._heap, self._traffic
         if traffic is not None and traffic.soonest_s < math.inf:
             next_s = heap[0][0] if heap else math.inf
@@ -57,13 +58,14 @@ class Scheduler:
         return True
 
     def _links(self, traffic: Traffic, next_s: float) -> bool:
-        """Whether something happens on the links before the next event, or at the same instant; it does."""
+        """Perform the next arrival, or the choice of the next request, on the links if it is due before the next event;
+        return whether it was."""
         if (due_s := traffic.next_s()) < math.inf and due_s <= min(next_s, traffic.choice_s()):
             for at, direction, (worker, frame, sent) in traffic.arrived(due_s):
                 if sent >= self.life[worker]:
                     self._deliver(direction, worker, frame, at)
             return True
-        if traffic.choice_s() < next_s:  # all events of that instant have happened
+        if traffic.choice_s() < next_s:  # after all other events of the same instant
             traffic.choose(traffic.choice_s())
             return True
         return False

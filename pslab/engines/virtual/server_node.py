@@ -1,5 +1,5 @@
-"""The servers in virtual time: the one that decides deals with one frame after another, each as long as its clock says;
-others do what it decides on their ranges."""
+"""The servers in virtual time. The deciding server handles one frame after another, in the time that its clock says;
+the other servers carry out its orders on their ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pslab.engines.server.clock import VirtualClock
 from pslab.engines.server.driver import ServerDriver, Transport
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.store import Finished, Shard, Work, carry_out
+from pslab.engines.server.store import Details, Finished, Shard, carry_out
 from pslab.engines.virtual.scheduler import AT_WORKER, SENT, SERVER, SERVER_FREE, Scheduler
 from pslab.engines.virtual.worker_node import WorkerNode
 from pslab.protocol.messages import Weights
@@ -24,8 +24,7 @@ from pslab.protocol.store import Order, StoreMachine
 
 
 class ServerNode(Transport):
-    """The server that decides: the driver's transport, and what waits for it. What is due is an event of its own, and
-    what is sent has been copied."""
+    """The deciding server: the queue of arrived frames, and the driver's transport."""
 
     def __init__(
         self, job: Job, machine: Server, accounts: PushAccounts, shard: Shard, waiting: Waiting | None,
@@ -40,27 +39,27 @@ class ServerNode(Transport):
         for store in others:
             store.finished = self.driver.finished
         self._inbox: deque[tuple[int, Frame]] = deque()
-        self.free_s = 0.0  #: when it has dealt with what it took
-        self.busy_s = 0.0  #: for which it has dealt with frames
+        self.free_s = 0.0  #: the instant at which it has handled the frame under way
+        self.busy_s = 0.0  #: the seconds in which it has handled frames
 
     def arrive(self, content: tuple[int, Frame], now: float) -> None:
-        """Take a worker's frame that has arrived."""
+        """Queue a worker's frame that has arrived, and handle it if the server is idle."""
         self._inbox.append(content)
         if self.free_s <= now and len(self._inbox) == 1:
             self._take(None, now)
 
     def deal(self, frame: Frame, now: float) -> None:
-        """Deal with a frame at this instant, whatever waits."""
+        """Handle a frame at this instant, before all frames in the queue."""
         self._clock.at = now
         self.driver.receive(frame)
 
     def leave(self, worker: int, now: float) -> None:
-        """Lose a worker that has left, and its frames that have not been taken; the server hears of it at once."""
+        """Remove the frames of a worker that has left from the queue, and queue the message that it is gone."""
         self._inbox = deque((sender, frame) for sender, frame in self._inbox if sender != worker)
         self.arrive((worker, [Gone(worker)]), now)
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
-        """Send weights when the message that led to them is dealt with."""
+        """Send a frame at the instant `now`, when the message that caused it has been handled."""
         at, departed = now, (worker, frame)
         if isinstance(frame[-1], Weights):
             self._workers[worker].settled(frame[-1], at)
@@ -70,7 +69,7 @@ class ServerNode(Transport):
             self._depart(departed, at)
 
     def _take(self, content: None, now: float) -> None:
-        """Deal with the frames that are here, until one takes time; unless one that came at this instant has before."""
+        """Handle the frames in the queue until one takes time; do nothing if the server is busy."""
         if self.free_s > now:
             return
         while self._inbox and not self.driver.outcome:
@@ -91,10 +90,10 @@ class ServerNode(Transport):
 
 
 class StoreNode:
-    """A server that does not decide, on a node of its own: it hears of an order a latency after it was decided, and
-    does one after another, each as long as its clock says."""
+    """Another server, on a node of its own: an order reaches it one latency after its decision, and it carries out one
+    order after another, in the time that its clock says."""
 
-    finished: Callable[[Finished], None]  #: the driver's
+    finished: Callable[[Finished], None]  #: `ServerDriver.finished`
 
     def __init__(
         self, server: int, job: Job, shard: Shard, ledger: Ledger, scheduler: Scheduler, decider: VirtualClock
@@ -102,11 +101,11 @@ class StoreNode:
         self._server, self._job, self._shard, self._ledger = server, job, shard, ledger
         self._scheduler, self._decider, self._clock = scheduler, decider, VirtualClock(job)
         self._machine = StoreMachine()
-        self._due: deque[float] = deque()  # of each order: when it is heard of
-        self._free_s = 0.0  # when it has done what it has begun
+        self._due: deque[float] = deque()  # the instants at which the orders reach this server
+        self._free_s = 0.0  # when the order under way is done
 
-    def hand(self, order: Order, work: Work) -> None:
-        self._machine.order(order, work._replace(computing=list(work.computing)))
+    def hand(self, order: Order, details: Details) -> None:
+        self._machine.order(order, details._replace(computing=list(details.computing)))
         self._due.append(self._decider.now() + self._job.cluster.latency_s)
         if len(self._due) == 1:
             self._await()
@@ -124,9 +123,8 @@ class StoreNode:
             self._await()
 
     def _carry_out(self, now: float) -> Finished:
-        """Do the oldest order, which takes until it is free again."""
         self._due.popleft()
-        self._clock.at, (order, work, _) = now, self._machine.orders[0]
-        took = carry_out(order, work, self._server, self._job, self._shard, self._clock, self._ledger.copy)
+        self._clock.at, (order, details, _) = now, self._machine.orders[0]
+        took = carry_out(order, details, self._server, self._job, self._shard, self._clock, self._ledger.copy)
         self._free_s = self._clock.at
         return Finished.of(self._machine.done(), *took)

@@ -1,7 +1,7 @@
-"""One run in virtual time: a server and its workers, and the events between them.
+"""A run in virtual time: a server and its workers, and the events between them.
 
-Gradients are real, taken on the weights that a worker would have had; how long anything takes is the cluster's word
-alone.
+Gradients are real: they are computed on the weights that a worker would have. All times follow from the cluster's
+fields.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,17 +30,19 @@ from pslab.engines.server.worker_status import doings
 from pslab.engines.virtual.scheduler import AT_SERVER, AT_WORKER, JOINS, LEAVES, Scheduler
 from pslab.engines.virtual.server_node import ServerNode
 from pslab.engines.virtual.worker_node import Gradients, WorkerNode
-from pslab.engines.worker.keyed import Requests
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.protocol.server import Server
 
-PROGRESS_PERIOD_S, LONGEST_PERIOD_S = 0.2, 1.0  # where a report takes long, which it does of many workers
-PROGRESS_SHARE = 0.02  # of wall-clock time, that reports may then take
-EVENTS = 200  # between two looks at the clock on the wall
+if TYPE_CHECKING:
+    from pslab.engines.worker.keyed import Requests
+
+PROGRESS_PERIOD_S, LONGEST_PERIOD_S = 0.2, 1.0  # between two reports; longer if reports of many workers take long
+PROGRESS_SHARE = 0.02  # the share of wall-clock time that reports may take before their period grows
+EVENTS = 200  # events between two readings of the wall clock
 
 
 class Simulator:
-    """`run` lets one event after another happen, until the driver of the server has an outcome."""
+    """Simulates a run: it processes one event after another, until the server's driver has an outcome."""
 
     def __init__(
         self, job: Job, accounts: PushAccounts, shard: Shard, gradients: Gradients, requests: Requests | None = None
@@ -49,20 +51,20 @@ class Simulator:
         machine = Server(filter(cluster.present, range(run.workers)), len(job.parts), job.sync)
         waiting = Waiting(job, machine) if job.layered and not cluster.free else None
         self._traffic = None if cluster.free else Traffic(job, waiting)
-        self.faults = Faults(cluster, run.seed)  #: of workers; those of frames are the traffic's
-        self._unnoticed: dict[int, dict[str, Any]] = {}  # workers that were killed, of which the server has not heard
+        self.faults = Faults(cluster, run.seed)  #: faults of workers; `Traffic` has the faults of frames
+        self._unnoticed: dict[int, dict[str, Any]] = {}  # killed workers whose death the server has not noticed
         self.deaths: list[dict[str, Any]] = []
-        self.lives: list[dict[str, Any]] = []  # those that ended and were followed by another
+        self.lives: list[dict[str, Any]] = []  # ended processes that were replaced
         self.scheduler = scheduler = Scheduler(self._traffic, self._arrived)
         self.rows = Rows(len(PHASE_COLUMNS))  #: the phases of all workers
         self.workers = [WorkerNode(job, worker, self, scheduler, gradients, self.rows, waiting, requests)
                         for worker in range(run.workers)]  # fmt: skip
         self._server = ServerNode(job, machine, accounts, shard, waiting, scheduler, self._traffic, self.workers)
         self.driver = self._server.driver
-        self.meanwhile: Callable[[], None] = lambda: None  #: called while a gradient is waited for
+        self.meanwhile: Callable[[], None] = lambda: None  #: called while a gradient is awaited
 
     def run(self, on_progress: OnProgress, after: Callable[[], None] = lambda: None) -> None:
-        """Let every event happen, report progress now and then, and call `after` after each event."""
+        """Perform all events of the run, report progress at times, and call `after` after each event."""
         next_s, events = time.monotonic() + PROGRESS_PERIOD_S, 0
 
         def report() -> None:
@@ -92,42 +94,35 @@ class Simulator:
         return self.rows.table()
 
     def facts(self, preparation_s: float, turning_s: float, wall_s: float) -> dict[str, Any]:
-        """Return the facts of a run in virtual time for the manifest; of fitted ranges, the sweeps of each worker."""
-        driver, accounts, faults = self.driver, self.driver.accounts, self.faults
+        """Return the facts of a run in virtual time for the manifest; `preparation_s`, `turning_s` and `wall_s` are
+        the machine's seconds for preparing, for processing events, and for all."""
+        driver, faults = self.driver, self.faults
         frames = faults if self._traffic is None else self._traffic.faults
-        sweeps = [list(row) for node in self.workers if (own := node.driver.range_schedule) for row in own.sweeps]
+        sweeps = [list(row) for node in self.workers if (fit := node.driver.range_schedule) for row in fit.sweeps]
         return {
-            "outcome": driver.outcome,
-            "seconds": driver.ended_s,
-            "pushes": accounts.applied,
-            "accepted": driver.machine.gradients,
+            **driver.facts(),
             "refused": driver.refused + sum(node.driver.refused for node in self.workers) + frames.refused,
-            "dropped": accounts.dropped,
-            "dropped_bytes": accounts.dropped_bytes,
             "deaths": [death for death in self.deaths if self._heard(death["worker"])],
             **({"lives": self.lives} if self.lives else {}),
-            **({"requested_bytes": driver.requested_bytes} if self._job.keyed else {}),
-            "diverged": driver.diverged,
             "server_busy_s": self._server.busy_s,
             "preparation_s": preparation_s,
             "turning_s": turning_s,
             "wall_s": wall_s,
             "events": self.scheduler.events,
-            "emulation_ok": True,  # virtual time is what the cluster says, whatever the machine does
+            "emulation_ok": True,  # virtual time does not depend on the machine
             "disturbed": False,
             **({"sweeps": sweeps} if sweeps else {}),
             **({"inner_s": self._job.inner_s} if self._job.inner else {}),
-            **driver.facts(),
             **({"cost_table": self._job.cluster.costs} if self._job.cluster.costs != "none" else {}),
             **fault_facts(self._job.cluster, faults.rows + (frames.rows if frames is not faults else [])),
         }
 
     def _heard(self, worker: int) -> bool:
-        """Whether the server has dealt with a worker's death; it may have been busy until the end."""
+        """Whether the server has handled a worker's death; it may have been busy until the end."""
         return worker not in self.driver.machine.workers or self.scheduler.life[worker] < math.inf
 
     def _start(self) -> None:
-        """Start iteration 0 of every worker that is present."""
+        """Schedule departures, joins and kills, and start iteration 0 of every worker that is present."""
         scheduler, cluster = self.scheduler, self._job.cluster
         self.driver.start()
         scheduler.life = {node.worker: 0.0 if cluster.present(node.worker) else math.inf for node in self.workers}
@@ -142,7 +137,6 @@ class Simulator:
             self.workers[worker].start(0.0)
 
     def _doings(self) -> list[dict[str, Any]]:
-        """Return the present activity of each worker."""
         return doings(self.driver.machine, [not node.driver.machine.computing for node in self.workers])
 
     # --- for the workers ------------------------------------------------------------------------------------------
@@ -171,7 +165,7 @@ class Simulator:
             self.scheduler.at(now, AT_WORKER, worker, self.workers[worker].arrive, frame)
 
     def _leaves(self, worker: int, now: float) -> None:
-        """Let a worker leave, and lose all that is under way to and from it. A dead one says nothing."""
+        """Let a worker leave, and drop its frames under way; do nothing if it was killed and this is unnoticed."""
         if worker in self._unnoticed:
             return
         self.scheduler.life[worker] = math.inf
@@ -179,7 +173,7 @@ class Simulator:
         self._server.leave(worker, now)
 
     def _dies(self, worker: int, now: float) -> None:
-        """Kill a worker: the server notices when its lease has passed."""
+        """Kill a worker; the server notices this after a lease."""
         if self.scheduler.life[worker] == math.inf:
             return
         iteration = self.workers[worker].driver.iteration
@@ -190,7 +184,7 @@ class Simulator:
         self.scheduler.at(now + self._job.run.lease_s, LEAVES, worker, self._notice, worker)
 
     def _notice(self, worker: int, now: float) -> None:
-        """Give up a killed worker, unless it is back; where it may be replaced, the successor joins at once."""
+        """Let the server notice a worker's death, unless it did before; with on_death="restart", replace the worker."""
         if (death := self._unnoticed.pop(worker, None)) is not None:
             replaced = self._job.run.on_death == "restart"
             (self.lives if replaced else self.deaths).append({**death, "seconds": now})
@@ -199,11 +193,10 @@ class Simulator:
                 self.scheduler.at(now, JOINS, worker, self._joins, worker)
 
     def _joins(self, worker: int, now: float) -> None:
-        """Let a worker join, new or back."""
-        if self.scheduler.life[worker] < math.inf:  # it is here again already
+        if self.scheduler.life[worker] < math.inf:  # it is present already
             return
-        self._notice(worker, now)  # a new life says that the one before is over
-        if worker in self.driver.machine.workers:  # the server has not yet heard that it left
+        self._notice(worker, now)  # a join also tells the server of the worker's death
+        if worker in self.driver.machine.workers:  # the server has not handled its departure yet
             self.scheduler.at(self._server.free_s, JOINS, worker, self._joins, worker)
             return
         self.scheduler.sequence += 1
@@ -213,7 +206,7 @@ class Simulator:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Millions of tuples are kept and none is in a circle: looking for circles would take a third of the time."""
+    """Disable garbage collection, which would take a third of the time: millions of tuples, and no reference cycles."""
     before = gc.isenabled()
     gc.disable()
     try:

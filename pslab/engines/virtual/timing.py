@@ -1,10 +1,10 @@
 """Runs in virtual time without tensors, for large clusters.
 
-Of pushes that are pruned only by a rule that fixes how many entries it sends is known how long they are. Which entries
-these are decides how their positions are written, and how many weights an answer with `pull="changed"` has. Here they
-are spread evenly over their range, and those of different pushes are independent: after pushes of the shares d_1, d_2,
-... of a range, n (1 - (1 - d_1) (1 - d_2) ...) of its n weights have changed. Gradients of real data have more in
-common, so that their answers are shorter.
+The length of a pruned push is known if the rule fixes the number of entries. It also depends on the entries' positions,
+as does the number of weights in a reply with `pull="changed"`. Here the entries of a push are spread evenly over their
+range, and the entries of different pushes are independent: after pushes of the shares d_1, d_2, ... of a range,
+n (1 - (1 - d_1) (1 - d_2) ...) of its n weights have changed. Pushes of real data have more entries in common, so that
+their replies are shorter.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
-from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_dataset import SharedDataset
 from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts
@@ -36,26 +38,26 @@ from pslab.tensors.compression.uncompressed import dense_bytes
 from pslab.tensors.workload.data import rounds
 from pslab.tensors.workload.keyspace import KeyRange
 
-ALL_LOG = -1e3  # of a push of all entries: exp of it is 0
+ALL_LOG = -1e3  # the logarithm for a push of all entries: exp(ALL_LOG) is 0
 
 
 def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
-    """Run an experiment without tensors.
+    """Execute an experiment without tensors.
 
     Raises:
-        Interrupted: with what was completed.
+        Interrupted: the run was interrupted; the error contains the completed part.
     """
     job = job_without_tensors(experiment)
     return exchange(job, Sizes(job), NoGradients(job), on_progress)
 
 
 def job_without_tensors(experiment: Experiment) -> Job:
-    """The job of an experiment of which only sizes are needed."""
+    """Return the Job of an experiment without its dataset, if only sizes are needed."""
     return Job.of(experiment, Layout.of(experiment), SharedDataset("nothing", 0.0, 1.0, 1, ()))
 
 
 def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgress) -> Outcome:
-    """A run's exchange in virtual time; it leaves neither accuracy nor weights. Raises Interrupted."""
+    """Simulate the exchange of a run; return its outcome, without accuracy and weights, or raise Interrupted."""
     start_s = time.monotonic()
     accounts = PushAccounts(job, Ledger(job, None, None, lambda body: None))
     simulator = Simulator(job, accounts, shard, gradients)
@@ -74,23 +76,22 @@ def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgre
 
 
 def ranged(job: Job, index: int, keys: KeyRange) -> list[slice]:
-    """Return the slices of the flat vector that a range has of some keys."""
-    (own,) = job.parts[index].slices
-    each = [(max(s.start, own.start), min(s.stop, own.stop)) for s in job.keyspace.slices(keys)]
-    return [slice(start, stop) for start, stop in each if start < stop]
+    """Return the slices of the flat vector that a range and these keys have in common."""
+    (span,) = job.parts[index].slices
+    ends = [(max(s.start, span.start), min(s.stop, span.stop)) for s in job.keyspace.slices(keys)]
+    return [slice(start, stop) for start, stop in ends if start < stop]
 
 
 class Sizes:
-    """The weights at a server, of which only the sizes are known."""
+    """The weights at a server, of which only sizes are known."""
 
     converged = False
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._downlink = None if job.downlink is None else job.downlink.compression(job)
-        self._unknown = set[tuple[int, int]]()  # (worker, range) whose next answer has all weights
-        self._even_bytes: dict[tuple[int, int], int] = {}  # of so many entries, evenly spread among so many
-        # of each range, and each version of it: the logarithm of the share of its weights that never changed
+        self._unknown = set[tuple[int, int]]()  # (worker, range) whose next reply has all weights
+        # per range and version: the logarithm of the share of its weights that have not changed yet
         self._unchanged = [[0.0] for _ in job.parts]
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
@@ -101,7 +102,7 @@ class Sizes:
         logs.append(logs[-1] + sum(math.log1p(-share) if share < 1 else ALL_LOG for share in shares))
 
     def lay(self, reply: Reply) -> int:
-        """There is nothing to lay ready; a range of keys, and the weights that have changed, have their size."""
+        """Return the bytes of a reply's frame, WHOLE for a plain array, or 0 for an empty reply."""
         if reply.empty:
             return 0
         if self._downlink is not None:
@@ -112,46 +113,51 @@ class Sizes:
             changed = round(-math.expm1(logs[reply.version] - logs[reply.pull.version]) * part.size)
             if changed == part.size:
                 return dense_bytes(changed, self._job.number_bytes)
-            if (changed, part.size) not in self._even_bytes:  # which in rounds is the same for all workers
-                alike = max(1, part.size // DRAWN)  # pieces of a large range, of which one is looked at
-                count, size = changed // alike, part.size // alike
-                even = torch.arange(count) * size // max(count, 1)
-                self._even_bytes[changed, part.size] = alike * self._entries_bytes(even, size)
-            return self._even_bytes[changed, part.size]
+            return _even_bytes(changed, part.size, self._job.number_bytes)
         made, part = self._job.compression, self._job.parts[reply.pull.range]
         if made is not None and made.rule.tells:
             return dense_bytes(part.size + made.served(reply.pull.range), self._job.number_bytes)
         if self._job.run.pull != "range":
             return WHOLE
         pull, begin = reply.pull, part.slices[0].start
-        held = ranged(self._job, pull.range, KeyRange(pull.payload.start, pull.payload.stop))
-        indices = torch.cat([torch.arange(0), *(torch.arange(s.start, s.stop) - begin for s in held)])
-        return self._entries_bytes(indices, part.size)
+        slices = ranged(self._job, pull.range, KeyRange(pull.payload.start, pull.payload.stop))
+        indices = torch.cat([torch.arange(0), *(torch.arange(s.start, s.stop) - begin for s in slices)])
+        return _entries_bytes(indices, part.size, self._job.number_bytes)
 
     def _difference_bytes(self, reply: Reply) -> int:
         key = reply.pull.worker, reply.pull.range
-        if key in self._unknown:  # a worker that has come back
+        if key in self._unknown:  # a worker that has returned
             self._unknown.remove(key)
             return WHOLE
         assert self._downlink is not None
         return self._downlink.sizes(reply.pull.range, self._job.number_bytes, turn=reply.pull.iteration)[0]
 
-    def _entries_bytes(self, indices: torch.Tensor, n: int) -> int:
-        """Return the length of a frame of these entries."""
-        values = torch.empty(len(indices) * self._job.number_bytes, dtype=torch.uint8)
-        return length([[positions(indices, n), values]])
-
     def leave(self, worker: int) -> None:
-        """Forget the weights that a worker holds."""
+        """Note that a worker that has left needs all weights if it returns."""
         self._unknown |= {(worker, index) for index in range(len(self._job.parts))}
 
     def facts(self) -> dict[str, Any]:
-        """No method has computed anything."""
+        """Return no facts: without tensors, no method computes anything."""
         return {}
 
 
+@lru_cache(maxsize=4096)  # all workers of a round get equal replies, and so do many runs of a sweep
+def _even_bytes(changed: int, size: int, number_bytes: int) -> int:
+    """Return the bytes of a reply with `changed` entries, evenly spread among `size`."""
+    alike = max(1, size // DRAWN)  # a large range has this many equal pieces: compute one of them
+    count, size = changed // alike, size // alike
+    # in float64, which is exact below 2^26 and three times as fast as division of integers
+    even = torch.arange(count, dtype=torch.float64).mul_(size).div_(max(count, 1)).long()
+    return alike * _entries_bytes(even, size, number_bytes)
+
+
+def _entries_bytes(indices: torch.Tensor, n: int, number_bytes: int) -> int:
+    values = torch.empty(len(indices) * number_bytes, dtype=torch.uint8)
+    return length([[positions(indices, n), values]])
+
+
 class NoGradients:
-    """Pushes of the size that they would have, and nothing in them."""
+    """A source of gradients that gives each push its size, and no content."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -162,16 +168,14 @@ class NoGradients:
         self._iterations: dict[int, int] = {}
         self._pruned = job.sends_frames and not isinstance(job.prune, Ranges)
 
-    def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
-    ) -> None:
+    def start(self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis) -> None:
         """Note the iteration; no gradient is computed."""
         self._iterations[worker] = iteration
         if basis.range is not None:
             self._ranges[worker] = basis.range
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
-        """The same for all workers in an iteration, unless they push ranges of keys in turn."""
+        """Return the sizes of a worker's push, with the loss NaN; see `Gradients`."""
         iteration = self._iterations[worker]
         if not self._job.traits.pushes(iteration):
             return self._nothing
@@ -187,7 +191,7 @@ class NoGradients:
         return {"payloads": payloads, "loss": math.nan}
 
     def _chosen(self, iteration: int) -> list[list[int]]:
-        """Return the length of a frame and the number of its values, for each range."""
+        """Return the bytes and the number of entries of a push for each range."""
         job, made = self._job, self._job.compression
         assert made is not None
         step = job.traits.gradients_before(iteration)

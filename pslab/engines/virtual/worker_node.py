@@ -1,38 +1,37 @@
-"""A worker in virtual time: the cluster says how long it computes and decodes; its gradients come from elsewhere."""
+"""A worker in virtual time: the cluster says how long it computes and decodes; `Gradients` provides its gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pslab.engines.emulation.faults import Faults
-from pslab.engines.emulation.layer_progress import Pass
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Diverged, Frame, PushInfo
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
 from pslab.engines.worker.driver import WorkerDriver
-from pslab.engines.worker.keyed import Requests
 from pslab.engines.worker.phases import Log
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.messages import Ack, Weights
+
+if TYPE_CHECKING:
+    from pslab.engines.emulation.layer_progress import Pass
+    from pslab.engines.worker.keyed import Requests
 
 
 class Gradients(Protocol):
     """The source of gradients."""
 
-    def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
-    ) -> None:
-        """Start the gradient of a worker's iteration, whose weights are settled at this instant."""
+    def start(self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis) -> None:
+        """Start the gradient of a worker's iteration, whose weights were settled at the instant `settled_s`."""
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
-        """The gradient that was started: its loss, and of each range the payload's size and entries, or no payloads if
-        it is not finite. `meanwhile` is called while it is waited for."""
+        """Return the result of the started gradient, as `hosts.body_of` does; call `meanwhile` while waiting."""
 
 
 class Surroundings(Protocol):
-    """The part of its simulator that a worker needs."""
+    """The part of the simulator that a worker uses."""
 
     meanwhile: Callable[[], None]
     faults: Faults
@@ -45,7 +44,7 @@ class Surroundings(Protocol):
 
 
 class WorkerNode:
-    """A worker, and its position in its iteration."""
+    """A worker in virtual time, at its position in an iteration."""
 
     def __init__(
         self, job: Job, worker: int, simulator: Surroundings, scheduler: Scheduler, gradients: Gradients,
@@ -54,15 +53,15 @@ class WorkerNode:
         self._job, self.worker, self._simulator, self._scheduler = job, worker, simulator, scheduler
         self._gradients, self._waiting = gradients, waiting
         self.driver = WorkerDriver(job, worker, self._send, rows, requests)
-        self._pass: Pass | None = None  # of a layered worker: where it is in its iteration
+        self._pass: Pass | None = None  # a layered worker's progress in its iteration
         self._present = False
-        self._pulled: list[Pulled] = []  # for the next iteration
-        self._unsettled = len(job.parts)  # ranges whose weights for it the server has not read; of one that joins all
-        self._following = False  # whether it takes the steps that follow a push
-        self._next: int | None = None  # the iteration that can be computed after them
-        self._started = False  # whether a gradient is started, and its result not yet taken
-        self._body: dict[str, Any] = {}  # of a layered worker: the gradient whose backward pass is under way
-        # what a fitted range will be is known when its computation starts, and not before
+        self._pulled: list[Pulled] = []  # weights for the next iteration
+        self._unsettled = len(job.parts)  # ranges whose weights for the next iteration the server has not read
+        self._following = False  # whether the worker takes the steps that follow a push
+        self._next: int | None = None  # the iteration to compute after these steps
+        self._started = False  # whether a gradient was started whose result was not taken yet
+        self._body: dict[str, Any] = {}  # a layered worker's gradient whose backward pass is under way
+        # start a gradient only when the worker computes: an eager worker is busy, and a fitted range is unknown before
         self._late = job.traits.eager or (self.driver.range_schedule is not None and job.prune.fitted)
 
     # --- present or not -------------------------------------------------------------------------------------------
@@ -73,23 +72,22 @@ class WorkerNode:
         self._compute(self.driver.start(now), now)
 
     def leave(self) -> None:
-        """Leave, and drop all work under way."""
+        """Leave the run, and drop the iteration under way."""
         if self._started:
-            self._result()  # no worker wants it
+            self._result()  # the host must finish; nobody needs the result
         self._present, self._pulled, self._pass = False, [], None
         self._following, self._next, self._unsettled = False, None, len(self._job.parts)
 
     def join(self, iteration: int, now: float) -> None:
-        """Join, new or back, and ask for the weights."""
+        """Join with this iteration, as a new or returning worker, and pull the weights."""
         self._present = True
         self._compute(self.driver.join(iteration, now), now)
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def settled(self, weights: Weights, now: float) -> None:
-        """The server has read weights for this worker. With those of the last range its next gradient can be computed
-        while they travel. An eager worker is still computing the one before; one that has left, of which the server has
-        not yet heard, computes nothing."""
+        """Note that the server has read weights for this worker. These no longer change: after the last range, start
+        the next gradient, while the weights travel. Do nothing if the worker has left, and the server does not know."""
         if not self._present:
             return
         self._pulled.append(Pulled.of(weights))
@@ -98,7 +96,7 @@ class WorkerNode:
             self._start_gradient(weights.iteration, now)
 
     def arrive(self, frame: Frame, now: float) -> None:
-        """Take the server's frame that has arrived."""
+        """Handle a frame of the server that has arrived."""
         job, driver = self._job, self.driver
         if driver.drop_if_repeated(frame):
             return
@@ -130,7 +128,6 @@ class WorkerNode:
         return self._gradients.result(self.worker, self._simulator.meanwhile)
 
     def _compute(self, iteration: int | None, now: float) -> None:
-        """Start an iteration's computation, if there is one."""
         if iteration is None:
             return
         if self._following:
@@ -138,25 +135,27 @@ class WorkerNode:
             return
         job, driver = self._job, self.driver
         driver.begin(now)
-        # a layered worker's gradient is started with the last of its weights, if they are late
+        # if a layered worker lacks weights, the last of them start its gradient
         if not self._started and not (job.layered and any(
             driver.missing(layer) is not None for layer in range(len(job.ranges_of))
         )):  # fmt: skip
             self._start_gradient(iteration, now)
         spent_s = self._spent_s(iteration)
         if job.layered:
+            from pslab.engines.emulation.layer_progress import Pass
+
             self._pass = Pass(job, iteration, spent_s)
             self._forward(self._pass, now)
         else:
             self._until(now, spent_s, 1.0, self._computed, iteration)
 
     def _spent_s(self, iteration: int) -> float:
-        """Return the seconds of an iteration's gradients until its push, and of the steps between them."""
+        """Return the seconds of an iteration's gradients before its push, and of the steps between these gradients."""
         steps = self.driver.gradients(iteration) - self._job.traits.overlap
         return self.driver.draw_compute_s(iteration) + steps * self._job.inner_s
 
     def _follow(self, iteration: int, now: float) -> None:
-        """Take the steps that follow the push of an iteration, which may take until after its weights are here."""
+        """Take the steps that follow the push of an iteration; they may end after the next weights have arrived."""
         self._following = True
         ends_s = now + self.driver.draw_following_s() + self._job.traits.overlap * self._job.inner_s
         ends_s += self._simulator.faults.pause_s(self.worker, iteration, now, ends_s)
@@ -169,7 +168,7 @@ class WorkerNode:
         self._compute(following, now)
 
     def _until(self, now: float, spent_s: float, share: float, act: Any, content: Any) -> None:
-        """Computing ends; of this share of the model, gradients are then rated and chosen, and encoded if sparse."""
+        """Schedule `act` after `spent_s` of computing, and after selecting and encoding this share of the gradient."""
         job, costs, ends_s = self._job, self._job.cluster, now + spent_s
         ends_s += self._simulator.faults.pause_s(self.worker, self.driver.iteration, now, ends_s)
         selected_s = ends_s + share * costs.select_s * job.select_factor
@@ -185,7 +184,7 @@ class WorkerNode:
     def _ready(
         self, body: dict[str, Any], iteration: int, ranges: Sequence[int], ends_s: float, selected_s: float, now: float
     ) -> bool:
-        """The gradients of these ranges can be pushed, if they are finite."""
+        """Push the gradients of these ranges; return False if they are not finite, or the worker is killed now."""
         payloads, loss = body["payloads"], body["loss"]
         if payloads is None:
             self._simulator.diverge(Diverged(self.worker, iteration), now)
@@ -193,16 +192,15 @@ class WorkerNode:
         if self._simulator.faults.kills(self.worker, iteration):
             self._simulator.kill(self.worker, now)
             return False
-        fragments = self._job.traits.rotation.fragments  # of each of which every so many ranges are exchanged
-        each = [payloads[index // fragments] for index in ranges]
-        found = [PushInfo(size, entries, loss, now) for size, entries in each]
-        self._compute(self.driver.computed(ranges, found, ends_s, selected_s, now), now)
+        fragments = self._job.traits.rotation.fragments  # an iteration exchanges every `fragments`-th range
+        sizes = [payloads[index // fragments] for index in ranges]
+        pushes = [PushInfo(size, entries, loss, now) for size, entries in sizes]
+        self._compute(self.driver.computed(ranges, pushes, ends_s, selected_s, now), now)
         return True
 
     # --- layer by layer -------------------------------------------------------------------------------------------
 
     def _forward(self, at: Pass, now: float) -> None:
-        """Start the next layer's pass, or wait for its weights."""
         missing = self.driver.missing(at.layer) if at.forward else None
         if missing is not None:
             if not at.waiting:
@@ -217,7 +215,7 @@ class WorkerNode:
             self._until(now, at.takes_s, 0.0 if at.forward else at.share, self._passed, at)
 
     def _passed(self, content: tuple[Pass, float, float], now: float) -> None:
-        """End a layer's pass; a backward pass makes its ranges ready."""
+        """End a layer's pass: after a backward pass, push the layer's ranges."""
         at, ends_s, selected_s = content
         layer, backward = at.layer, not at.forward
         at.done += 1

@@ -1,4 +1,4 @@
-"""A worker's batches: its examples, in memory or read ahead."""
+"""Read a worker's batches from memory, or ahead of time from a source."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pslab.tensors.workload.data import Batches, Column, Dataset
 if TYPE_CHECKING:
     from pslab.tensors.workload.reading import Pair
 
-Keys = NDArray[np.int64]  # or numbers of examples
+Keys = NDArray[np.int64]  # keys, or numbers of examples
 
 
 class Reader:
-    """The examples of one worker's batches, which lie in memory."""
+    """Reads one worker's batches from a data set that lies in memory."""
 
     def __init__(
         self, dataset: Dataset, workers: int, worker: int, batch_size: int, seed: int, parts: Keys | None = None
@@ -31,13 +31,13 @@ class Reader:
         self.batches = Batches(*self._made)
 
     def at(self, iteration: int) -> Pair:
-        """Inputs and targets of an iteration's batch."""
+        """Return the inputs and the targets of an iteration's batch."""
         rows = torch.from_numpy(self.batches.at(iteration))
         return self.inputs[rows], self.targets[rows]
 
 
 class StreamReader(Reader):
-    """The examples of one worker's batches, which are read ahead."""
+    """Reads one worker's batches ahead of time from a data set that does not lie in memory."""
 
     inputs: Column
     _next = -1
@@ -49,17 +49,17 @@ class StreamReader(Reader):
             if self._next >= 0:
                 self._end()
             self._stream = stream = self.inputs.source.read(_batches(iteration, *self._made), self._seed)
-            # its loading processes end by order only while their queues live, which a collector of cycles ends first
+            # loading processes end in order only while their queues exist; garbage collection would delete these first
             self._end = weakref.finalize(self, stream.close)
         self._next = iteration + 1
         return next(self._stream)
 
 
 def reader_of(dataset: Dataset, *given: Any) -> Reader:
-    """The reader of one worker's batches, given what Reader is."""
+    """Return the reader of one worker's batches; `given`: the other arguments of Reader."""
     return (Reader if dataset.stored else StreamReader)(dataset, *given)
 
 
 def _batches(begin: int, *made: Any) -> Iterator[tuple[int, Keys]]:
-    batches = Batches(*made)  # loading processes are some batches ahead of a worker's own
-    return ((each // batches.rounds, batches.at(each)) for each in itertools.count(begin))
+    batches = Batches(*made)  # an object of its own: loading processes are some batches ahead of the worker
+    return ((number // batches.rounds, batches.at(number)) for number in itertools.count(begin))

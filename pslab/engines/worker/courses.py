@@ -1,4 +1,4 @@
-"""The gradients of an iteration, where a policy's method makes a push of several, or has a state at the worker."""
+"""The gradients of an iteration under a method that makes a push of several gradients, or has state at the worker."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from pslab.engines.worker.gradient import Computing
 from pslab.policies.rates import Applied
 from pslab.tensors.finite import checked_finite
 from pslab.tensors.update import methods
-from pslab.tensors.update.steps import Course
+from pslab.tensors.update.steps import Iteration
 
 
 class Courses:
-    """A worker's courses of steps: its half of the policy's method.
+    """A worker's part in a policy's method: it computes the gradients of each iteration.
 
     Args:
-        computing: its gradients.
-        kept: what the worker keeps from one push to the next.
-        rho: where the server states it, if the method has one.
+        computing: computes one gradient.
+        memory: the method's state at the worker, by name.
+        rho: the server's present rho, if the method has one.
     """
 
     def __init__(
-        self, job: Job, worker: int, computing: Computing, kept: Mapping[str, torch.Tensor], rho: torch.Tensor | None
+        self, job: Job, worker: int, computing: Computing, memory: Mapping[str, torch.Tensor], rho: torch.Tensor | None
     ) -> None:
         run = job.run
         alone = Applied(run.workers, 1, False, job.push_weight, 0, 0, 0)
         self._job, self._worker, self._computing = job, worker, computing
-        self._local = methods.at_worker(job.sync, kept, job.rate.scale(alone), rho, job.inner, job.layout.dtype,
+        self._local = methods.at_worker(job.sync, memory, job.rate.scale(alone), rho, job.inner, job.layout.dtype,
                                         run.workers, job.parts)  # fmt: skip
-        self._reached, self._reaches = kept.get(methods.REACHED), 0
-        self._fetched = True  # the weights are new
-        self._counted = 0  # gradients of all workers that the server had when the worker read them
-        self._assigned: range | None = None  # the worker's own that its iteration is made of, if the policy says so
+        self._reached, self._reaches = memory.get(methods.REACHED), 0
+        self._fetched = True  # whether new weights have come for the next iteration
+        self._counted = 0  # gradients of all workers that the server had when it sent these weights
+        self._assigned: range | None = None  # the numbers of the iteration's gradients, if the policy assigns them
 
     def installed(self, fetched: bool, counted: int, begin: int, steps: int) -> None:
-        """Take what came with weights: whether there are any, the gradients that the server had of all workers, and the
-        worker's own that its iteration is made of, if the policy says so."""
+        """Note the facts of a reply: `fetched`, whether it has weights; `counted`, the gradients that the server had;
+        `begin` and `steps`, the gradients of the next iteration, if the policy assigns them (else `steps` is 0)."""
         self._fetched, self._counted = fetched, max(self._counted, counted)
         self._assigned = range(begin, begin + steps) if steps else None
 
     def run(self, iteration: int, buffer: int) -> float:
-        """Compute all gradients of an iteration; return their mean loss.
+        """Compute all gradients of an iteration, and write the method's push into a buffer; return the mean loss.
 
-        In the buffer is what they make, which is to be pushed; the weights stay as they are.
+        The weights do not change.
         """
         steps = self._assigned or self._steps(iteration)
         if len(steps) == 1 and not self._local.keeps:
@@ -54,11 +54,11 @@ class Courses:
         return self._local.run(self._course)
 
     def follow(self, iteration: int, buffer: int) -> None:
-        """Take the first steps of an iteration, right after the push before: its weights are not here yet."""
+        """Take the first steps of an iteration right after the previous push, before the iteration's weights arrive."""
         self._local.follow(self._course_of(iteration, self._steps(iteration), buffer, True))
 
     def commit(self) -> None:
-        """Let the method keep the result of `run`; NonFinite if that is not finite."""
+        """Store the method's state after `run`; raise NonFinite if the push is not finite."""
         if self._local.keeps:
             checked_finite(self._course.gradient)
             self._local.commit(self._course)
@@ -66,7 +66,7 @@ class Courses:
                 self._reached.fill_(self._reaches)
 
     def _steps(self, iteration: int) -> range:
-        """The numbers of an iteration's gradients, with the steps right after the push before."""
+        """Return the indices of an iteration's gradients in the worker's sequence, including the steps of `follow`."""
         traits = self._job.traits
         begin, overlap = traits.gradients_before(iteration), traits.overlap
         end = begin + traits.unassigned(self._worker, iteration) - overlap
@@ -76,13 +76,14 @@ class Courses:
         rounds = self._computing.reader.batches.rounds
         return [step % rounds for step in steps] if self._job.traits.repeats else list(steps)
 
-    def _course_of(self, iteration: int, steps: range, buffer: int, fetched: bool, counted: int = 0) -> Course:
+    def _course_of(self, iteration: int, steps: range, buffer: int, fetched: bool, counted: int = 0) -> Iteration:
         job, traits, late = self._job, self._job.traits, self._job.traits.overlap if iteration else 0
         begin = counted if traits.counted else (steps.start + late) * job.run.workers
         counts = [begin + (step - late) * job.run.workers for step in range(len(steps))]
-        if late and self._reached is not None:  # steps that follow a push go on from where the iteration before came to
+        if late and self._reached is not None:  # steps after a push continue the count of the iteration before
             counts[:late] = [int(self._reached) + step * job.run.workers for step in range(late)]
         self._reaches = counts[-1] + job.run.workers
         rates, computing = [job.learning_rate(count) for count in counts], self._computing
-        return Course(self._batches(steps), rates, lambda batch: computing.gradient(batch, buffer), computing.weights,
-                      computing.buffers[buffer], fetched, traits.pushes(iteration), iteration, late)  # fmt: skip
+        return Iteration(self._batches(steps), rates, lambda batch: computing.gradient(batch, buffer),
+                         computing.weights, computing.buffers[buffer], fetched, traits.pushes(iteration), iteration,
+                         late)  # fmt: skip

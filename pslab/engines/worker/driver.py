@@ -1,7 +1,7 @@
-"""The worker's driver: it hands what arrives to the protocol's machine, and sends what comes back.
+"""The worker's driver: it passes arrived messages to the protocol's machine, and sends the machine's requests.
 
-It never waits and reads no clock: an engine hands in every instant, computes the iteration that a method returns, and
-hands the gradient back to `computed`.
+The driver never waits and reads no clock. An engine passes it every instant, computes the iteration that a method
+returns, and passes the push to `computed`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pslab.protocol.worker import Compute, EagerWorker, Effect, LayeredWorker, W
 if TYPE_CHECKING:
     from pslab.engines.worker.keyed import Requests
 
-Send = Callable[[Frame, float], None]  # hand a frame to the transport, at an instant
+Send = Callable[[Frame, float], None]  # pass a frame to the transport at an instant
 
 
 class WorkerDriver:
-    """One run at one of its workers. What returns `int | None` returns the iteration to be computed now, if any.
+    """Drives a run at one worker. Methods that return `int | None` return the iteration to compute now, or None.
 
-    Where workers pull keys, `requests` writes which ones.
+    If workers pull keys, `requests` writes the keys of each pull.
     """
 
     def __init__(self, job: Job, worker: int, send: Send, rows: Log, requests: Requests | None = None) -> None:
@@ -37,25 +37,25 @@ class WorkerDriver:
         self.range_schedule = range_schedule_of(job, worker)
         self._times = ComputeTimes(job.cluster, job.run.seed, worker)
         self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
-        self._burst_s = 0.0  # since when it computes without a wait
-        self._resumed = False  # compute times of the process before are not drawn yet
-        self._here: dict[tuple[type, int], int] = {}  # of frames of a kind and a range, the last one's iteration
-        self._seen = (-1, -1), 0  # of this iteration and layer, how many ranges are here, from the first one on
-        self.refused = 0  #: frames that were here before, and changed nothing
+        self._burst_s = 0.0  # since when the worker has computed without a wait
+        self._resumed = False  # whether the compute times of the former process are still to be drawn
+        self._here: dict[tuple[type, int], int] = {}  # (kind, range) of a message: the last iteration that arrived
+        self._seen = (-1, -1), 0  # (iteration, layer), and how many of the layer's first ranges have arrived
+        self.refused = 0  #: repeated frames, which changed nothing
 
     @property
     def iteration(self) -> int:
-        """The iteration that is being computed or waited for."""
+        """The iteration that is being computed or awaited."""
         return self.machine.iteration
 
     # --- computing ------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> int | None:
-        """The run starts."""
+        """Start the run."""
         return self._perform(self.machine.start(), now)
 
     def join(self, iteration: int, now: float) -> int | None:
-        """The worker is present from this iteration on, new or back."""
+        """Join with this iteration, as a new or returning worker."""
         self._sent_s.clear()
         self._here.clear()
         self._seen = (-1, -1), 0
@@ -64,9 +64,9 @@ class WorkerDriver:
         return self._perform(self.machine.join(iteration), now)
 
     def resume(self, iteration: int) -> None:
-        """Take the part of a process that has pushed all iterations before this one. The server has asked for
-        its weights."""
-        self._resumed = self._job.traits.assigns  # then its weights say how many gradients have been computed
+        """Replace a former process, which has pushed all iterations before this one. The server handles the pull of
+        this iteration without a message."""
+        self._resumed = self._job.traits.assigns  # then the weights say how many gradients have been computed
         for before in range(0 if self._resumed else iteration):
             self.draw_compute_s(before)
             self.draw_following_s()
@@ -75,39 +75,37 @@ class WorkerDriver:
         self.machine.join(iteration)
 
     def begin(self, now: float) -> None:
-        """Start computing now."""
+        """Note `now` as the instant since which the worker computes without a wait."""
         self._burst_s = now
 
     def take_basis(self, iteration: int) -> Basis:
-        """Take the basis of an iteration beside the weights, once for each."""
+        """Return the inputs of an iteration's gradient beside the weights; call this once for each iteration."""
         keys = self.range_schedule.range_of(iteration, self.machine) if self.range_schedule else None
         return Basis(own_writes(self._job, self.machine), keys)
 
     def draw_compute_s(self, iteration: int) -> float:
-        """Draw how long an iteration's gradients take until its push, in the modelled cluster, once for each."""
+        """Draw the modelled seconds of an iteration's gradients before its push; call this once for each iteration."""
         if self._resumed:
             self._resumed = False
             self._drawn_s(self.machine.begin)
         return self._drawn_s(self.gradients(iteration) - self._job.traits.overlap)
 
     def draw_following_s(self) -> float:
-        """Draw how long those gradients take that follow a push, once for each."""
+        """Draw the modelled seconds of the gradients that follow a push; call this once for each push."""
         return self._drawn_s(self._job.traits.overlap)
 
     def _drawn_s(self, count: int) -> float:
         return self._times.draw() if count == 1 else sum([self._times.draw() for _ in range(count)])
 
     def gradients(self, iteration: int) -> int:
-        """The gradients that an iteration is made of, which is computed now."""
+        """Return the number of gradients in the iteration that is computed now."""
         return self.machine.steps or self._job.traits.unassigned(self.machine.worker, iteration)
 
     def computed(
         self, ranges: Sequence[int], payloads: Iterable[PushInfo], ends_s: float, selected_s: float, now: float
     ) -> int | None:
-        """The gradients of these ranges are ready since now: computed at `ends_s`, chosen at `selected_s`, encoded.
-
-        A dense layer's takes no time beside computing, so the phases of an iteration of layers are logged at its end.
-        """
+        """Push the gradients of these ranges, which were computed until `ends_s`, selected until `selected_s` and
+        encoded until `now`. A layer that is not compressed needs no time for this, so it has no phases of its own."""
         machine, iteration, effects = self.machine, self.machine.iteration, list[Effect]()
         for index, payload in zip(ranges, payloads, strict=True):
             effects += machine.computed(index, payload)
@@ -121,11 +119,11 @@ class WorkerDriver:
         return self._perform(effects, now)
 
     def followed(self, iteration: int, begin_s: float, now: float) -> None:
-        """Record the steps that follow an iteration's push, taken since `begin_s`."""
+        """Log the steps that follow an iteration's push, taken from `begin_s` to `now`."""
         self._log.computed(iteration, begin_s, now)
 
     def missing(self, layer: int) -> int | None:
-        """The first range of a layer whose weights are not here, which its forward pass needs."""
+        """Return the first range of a layer whose weights have not arrived; None if all have."""
         machine, ranges = cast(LayeredWorker, self.machine), self._job.ranges_of[layer]
         forward = machine.iteration, layer
         here = self._seen[1] if self._seen[0] == forward else 0
@@ -135,17 +133,15 @@ class WorkerDriver:
         return ranges[here] if here < len(ranges) else None
 
     def stall(self, iteration: int, now: float) -> None:
-        """Start a forward pass's wait for weights now."""
+        """Log the computing until now, when a forward pass begins to wait for weights."""
         if now > self._burst_s:
             self._log.computed(iteration, self._burst_s, now)
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def drop_if_repeated(self, frame: Frame) -> bool:
-        """Refuse a frame that was here before, as a whole, before anything of it is read; return whether it was.
-
-        Called once for each frame, in the order in which frames come.
-        """
+        """Return whether a frame has arrived before, and so must be ignored; count such frames as refused. Call this
+        once for each frame, in the order of arrival."""
         last = frame[-1]
         if type(last) not in (Weights, Ack):
             return False
@@ -156,20 +152,20 @@ class WorkerDriver:
         return known
 
     def acknowledged(self, ack: Ack, now: float) -> int | None:
-        """A push was dealt with."""
+        """Handle the acknowledgement of a push."""
         if self.range_schedule:
             self.range_schedule.acknowledged(ack)
-        if self._job.traits.eager:  # else its weights tell
+        if self._job.traits.eager:  # else the next weights log the push
             self._pushed(ack.range, ack.iteration, *ack.payload)
         return self._perform(self.machine.ack(ack), now)
 
     def arrived(self, weights: Weights, now: float) -> None:
-        """Take weights that have arrived, perhaps still encoded."""
+        """Note weights that have arrived, perhaps still encoded."""
         if self.range_schedule:
             self.range_schedule.arrived(weights, now)
 
     def installed(self, weights: Weights, arrived_s: float, now: float | None) -> int | None:
-        """Weights are in their place since now, or, if that is None, will be when the next iteration starts."""
+        """Handle weights that are installed at `now`, or, if it is None, when the next iteration starts."""
         iteration, answer = weights.iteration - 1, weights.payload
         if self._job.traits.eager:
             self._log.answered(weights, answer.asked_s, arrived_s)
@@ -181,7 +177,7 @@ class WorkerDriver:
         return self._perform(self.machine.weights(weights), arrived_s if now is None else now)
 
     def decoded(self, iteration: int, begin_s: float, now: float) -> None:
-        """Record that weights that came while an iteration was computed are installed."""
+        """Log the installation of weights that arrived while an iteration was computed."""
         self._log.decoded(iteration, begin_s, now)
 
     def _pushed(self, index: int, iteration: int, taken_s: float, done_s: float) -> None:
@@ -190,7 +186,7 @@ class WorkerDriver:
     # --- sending --------------------------------------------------------------------------------------------------
 
     def _perform(self, effects: Iterable[Effect], now: float) -> int | None:
-        """Send all messages as one frame; return the iteration to be computed, if there is one."""
+        """Send all requests as one frame; return the iteration to compute, or None."""
         compute, frame = None, Frame()
         for effect in effects:
             if isinstance(effect, Compute):
@@ -221,14 +217,14 @@ class WorkerDriver:
 
 
 def own_writes(job: Job, machine: Worker) -> list[Write]:
-    """What an eager worker adds to the weights that it computes on, its own pushes that are not in them yet: each with
-    the rate by which the server is going to apply it, if no other push comes between."""
+    """Return an eager worker's pushes that its weights do not contain yet, and that it adds itself: each with the rate
+    at which the server will apply it, unless other pushes come first."""
     if not isinstance(machine, EagerWorker) or not job.traits.reads_own:
         return []
-    run, found = job.run, []
+    run, writes = job.run, []
     for push in machine.missing():
         behind = push.iteration - machine.own[push.range]
         step = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen, push.seen)
         rate = job.learning_rate(machine.versions[push.range] + behind) * job.rate.scale(step)
-        found.append(Write(push.range, push.iteration, rate, push.payload.size_bytes))
-    return found
+        writes.append(Write(push.range, push.iteration, rate, push.payload.size_bytes))
+    return writes

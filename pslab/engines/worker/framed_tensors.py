@@ -1,4 +1,4 @@
-"""Workers whose gradients, or whose weights, travel as frames of entries."""
+"""Workers whose pushes, or whose pulled weights, are frames of entries."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from pslab.tensors.workload.data import rounds
 
 
 class FramedProducer(Producer):
-    """The tensors of a worker, compressed before a push if the run has rules for that, and decoded where a pull is a
-    frame."""
+    """The tensors of a worker that compresses pushes, if the run has a rule, and decodes frames of pulled weights."""
 
     def __init__(self, job: Job, *given: Any, **named: Any) -> None:
         super().__init__(job, *given, **named)
@@ -32,10 +31,10 @@ class FramedProducer(Producer):
         self._down = [self._arena.bytes(at, room) for at in layout.down[self._worker]]
         self._downlink = None if job.downlink is None else job.downlink.compression(job)
         self._pass_iterations = max(1, rounds(job.examples, job.run.workers, job.run.batch_size))
-        self._pushes = dict[int, tuple[list[Parts], int]]()  # of ranges that are compressed, and not yet written
+        self._pushes = dict[int, tuple[list[Parts], int]]()  # range: its compressed push, until it is written
 
     def warm_up(self) -> None:
-        job, here = self._job, not self._device.separate  # where gradients are compressed
+        job, here = self._job, not self._device.separate  # whether gradients are compressed on the CPU
         if job.positioned or (here and job.sends_frames):
             prepare(job.layout.dtype, selects=here)
         super().warm_up()
@@ -63,7 +62,7 @@ class FramedProducer(Producer):
         return {"worker": self._worker, "step": step, "turn": iteration, "epoch": step / self._pass_iterations}
 
     def _sent(self, index: int, iteration: int, size_bytes: int) -> Entries:
-        """An own push, still in its buffer, as the server reads it."""
+        """Return a push of this worker, which is still in its buffer, as the server reads it."""
         made, (offset, _) = self._job.compression, self._job.layout.frames[index]
         assert made is not None
         frame = self._up[self._buffer(iteration)][offset : offset + size_bytes]
@@ -84,12 +83,11 @@ class FramedProducer(Producer):
         if self._downlink is not None:
             part.add(self._held, self._downlink.read(index, parts, torch.empty(0), step=iteration), 1.0)
         elif made is not None and made.rule.tells:
-            weights, told = (each.view(self._job.layout.dtype) for each in parts[0])
-            made.told(index, self._memories).copy_(self._device.to(told))
+            weights, numbers = (values.view(self._job.layout.dtype) for values in parts[0])
+            made.told(index, self._memories).copy_(self._device.to(numbers))
             part.put(self._held, Entries(part.size, None, weights.numpy()))
         else:
             self._put_entries(index, frames.entries_of(parts[0], part.size, self._job.layout.dtype))
 
     def _put_entries(self, index: int, entries: Entries) -> None:
-        """Write weights of a range that have come."""
         self._job.parts[index].put(self._held, entries)

@@ -1,4 +1,4 @@
-"""Gradients: one forward and backward pass on a worker's weights, straight into the buffers that the server reads."""
+"""Compute a gradient: a forward and a backward pass, which writes straight into the buffer that the server reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pslab.tensors.workload.objective import placed, targets
 
 
 def module_of(job: Job, device: Device) -> nn.Module:
-    """The model of a job without its weights, ready for `Computing` in this process."""
+    """Return a copy of a job's model, without weights, for `Computing` in this process."""
     device.prepare()
     module = copied(job.shell).to(device.place).train()
     for name in job.unreached:
@@ -37,18 +37,19 @@ def module_of(job: Job, device: Device) -> nn.Module:
 
 
 def _refuse_late(model: str, name: str, gradient: torch.Tensor) -> None:
-    problem = (f"parameter {name} got no gradient where the model was tried, so it is not exchanged, but a batch "
-               "has one: let each batch reach it (add 0 * parameter.sum() to the output), or freeze it")  # fmt: skip
+    problem = (f"parameter {name} got no gradient when the model was tried, so it is not exchanged, but it gets one "
+               "now: use it in each batch (add 0 * parameter.sum() to the output), or freeze it")  # fmt: skip
     raise ConfigError("model", model, problem)
 
 
 class Computing:
-    """A worker's gradients. `weights` and `buffers` are flat, on the job's device.
+    """Computes a worker's gradients. `weights` and `buffers` are flat, on the job's device.
 
-    The module lives in them while it computes: several workers of a process may share one that remembers nothing.
+    During a pass, the module's parameters are views of them. So several workers of a process may share a module, if it
+    stores nothing between passes.
     """
 
-    _generators: Generators | None = None  # of the module, as it is now
+    _generators: Generators | None = None  # the random generators of module and loss, from the first gradient on
 
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
@@ -59,7 +60,7 @@ class Computing:
         self.weights, self._module, self._keyspace = weights, module, job.keyspace
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
-        self._trains = [(name, each, each.requires_grad) for name, each in module.named_parameters()]
+        self._trains = [(name, parameter, parameter.requires_grad) for name, parameter in module.named_parameters()]
         self.reader = reader_of(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
         if not job.keyed and job.products == ONEDNN:
             use_onednn(module)
@@ -67,21 +68,21 @@ class Computing:
 
     @property
     def loss(self) -> float:
-        """The mean loss of the last batch. Reading it waits for all that the device was given to compute."""
+        """The mean loss of the last batch. Reading this property waits until the device is done."""
         return float(self._loss)
 
     def gradient(self, step: int, buffer: int) -> float:
-        """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss."""
+        """Write the gradient on this worker's batch number `step` into a buffer; return the batch's mean loss."""
         self.buffers[buffer].zero_()
         for parameter, weights, gradient in self._views[buffer]:
             parameter.data, parameter.grad = weights, gradient
-        # a stream for each gradient: it does not matter which process computes it
+        # a random stream for each gradient, so that it does not depend on the process
         seed_globals(self._seed, "layers", self._worker, step)
         if self._generators is None:
             self._generators = Generators(self._module, self._objective)
         self._generators.seed(self._seed, "layers", self._worker, step)
         read_x, read_y = self.reader.at(step)
-        # bytes of images travel as they are, a fourth of what they become
+        # images reach the device as bytes, a fourth of their size as floats
         x = batch(self._device.to(read_x), self._dtype, self._dataset.mean, self._dataset.std)
         y = targets(self._device.to(read_y), self._dtype)
         output = self._forward(x)
@@ -93,7 +94,7 @@ class Computing:
         self._loss = loss.detach()
         check_trains(self._module, self._trains)
         for parameter, _, gradient in self._views[buffer]:
-            if parameter.grad is not gradient:  # forward called zero_grad, say
+            if parameter.grad is not gradient:  # forward may have called zero_grad
                 gradient.copy_(torch.zeros_like(gradient) if parameter.grad is None else parameter.grad)
                 parameter.grad = gradient
         self._backward(loss)
@@ -109,8 +110,8 @@ class Computing:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def warm_up(self, *, aside: bool = False) -> None:
-        """Run the first backward pass, which allocates and compiles, before a run is timed. It leaves no trace in the
-        module and the loss, nor, if that is to be `aside`, in the buffers."""
+        """Run a first pass, which allocates and compiles, before the run is timed; the state of module and loss does
+        not change. With `aside`, the gradient does not go into the worker's buffers."""
         buffers, objective = self.buffers, self._objective
         self._objective = copy.deepcopy(objective)
         if aside:
@@ -125,7 +126,6 @@ class Computing:
         self.gradient(0, 0)
 
     def _use(self, buffers: list[torch.Tensor]) -> None:
-        """Write gradients into these buffers from now on."""
 
         def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
             return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
@@ -137,20 +137,20 @@ class Computing:
 
 
 def _own(module: nn.Module) -> dict[str, Any]:
-    """A module's attributes beside those of every module."""
+    """Return the attributes of a module that nn.Module itself does not have."""
     base = vars(nn.Module()).keys()
     return {name: value for name, value in vars(module).items() if name not in base}
 
 
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Restore what modules remember of a pass afterwards: buffers, and attributes of their own."""
-    each = list(module.modules())
+    """Restore the buffers and the own attributes of modules after the body of `with`."""
+    modules = list(module.modules())
     base = vars(nn.Module()).keys() - {"_buffers"}
-    own = [{**_own(m), "_buffers": m._buffers} for m in each]
-    before = copy.deepcopy(own, {id(x): x for x in (*each, *module.parameters())})  # of these, only what they hold
+    extra = [{**_own(m), "_buffers": m._buffers} for m in modules]
+    before = copy.deepcopy(extra, {id(x): x for x in (*modules, *module.parameters())})  # do not copy modules
     yield
-    for owner, kept in zip(each, before, strict=True):
-        for name in vars(owner).keys() - base - kept.keys():
+    for owner, saved in zip(modules, before, strict=True):
+        for name in vars(owner).keys() - base - saved.keys():
             del vars(owner)[name]
-        vars(owner).update(kept)
+        vars(owner).update(saved)

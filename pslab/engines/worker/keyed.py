@@ -1,4 +1,4 @@
-"""Workers that pull and push just the keys that their batches hold: these keys, and the requests for them."""
+"""Workers that pull and push only the keys of their batches: the keys of an iteration, and the pulls that name them."""
 
 from __future__ import annotations
 
@@ -28,58 +28,59 @@ from pslab.tensors.workload.data import Batches, Dataset
 if TYPE_CHECKING:
     from pslab.tensors.workload.reading import Pair
 
-LOOKED_AT = 8  # iterations of each worker, whose keys tell the load of each server
+LOOKED_AT = 8  # iterations of each worker whose keys are counted to estimate the servers' shares
 
 
 class KeyedRows:
-    """The examples of an iteration's steps over their keys alone, and the places of these keys at the servers.
+    """The examples of an iteration, reduced to the keys that occur in them, and the servers' positions of these keys.
 
     Args:
-        steps: the numbers of its batches, of which the examples are `rows`.
+        steps: the numbers of the iteration's batches.
+        rows: the examples of each batch.
     """
 
     def __init__(self, job: Job, inputs: SparseInputs, steps: Sequence[int], rows: Sequence[Keys]) -> None:
         self._job, self.rows, self._narrow = job, np.concatenate(rows), inputs.narrowed(np.concatenate(rows))
-        ends = np.cumsum([len(each) for each in rows]).tolist()
+        ends = np.cumsum([len(batch) for batch in rows]).tolist()
         self._steps = dict(zip(steps, pairwise([0, *ends]), strict=True))
-        self.places: Keys = self._narrow.keys  #: of its keys at the servers, increasing
-        self.order: Keys | None = None  #: of each key its number among these; None: the keys' own
+        self.places: Keys = self._narrow.keys  #: the keys' positions at the servers, ascending
+        self.order: Keys | None = None  #: per key: its index in `places`; None: the order of the keys
         if job.places is not None:
-            held = job.places[self._narrow.keys]
-            self.places = np.sort(held)
-            self.order = np.searchsorted(self.places, held)
+            at_servers = job.places[self._narrow.keys]
+            self.places = np.sort(at_servers)
+            self.order = np.searchsorted(self.places, at_servers)
 
     @cached_property
     def pieces(self) -> list[Any]:
-        """For each range the slice of `places` that lies in it."""
+        """Per range: the slice of `places` that lies in the range."""
         return [slice(*np.searchsorted(self.places, (part.slices[0].start, part.slices[-1].stop)).tolist())
                 for part in self._job.parts]  # fmt: skip
 
     @cached_property
     def positions(self) -> list[torch.Tensor | None]:
-        """For each range its places as frames write them, in requests and in pushes; None if it has none."""
+        """Per range: its places as the frames of pulls and pushes contain them; None for a range without keys."""
         return [positions(torch.from_numpy(self.places[piece] - part.slices[0].start), part.size)
                 if piece.start < piece.stop else None
                 for part, piece in zip(self._job.parts, self.pieces, strict=True)]  # fmt: skip
 
     def batch(self, step: int) -> tuple[torch.Tensor, Keys]:
-        """The inputs of a step over the keys of all of them, and the numbers of its examples."""
+        """Return the inputs of a step, with a column for each key of the iteration, and the numbers of its examples."""
         begin, end = self._steps[step]
         return self._narrow.inputs(begin, end), self.rows[begin:end]
 
 
 class BatchKeys:
-    """The keyed rows of each of a worker's iterations, of one step or of several."""
+    """Finds the KeyedRows of a worker's iterations."""
 
     def __init__(self, job: Job, worker: int, dataset: Dataset) -> None:
         run, inputs = job.run, dataset.train_x
-        assert isinstance(inputs, SparseInputs)  # a run that pulls keys has no others
+        assert isinstance(inputs, SparseInputs)  # a run that pulls keys needs sparse inputs
         self._job, self._inputs = job, inputs
         self._batches = Batches(len(inputs), run.workers, worker, run.batch_size, run.seed, parts=job.assignment)
         self._last: tuple[int, KeyedRows] | None = None
 
     def of(self, iteration: int) -> KeyedRows:
-        """The keyed rows of an iteration; of all examples, if a worker has the same ones in each pass."""
+        """Return the KeyedRows of an iteration; if a worker has the same examples in each pass, of all of them."""
         traits = self._job.traits
         if traits.repeats:
             iteration = 0
@@ -93,19 +94,19 @@ class BatchKeys:
 
 
 class Requests:
-    """The requests of workers for keys, written into shared memory. Servers do not know the batches."""
+    """Writes the keys of workers' pulls into shared memory, since servers do not know the batches."""
 
     def __init__(self, job: Job, arena: Arena, dataset: Dataset) -> None:
         self._job, self._arena = job, arena
         self.keys = [BatchKeys(job, worker, dataset) for worker in range(job.run.workers)]
-        self._written: dict[int, tuple[int, Sequence[int]]] = {}  # per worker: the last iteration, and what it took
+        self._written: dict[int, tuple[int, Sequence[int]]] = {}  # worker: its last iteration, and the bytes
 
     def write(self, worker: int, iteration: int) -> Sequence[int]:
-        """Ask for the keys of an iteration: of each range the bytes of the request, 0 if it has none of them."""
+        """Write the keys of an iteration; return the bytes per range, 0 if the range has none of the keys."""
         before, sizes = self._written.get(worker, (-1, ()))
         if before != iteration:
-            place, layout = in_turn(self._job.layout.asked[worker], iteration), self._job.layout
-            sizes = [0 if written is None else frame.write(self._arena.bytes(place + offset, room), [[written]])
+            begin, layout = in_turn(self._job.layout.asked[worker], iteration), self._job.layout
+            sizes = [0 if written is None else frame.write(self._arena.bytes(begin + offset, room), [[written]])
                      for written, (offset, room) in zip(self.keys[worker].of(iteration).positions, layout.frames,
                                                           strict=True)]  # fmt: skip
             self._written[worker] = iteration, sizes
@@ -113,27 +114,27 @@ class Requests:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of each of several servers in a push, and in a request: as much as it holds of the keys of such a
-        batch, in the mean over the first batches that have any there."""
-        batches = [own.of(iteration) for own in self.keys for iteration in range(LOOKED_AT)]
+        """Per server: the share of a push's and a pull's keys that this server has, as the mean over the first batches
+        that have any keys there."""
+        batches = [keys.of(iteration) for keys in self.keys for iteration in range(LOOKED_AT)]
         counts = np.array([[piece.stop - piece.start for piece in needed.pieces] for needed in batches])
         parts = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         return tuple((parts.sum(0) / np.maximum((counts > 0).sum(0), 1)).tolist())
 
 
 def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
-    """Write the initial weights of a worker's first keys where pulled weights lie."""
+    """Write the initial weights of a worker's first keys into its buffer of pulled weights."""
     needed = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
-    place = in_turn(job.layout.down[worker], 0)
+    begin = in_turn(job.layout.down[worker], 0)
     weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
     for piece, (offset, room) in zip(needed.pieces, job.layout.frames, strict=True):
         if piece.start < piece.stop:
-            own = needed.places[piece]
-            frame.write(arena.bytes(place + offset, room), [[torch.from_numpy(weights[own])]])
+            where = needed.places[piece]
+            frame.write(arena.bytes(begin + offset, room), [[torch.from_numpy(weights[where])]])
 
 
 class KeyedReader(Reader):
-    """The examples of a worker's batches over the `needed` keys."""
+    """Reads a worker's batches from the KeyedRows `needed`."""
 
     needed: KeyedRows
 
@@ -143,7 +144,7 @@ class KeyedReader(Reader):
 
 
 class KeyedComputing(Computing):
-    """A worker's gradients on the weights of some keys."""
+    """Computes a worker's gradients on the weights of some keys."""
 
     reader: KeyedReader
 
@@ -153,7 +154,7 @@ class KeyedComputing(Computing):
         self.reader = KeyedReader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
 
     def use_keys(self, needed: KeyedRows, weights: torch.Tensor) -> torch.Tensor:
-        """Take the next gradients on these weights ([k]) of an iteration's keys; where they will be ([k])."""
+        """Use these weights ([k]) of an iteration's keys for the next gradients; return the gradients' buffer ([k])."""
         parameter = self._keyspace.bind_keys(self._module, weights)
         gradient, self.weights, self.reader.needed = torch.zeros_like(weights), weights, needed
         self.buffers, self._views = [gradient], [[(parameter, parameter.data, gradient.view_as(parameter))]]
@@ -161,16 +162,16 @@ class KeyedComputing(Computing):
 
 
 class KeyedProducer(Producer):
-    """The tensors of a worker, as long as its batch has keys; pulled weights lie as frames in shared memory.
+    """The tensors of a worker, with an element for each key of its batch; pulled weights are frames in shared memory.
 
-    In the process that writes the `requests`, their keys are used, and not found a second time.
+    If this process has `requests`, their keys are used instead of being found a second time.
     """
 
     def __init__(
         self, job: Job, worker: int, arena: Arena, data: Arena, *given: Any, requests: Requests | None, **named: Any
     ) -> None:
-        own = BatchKeys(job, worker, job.shelf.dataset(data)) if requests is None else requests.keys[worker]
-        self._keys: BatchKeys = own
+        keys = BatchKeys(job, worker, job.shelf.dataset(data)) if requests is None else requests.keys[worker]
+        self._keys: BatchKeys = keys
         super().__init__(job, worker, arena, data, *given, **named)
         if self._first:
             lay_initial(job, worker, arena, data)
@@ -186,15 +187,16 @@ class KeyedProducer(Producer):
         needed = self._keys.of(iteration)
         weights, order = self._pulled_keys(iteration, needed), needed.order
         if isinstance(self._computing, KeyedComputing):
-            # in the order of the keys: sums have the same bits, wherever these lie
+            # in the order of the keys, so that the bits of sums do not depend on the keys' positions at the servers
             self._gradients = [self._computing.use_keys(needed, weights if order is None else weights[order])]
         return self._compute(iteration)
 
     def payloads(self, iteration: int, loss: float) -> tuple[list[PushInfo], float]:
-        """The payload of each range, and the instant before encoding: of no bytes where a range has none of the keys.
+        """Encode the push of an iteration; return the payload of each range, with 0 bytes if the range has none of the
+        keys, and the monotonic instant before encoding.
 
         Raises:
-            NonFinite: the gradient; nothing is sent.
+            NonFinite: the gradient is not finite; nothing is sent.
         """
         (gradient,), layout, needed = self._gradients, self._job.layout, self._keys.of(iteration)
         if (order := needed.order) is not None:
@@ -202,16 +204,16 @@ class KeyedProducer(Producer):
         self._refuse_nonfinite(is_finite(gradient), iteration)
         if self._courses is not None:
             self._courses.commit()
-        place, begun_s, found = in_turn(layout.up[self._worker], iteration), time.monotonic(), list[PushInfo]()
+        begin, begun_s, payloads = in_turn(layout.up[self._worker], iteration), time.monotonic(), list[PushInfo]()
         for where, piece, (offset, room) in zip(needed.positions, needed.pieces, layout.frames, strict=True):
             size = 0
             if where is not None:
-                size = frame.write(self._arena.bytes(place + offset, room), [[where, gradient[piece]]])
-            found.append(PushInfo(size, piece.stop - piece.start, loss))
-        return found, begun_s
+                size = frame.write(self._arena.bytes(begin + offset, room), [[where, gradient[piece]]])
+            payloads.append(PushInfo(size, piece.stop - piece.start, loss))
+        return payloads, begun_s
 
     def install(self, pulled: Pulled) -> None:
-        """Take what came with weights, which are read where they lie."""
+        """Note the numbers that came with weights; `gradient` reads the weights from their frames."""
         if self._courses is not None:
             self._courses.installed(True, pulled.gradients, pulled.begin, pulled.steps)
 
@@ -222,10 +224,9 @@ class KeyedProducer(Producer):
         return KeyedComputing(self._job, self._worker, dataset, module)
 
     def _pulled_keys(self, iteration: int, needed: KeyedRows) -> torch.Tensor:
-        """The weights [k] of an iteration's keys, as they have come: in the order of their places."""
-        place, found = in_turn(self._job.layout.down[self._worker], iteration), list[Any]()
+        begin, pulled = in_turn(self._job.layout.down[self._worker], iteration), list[Any]()
         for piece, (offset, room) in zip(needed.pieces, self._job.layout.frames, strict=True):
             if count := piece.stop - piece.start:
-                (values,) = frame.read(self._arena.bytes(place + offset, room))[0]
-                found.append(values.view(self._job.layout.dtype)[:count])
-        return torch.cat(found) if found else torch.empty(0, dtype=self._job.layout.dtype)
+                (values,) = frame.read(self._arena.bytes(begin + offset, room))[0]
+                pulled.append(values.view(self._job.layout.dtype)[:count])
+        return torch.cat(pulled) if pulled else torch.empty(0, dtype=self._job.layout.dtype)

@@ -1,7 +1,7 @@
-"""Workers whose requests go layer by layer: they wait for weights, and push gradients, in the midst of a pass.
+"""Workers whose requests go layer by layer: they wait for weights, and push gradients, during a pass.
 
-Hooks on modules and parameters find out when the forward pass comes to a layer, and when its gradient is complete, so
-any nn.Module works as it is.
+Hooks on modules and parameters notice when the forward pass reaches a layer, and when the gradient of a layer is
+complete. So any nn.Module works without changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pslab.tensors.workload.layer_costs import Uses
 
 
 class Layerwise:
-    """Calls `needs(layer)` before a module that uses a layer runs, `forward_done()` where the forward pass ends, and
+    """Calls `needs(layer)` before a module that uses a layer runs, `forward_done()` at the end of the forward pass, and
     `ready(layer)` once a layer's gradient is complete."""
 
     def __init__(self, module: nn.Module, keyspace: Keyspace) -> None:
@@ -36,17 +36,17 @@ class Layerwise:
         self.ready: Callable[[int], None] = lambda layer: None
         self._entered: set[int] = set()
         self._left = list(self._slots)  # per layer: parameters without their gradient
-        # a parameter keeps its hooks where no garbage collector sees them: they must not keep the module, or it them
+        # garbage collection does not see a parameter's hooks: a strong reference from them would never be freed
         accumulated = weakref.WeakMethod(self._accumulated)
         for name, parameter in module.named_parameters():
             if name in self._layer:
                 parameter.register_post_accumulate_grad_hook(functools.partial(_call, accumulated, self._layer[name]))  # type: ignore[no-untyped-call]
 
     def learn(self, run: Callable[[], Any]) -> None:
-        """Learn by a pass through the module where each parameter is used first: there its weights are waited for.
+        """Watch a pass through the module, and install hooks that wait for a parameter's weights before its first use.
 
-        A parameter that no module is seen to use is waited for before all of them. A module that this pass did not
-        come to waits for its own parameters.
+        If no module uses a parameter during this pass, its weights are awaited before the whole pass. A module that
+        this pass does not reach waits for its own parameters.
         """
         uses = Uses(self._module)
         uses.watch(run)
@@ -54,25 +54,25 @@ class Layerwise:
         for name, layer in self._layer.items():
             at.setdefault(uses.first.get(name, ""), set()).add(layer)
         shared = {id(p): name for name, p in self._module.named_parameters()}
-        for path, each in self._module.named_modules():
-            own = {self._layer[name] for p in each.parameters(recurse=False)
+        for path, module in self._module.named_modules():
+            layers_here = {self._layer[name] for p in module.parameters(recurse=False)
                    if (name := shared[id(p)]) in self._layer}  # fmt: skip
-            if layers := sorted(own | at.get(path, set())):
-                each.register_forward_pre_hook(functools.partial(self._enter, layers))
+            if layers := sorted(layers_here | at.get(path, set())):
+                module.register_forward_pre_hook(functools.partial(self._enter, layers))
 
     def forward_begins(self) -> None:
-        """Start a pass: no layer is entered. A backward pass within it, as of a local loss, completes no gradient."""
+        """Start a forward pass. A backward pass inside it, such as by a local loss, completes no gradient."""
         self._entered.clear()
         self._left = [0] * len(self._slots)
 
     def forward_ended(self) -> None:
-        """Report the layers that this pass did not come to; no gradient is complete."""
+        """End a forward pass: wait for the layers that it did not reach, and call `forward_done`."""
         self._enter(range(len(self._slots)))
         self._left = list(self._slots)
         self.forward_done()
 
     def backward_ended(self) -> None:
-        """Report the layers of which a parameter got no gradient."""
+        """End a backward pass: call `ready` for the layers of which some parameter got no gradient."""
         for layer in reversed(range(len(self._left))):
             if self._left[layer] > 0:
                 self._left[layer] = 0
@@ -91,26 +91,26 @@ class Layerwise:
 
 
 def _call(method: Callable[[], Callable[[int], None] | None], layer: int, _: torch.Tensor) -> None:
-    if (found := method()) is not None:
-        found(layer)
+    if (bound := method()) is not None:
+        bound(layer)
 
 
 class LayeredComputing(Computing):
-    """A worker's gradients, of which each layer is reported as it is ready."""
+    """Computes a worker's gradients, and reports each layer whose gradient is ready."""
 
-    _layerwise: Layerwise | None = None  # from when it is warm
-    _untaken: list[int]  # layers whose gradients a device is computing
+    _layerwise: Layerwise | None = None  # None until `warm_up`
+    _untaken: list[int]  # layers whose gradients a GPU still computes
 
     def attend(
         self, needs: Callable[[int], None], forward_done: Callable[[], None], ready: Callable[[int, float], None]
     ) -> None:
-        """Call these functions as the passes of each iteration reach them: `needs(layer)` waits for weights,
-        `forward_done()` is called where the forward pass ends, and `ready(layer, loss)` takes a gradient.
+        """Set the functions that each iteration calls: `needs(layer)` to wait for weights, `forward_done()` at the end
+        of the forward pass, and `ready(layer, loss)` to take a layer's gradient.
 
-        A device that was waited for at each layer would have nothing to do meanwhile: so it is given all passes at
-        once, and the gradients are taken, in the order in which they became ready, once it has computed them."""
+        A GPU would be idle if this process waited for it at each layer. So a GPU gets whole passes, and `ready` is
+        called after them, in the order in which the layers' gradients became ready."""
         layerwise, self._take = self._layerwise, ready
-        assert layerwise is not None  # it is warm
+        assert layerwise is not None  # `warm_up` was called
         layerwise.needs, layerwise.forward_done = needs, forward_done
         layerwise.ready = self._untaken.append if self._device.separate else lambda layer: ready(layer, self.loss)
 
@@ -142,20 +142,20 @@ class LayeredComputing(Computing):
 class LayeredProducer(Producer):
     """The tensors of a worker whose gradient is pushed layer by layer."""
 
-    _rated = 0  # ranges of this iteration
+    _rated = 0  # ranges of this iteration with an encoded push
 
     def attend(self, *given: Any) -> None:
-        """Call these functions as LayeredComputing says."""
+        """Set the functions that each iteration calls; see LayeredComputing."""
         cast(LayeredComputing, self._computing).attend(*given)
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
-        return self._compute(iteration)  # it starts before all weights are here
+        return self._compute(iteration)  # the pass starts before all weights have arrived
 
     def payloads_of(self, iteration: int, loss: float, layer: int) -> tuple[list[PushInfo], float]:
-        """`payloads` of one layer alone, whose gradient is ready before the others."""
+        """Encode the push of one layer, and return as `payloads` does."""
         job = self._job
         ranges: Sequence[int] = job.ranges_of[layer]
-        if self._device.separate:  # all layers are ready, and are compressed at once
+        if self._device.separate:  # a GPU has all layers ready, and compresses them together
             return self._pushed(iteration, loss, ranges, () if self._rated else job.exchanged(iteration), self._whole)
         span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
         return self._pushed(iteration, loss, ranges, ranges, span)
@@ -170,4 +170,4 @@ class LayeredProducer(Producer):
 
 
 class LayeredFramedProducer(LayeredProducer, FramedProducer):
-    """The tensors of a worker whose layers travel as frames of entries."""
+    """The tensors of a worker whose layers are pushed or pulled as frames of entries."""

@@ -1,4 +1,4 @@
-"""The objects of a run's mode at its workers, chosen once at set-up: a run loads the code of its own mode alone."""
+"""Choose the classes of a run's workers by the run's mode; a run imports the code of its mode only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def producer_of(job: Job, worker: int, *given: Any, requests: Requests | None = None, **named: Any) -> Producer:
-    """The tensors of a worker, given what Producer is, and perhaps the requests that this process writes."""
+    """Return the Producer of a worker for the run's mode; `given` and `named`: the other arguments of Producer."""
     if job.keyed:
         from pslab.engines.worker.keyed import KeyedProducer
 
         return KeyedProducer(job, worker, *given, requests=requests, **named)
     framed = job.sends_frames or job.run.pull != "whole" or job.downlink is not None
-    if job.layered and job.run.engine == "local":  # in virtual time, layers are a matter of the links
+    if job.layered and job.run.engine == "local":  # in virtual time, only the links know layers
         from pslab.engines.worker.layered import LayeredFramedProducer, LayeredProducer
 
         return (LayeredFramedProducer if framed else LayeredProducer)(job, worker, *given, **named)
@@ -36,7 +36,7 @@ def producer_of(job: Job, worker: int, *given: Any, requests: Requests | None = 
 
 
 def requests_of(job: Job, arena: Arena, data: Arena) -> Requests | None:
-    """The requests of a run whose workers ask for keys."""
+    """Return the Requests of a run whose workers pull keys; None for any other run."""
     if not job.keyed:
         return None
     from pslab.engines.worker.keyed import Requests
@@ -45,7 +45,7 @@ def requests_of(job: Job, arena: Arena, data: Arena) -> Requests | None:
 
 
 def range_schedule_of(job: Job, worker: int) -> RangeSchedule | None:
-    """The ranges of a worker's iterations, if the run has any."""
+    """Return the ranges of keys of a worker's iterations; None unless pull="range"."""
     if job.run.pull != "range":
         return None
     from pslab.engines.worker.range_schedule import RangeSchedule

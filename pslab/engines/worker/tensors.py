@@ -1,6 +1,6 @@
-"""A worker's tensors: install pulled weights, compute a gradient, rate it, and lay it ready for the server.
+"""A worker's tensors: install pulled weights, compute a gradient, and write its push for the server.
 
-The tensors of other runs than dense ones are in modules of their own, which `pslab.engines.worker.modes` chooses.
+This module is for runs that exchange plain arrays of all weights; `pslab.engines.worker.modes` chooses the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Write(NamedTuple):
-    """An own push that is not in the weights here: its range, iteration, the rate of its step, and its frame's size."""
+    """A push that an eager worker adds to its weights, which lack it; `rate`: the server's rate for the push."""
 
     range: int
     iteration: int
@@ -39,7 +39,7 @@ class Write(NamedTuple):
 
 
 class RangeOfIteration(NamedTuple):
-    """An iteration's keys, and the rate by which its worker applies to its own weights what the server has not."""
+    """The keys of an iteration, and the rate at which the worker adds its own changes to its weights."""
 
     start: int
     stop: int
@@ -51,15 +51,15 @@ class RangeOfIteration(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """The basis of a gradient beside the weights."""
+    """The inputs of a gradient beside the weights and the batch."""
 
-    writes: list[Write]  #: own pushes that they lack, which an eager worker adds
-    range: RangeOfIteration | None = None  #: the keys that it exchanges, if not all
+    writes: list[Write]  #: pushes that an eager worker adds to its weights
+    range: RangeOfIteration | None = None  #: the keys that the iteration exchanges; None: all
 
 
 class Pulled(NamedTuple):
-    """Weights that have arrived: their range, the iteration that they allow, the size of the frame, or WHOLE, and what
-    the policy lets its workers know (see pslab.protocol.messages.Weights)."""
+    """Weights that have arrived, in a frame of `size_bytes` or as a plain array (WHOLE); the other fields are as in
+    pslab.protocol.messages.Weights."""
 
     range: int
     iteration: int
@@ -76,15 +76,15 @@ class Pulled(NamedTuple):
 
 NO_BASIS = Basis([])
 
-NOTHING, RESTORED, ZERO = "nothing kept", "restored", "zero"  # what became of what a predecessor kept
+NOTHING, RESTORED, ZERO = "nothing kept", "restored", "zero"  # the fate of a former process's state
 
 
 class Producer:
-    """One worker's tensors in a run, in shared memory and on its device.
+    """The tensors of a worker in a run, in shared memory and on its device.
 
-    With a `module` that several workers share, all that lasts from one gradient to the next lies in shared memory,
-    where the parent has laid it out: then another process may compute the next one. A `successor` takes the place of a
-    process whose pushes may not yet be applied.
+    If several workers share a `module`, all state between gradients lies in shared memory, which the parent has
+    initialized; then any process may compute the next gradient. A `successor` replaces a process whose pushes may not
+    be applied yet.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Producer:
                 self._states.clear()
         self._memories = {
             name: memory.zeros(device.place) if device.separate and not memory.scalars
-            else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
+            else arena.tensor(layout.memory_offsets[worker][name], memory.entries, memory.dtype)
             for name, memory in layout.memories.items()}  # fmt: skip
         for memory in self._memories.values() if self._first else ():
             memory.zero_()
@@ -121,42 +121,43 @@ class Producer:
             self._courses = Courses(job, worker, self._computing, self._memories, layout.number(arena))
 
     def warm_up(self) -> None:
-        """Warm up once per module, before the run starts, without a trace."""
+        """Allocate and compile once before the run is timed; this changes no result."""
         for gradient in () if self._successor else self._shared_gradients:
-            gradient.zero_()  # the system makes its pages now, and not while a run is timed
+            gradient.zero_()  # so that the system allocates its pages now
         if self._computing is not None:
             self._computing.warm_up(aside=self._successor)
 
     def resume(self, iteration: int) -> str:
-        """A successor goes on with this iteration: what became of what its predecessor kept."""
+        """Restore the former process's state in a successor that continues at this iteration; return NOTHING if there
+        is no such state, RESTORED, or ZERO if it could not be restored."""
         if not self._job.layout.memories:
             return NOTHING
         return RESTORED if self._states is not None and self._states.resume(iteration) else ZERO
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
-        """Compute the gradient of an iteration; the batch's loss."""
+        """Compute the gradient of an iteration; return the batch's loss."""
         if self._states is not None:
             self._states.begin(iteration)
         self._take(basis)
         return self._compute(iteration)
 
     def payloads(self, iteration: int, loss: float) -> tuple[list[PushInfo], float]:
-        """Rate and encode: the payload of each range, and the instant before encoding, on the monotonic clock.
+        """Encode the push of an iteration; return the payload of each range, and the monotonic instant before encoding.
 
         Raises:
-            NonFinite: the gradient, or its sum with the residual or the momentum; nothing is sent.
+            NonFinite: the gradient, or its sum with residual or momentum, is not finite; nothing is sent.
         """
         ranges = self._job.exchanged(iteration)
         return self._pushed(iteration, loss, ranges, ranges, self._whole)
 
     def follow(self, iteration: int) -> None:
-        """Take the steps that follow the push of an iteration. Its weights have come once the push before was applied,
-        so the buffer of the next iteration is free."""
+        """Take the steps that follow the push of an iteration, in the buffer of the next iteration. The buffer is free:
+        the weights of this iteration came after the push before it was applied."""
         if self._courses is not None:
             self._courses.follow(iteration + 1, self._buffer(iteration + 1))
 
     def install(self, pulled: Pulled) -> None:
-        """Install the weights of a range: decode a frame, or take weights that lie there already, or none."""
+        """Install the pulled weights of a range, unless the reply was empty: decode a frame, or use a plain array."""
         if self._courses is not None:
             self._courses.installed(bool(pulled.size_bytes), pulled.gradients, pulled.begin, pulled.steps)
         if pulled.size_bytes:
@@ -165,15 +166,15 @@ class Producer:
             if not self._job.traits.eager and not self._job.applies_own_pushes:
                 self._to_device(part)
 
-    # --- what another mode does in another way --------------------------------------------------------------------
+    # --- other modes override these -------------------------------------------------------------------------------
 
     def _lay_out(self, alone: bool) -> None:
-        """Make tensors of all weights, in shared memory and on the device."""
+        """Create the tensors of weights and gradients, in shared memory and on the device."""
         layout, worker, arena, device = self._job.layout, self._worker, self._arena, self._device
         self._shared_weights = arena.tensor(layout.used[worker], layout.size, layout.dtype)
-        self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same, unless eager
+        self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same memory, unless eager
         self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
-        if alone and not layout.in_place:  # else its parent has laid the first weights
+        if alone and not layout.in_place:  # otherwise the parent has written the initial weights
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
         dense = self._job.compression is None
         device.pin(layout, [self._shared_weights, *(self._shared_gradients if dense else [])])
@@ -186,7 +187,7 @@ class Producer:
         return Computing(self._job, self._worker, dataset, self._weights, self._gradients, module)
 
     def _take(self, basis: Basis) -> None:
-        """Take the weights that have come, where those lie apart, with own pushes that they lack."""
+        """Copy the pulled weights, if the worker computes on a copy, and add own pushes that they lack."""
         if self._job.traits.eager or self._job.traits.overlap:
             self._shared_weights.copy_(self._held)
             for write in basis.writes:
@@ -194,7 +195,7 @@ class Producer:
             self._to_device()
 
     def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
-        """Add an own push, still in its buffer, as the server is going to apply it."""
+        """Add a push of this worker, which is still in its buffer, as the server will apply it."""
         part, gradient = self._job.parts[index], self._shared_gradients[self._buffer(iteration)]
         for there, here in zip(part.views(self._shared_weights), part.views(gradient), strict=True):
             there.add_(here, alpha=-rate)
@@ -202,7 +203,8 @@ class Producer:
     def _encode(
         self, iteration: int, loss: float, ranges: Sequence[int], made: Sequence[int], span: slice
     ) -> tuple[list[PushInfo], float]:
-        """The payloads of ranges; the ranges of `made`, which lie in this span of the gradient, are encoded now."""
+        """Encode the ranges of `made`, which lie in this span of the gradient; return the payloads of `ranges`, and the
+        instant before encoding."""
         if made:
             buffer = self._buffer(iteration)
             gradient = self._gradients[buffer][span]
@@ -212,7 +214,7 @@ class Producer:
         return [PushInfo(WHOLE, self._job.parts[i].size, loss) for i in ranges], time.monotonic()
 
     def _put(self, part: Part, pulled: Pulled) -> None:
-        """Write weights of a range that have come, unless they lie there."""
+        """Write the pulled weights of a range into the worker's weights, unless they lie there already."""
         if self._job.traits.eager:
             arrivals, layout = self._job.layout.arrivals[self._worker], self._job.layout
             came = self._arena.tensor(in_turn(arrivals, pulled.iteration), layout.size, layout.dtype)
@@ -220,11 +222,11 @@ class Producer:
                 here.copy_(there)
 
     def _end(self, iteration: int, ranges: int) -> None:
-        """Mark the vectors that are kept as whole: so many more ranges of an iteration are rated and encoded."""
+        """Note that so many more ranges are encoded; after the last range, the worker's state is complete."""
         if self._states is not None:
             self._states.end(iteration)
 
-    # --- common to all of them ------------------------------------------------------------------------------------
+    # --- common to all modes --------------------------------------------------------------------------------------
 
     def _compute(self, iteration: int) -> float:
         if self._computing is None:
@@ -236,7 +238,7 @@ class Producer:
     def _pushed(
         self, iteration: int, loss: float, ranges: Sequence[int], made: Sequence[int], span: slice
     ) -> tuple[list[PushInfo], float]:
-        """Rate and encode; return as `_encode` does."""
+        """Divide the gradient by the rate's sums of squares, if there are any, and encode it as `_encode` does."""
         if self._states is not None:
             self._states.begin(iteration)
         if self._courses is not None:
@@ -246,7 +248,7 @@ class Producer:
             return [PushInfo(0, 0, loss) for _ in ranges], time.monotonic()
         if made and self._squares is not None:
             gradient = self._gradients[self._buffer(iteration)][span]
-            checked_finite(gradient)  # they are for ever
+            checked_finite(gradient)  # the sums of squares would never be finite again
             self._squares.divide(gradient, gradient, span.start)
         payloads = self._encode(iteration, loss, ranges, made, span)
         self._end(iteration, len(ranges))

@@ -1,9 +1,10 @@
-"""How sure a comparison of arms is that ran on the same seeds: a two-way model of the logarithms of their needs.
+"""The probability that an arm is better than the others, estimated from runs on the same seeds.
 
-log need = arm + seed + noise. A seed adds the same to every arm, so that arms are compared in pairs, also where one arm
-has fewer seeds than another. Each arm's noise has a variance of its own, drawn towards the variance of all arms
-together: three seeds say little of one arm's noise, yet a policy that is noisier than the others must not look sure. A
-bootstrap of three seeds would draw from ten distinct samples.
+An arm is a policy with a learning rate. Its need is the seconds, bytes or gradients that a run takes to hold the
+target. The model is log need = arm + seed + noise. A seed adds the same amount to every arm, so arms are compared in
+pairs, even if one arm has fewer seeds than another. Each arm has its own variance of noise, which is shrunk towards the
+variance of all arms together: three seeds do not suffice to estimate one arm's noise, but a noisier policy must not
+look certain. A bootstrap of three seeds would draw from only ten distinct samples.
 """
 
 from __future__ import annotations
@@ -18,37 +19,36 @@ import numpy as np
 from pslab.tensors.random_streams import numpy_generator
 
 DRAWS = 2000
-SHRUNK = 3.0  # degrees of freedom with which the variance of all arms counts in the variance of each
-ROUNDS = 3  # of weighing arms by their variance, and fitting again
+SHRUNK = 3.0  # degrees of freedom of the variance of all arms in the estimate of one arm's variance
+ROUNDS = 3  # repetitions of the fit, each with the variances of the fit before as weights
 
 
 class _Fit(NamedTuple):
-    """Least squares, weighted by the arms' variances."""
-
     effects: np.ndarray  #: [arms]: the mean log need with the first seed
-    solution: np.ndarray  #: [arms, needs]: the effects are this times the logarithms
-    arm: np.ndarray  #: [needs]: whose each of them is
-    squares: np.ndarray  #: [arms]: of the residuals
+    solution: np.ndarray  #: [arms, needs]: effects = solution @ logarithms
+    arm: np.ndarray  #: [needs]: the arm of each need
+    squares: np.ndarray  #: [arms]: sums of squared residuals
     degrees: np.ndarray  #: [arms]: the degrees of freedom of these squares
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms on the seeds that they have, of which each shares some with another.
+    """The needs of arms on seeds, fitted by the model. Each arm must share a seed with another arm.
 
     Raises:
-        ValueError: a need that is not finite and positive, or an arm or a seed without one.
+        ValueError: a need is not finite and positive, or an arm or a seed has no need.
     """
 
     needs: np.ndarray  #: [arms, seeds]; NaN where an arm does not have a seed
-    bounds: np.ndarray | None = None  #: [arms, seeds]: whether a need is a lower bound, which says nothing of noise
+    bounds: np.ndarray | None = None  #: [arms, seeds]: whether a need is a lower bound, which the noise ignores
 
     def __post_init__(self) -> None:
-        found = ~np.isnan(self.needs)
-        known = self.needs[found]
+        present = ~np.isnan(self.needs)
+        known = self.needs[present]
         wrong = self.needs.ndim != 2 or not (np.isfinite(known) & (known > 0)).all()
-        if wrong or not (known.size and found.any(axis=0).all() and found.any(axis=1).all()):
-            raise ValueError("arms are compared by finite needs on common seeds, [arms, seeds]")
+        if wrong or not (known.size and present.any(axis=0).all() and present.any(axis=1).all()):
+            raise ValueError(f"needs of shape {self.needs.shape} must be an array [arms, seeds] of finite values above "
+                             "0 (NaN: missing), with at least one for each arm and seed")  # fmt: skip
 
     @cached_property
     def _fit(self) -> _Fit:
@@ -71,36 +71,35 @@ class Comparison:
 
     @property
     def degrees(self) -> float:
-        """Degrees of freedom of the noise: 0 where nothing is known of it, as of one arm or one seed."""
+        """Degrees of freedom of the noise: 0 if it cannot be estimated, as with one arm or one seed."""
         return float(self._fit.degrees.sum())
 
     @property
     def noise(self) -> float:
-        """The standard deviation of log need that is neither the arm's nor the seed's, over all arms; infinite if
-        nothing is known."""
+        """The standard deviation of the noise, over all arms; infinite if it cannot be estimated."""
         return math.sqrt(self._fit.squares.sum() / self.degrees) if self.degrees else math.inf
 
     @cached_property
     def drawn(self) -> np.ndarray:
-        """[DRAWS, arms]: what the arms' mean logarithms may be, by what is known of the noise; the same each time.
+        """Return DRAWS repeatable samples of the arms' mean log needs, given the noise, as [DRAWS, arms].
 
         Raises:
-            ValueError: nothing is known of the noise.
+            ValueError: the noise cannot be estimated.
         """
         effects, solution, arm, squares, degrees = self._fit
         if not self.degrees:
-            raise ValueError("one arm, or one seed, says nothing of the noise")
+            raise ValueError("the noise cannot be estimated from one arm or one seed: compare at least two of each")
         stream = numpy_generator(0, "advise", "confidence", *self.needs.shape)
-        # each draw has one estimate of each arm's noise: Student's t
+        # each draw has its own estimate of each arm's noise, so the effects follow Student's t
         chi = stream.chisquare(SHRUNK + degrees, (DRAWS, len(effects)))
         deviation = np.sqrt((SHRUNK * self.noise**2 + squares) / chi)
         noise = stream.standard_normal((DRAWS, len(arm))) * deviation[:, arm]
-        found: np.ndarray = effects + noise @ solution.T
-        return found
+        draws: np.ndarray = effects + noise @ solution.T
+        return draws
 
     def chances(self, tie: float = 0.0) -> np.ndarray:
-        """[arms]: the probability that each is the soonest, or needs at most a share `tie` more than the soonest."""
+        """Return, for each arm, the probability that its mean need is at most a share `tie` above the least."""
         if len(self.needs) == 1:
             return np.ones(1)
-        found: np.ndarray = (self.drawn <= self.drawn.min(axis=1, keepdims=True) + math.log1p(tie)).mean(axis=0)
-        return found
+        shares: np.ndarray = (self.drawn <= self.drawn.min(axis=1, keepdims=True) + math.log1p(tie)).mean(axis=0)
+        return shares

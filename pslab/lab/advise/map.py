@@ -1,4 +1,4 @@
-"""The soonest policy of each cluster of a grid: every policy runs on every cluster, in virtual time."""
+"""Find the soonest policy on each cluster of a grid. Every policy runs on every cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -30,45 +30,47 @@ from pslab.lab.records.tuning import beyond
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import sweep
 
-#: Waiting and not, in rounds and not, with all of a gradient and with a hundredth of it.
+#: The default policies: synchronous and asynchronous, with rounds and without, dense and pruned.
 SPACE: Mapping[str, Any] = {"policy": {
     "bsp": {"sync": "bsp", "prune": ["none", "static:1%"]}, "local": {"sync": "local:8"},
     "backup": {"sync": "backup:1", "prune": "static:1%"}, "ssp": {"sync": "ssp:3", "prune": "static:1%"},
     "asp": {"sync": "asp", "prune": ["none", "static:1%"]},
 }}  # fmt: skip
-RATES = (0.5, 1.0, 2.0)  # times the learning rate of the base
-FACTOR, BELOW, ABOVE = 3.0, 3, 2  # of the default bandwidths: from one to the next, and how many lie around the base's
-SPREADS = (1.0, 1.5, 2.0, 3.0, 5.0)  # of speeds: the slowest worker's time over the fastest's
-CAP = 2.0  # times the soonest policy: then a run ends
-POLICY = ("sync", "prune", "quantize", "rate", "ranges", "order", "push_weight")  # fields of a policy
-SOONEST = 1.005  # times the soonest of each cell: a policy that takes no more is the soonest everywhere
+RATES = (0.5, 1.0, 2.0)  # multiples of the base's learning rate
+FACTOR, BELOW, ABOVE = 3.0, 3, 2  # default bandwidths: ratio of neighbours, numbers below and above the base's
+SPREADS = (1.0, 1.5, 2.0, 3.0, 5.0)  # spreads of speeds: the slowest worker's time over the fastest's
+CAP = 2.0  # a run ends at this multiple of the soonest policy's time
+POLICY = ("sync", "prune", "quantize", "rate", "ranges", "order", "push_weight")  # fields of Run that make a policy
+SOONEST = 1.005  # a policy within this multiple of the soonest in each cell counts as the soonest everywhere
 COMPUTED, CAPPED, LEFT = "computed", "capped", "not run"
 
 
 class Time(NamedTuple):
-    """The time of a policy in a cell."""
+    """The time in which a policy holds the target on one cluster."""
 
-    seconds: float = math.inf  #: the geometric mean over seeds; infinite if one of them does not arrive
-    low: float = math.nan  #: over seeds; of CAPPED, what it takes at least
+    seconds: float = math.inf  #: the geometric mean over seeds; infinite if a seed misses the target
+    low: float = math.nan  #: the least over seeds; if CAPPED, a lower bound
     high: float = math.inf
     how: str = LEFT
     learning_rate: float = math.nan
 
 
-Cell = tuple[Any, ...]  # a value of each axis
+Cell = tuple[Any, ...]  # a cluster of the grid: its value on each axis
 
 
 @dataclass(frozen=True)
 class Map:
-    """The soonest policy on each cluster. `plots.where` draws it.
+    """The soonest policy on each cluster of a grid. A cell is a cluster of the grid. `plots.where` draws the map.
 
-    table: a row for each policy and cell: the axes, policy, seconds (infinite: not within its cap), low, high,
-        how (computed; capped: low is what it takes at least; not run: the minutes were used up), learning_rate.
-    winner: a row for each cell: the axes, policy, sooner (times, than the default; at least, if at_least), at_least,
-        ties (the policies within `tie` of it), how (not run, if a policy was not).
-    regret: how many times the soonest of its cell each policy takes; rows by the worst, a column for each cell.
-    best_everywhere: the policy whose worst regret is the least.
-    results: all runs, at their cell and policy.
+    table: a row for each policy and cell: the axes, policy, seconds (infinite if a seed misses the target), low, high,
+        how (computed; capped: a run was stopped, and low is a lower bound; not run: time was up), learning_rate.
+    winner: a row for each cell: the axes, policy ("" if none holds the target), sooner (the default's time / the
+        policy's time), at_least (whether `sooner` is a lower bound), ties (the other policies within `tie` of the
+        soonest), how (not run, if some policy was not).
+    regret: a row for each policy, a column for each cell: the policy's time / the soonest policy's time. The policy
+        with the smallest maximum is the first row.
+    best_everywhere: the policy with the smallest maximum of regret.
+    results: all runs, with their cell and policy.
     """
 
     table: pd.DataFrame
@@ -79,14 +81,14 @@ class Map:
 
     @classmethod
     def of(cls, table: pd.DataFrame, results: pd.DataFrame) -> Map:
-        """The map of such a table. Its `attrs`: the axes; the default policy; tie; the policies, with their
-        fields by name; goal and caption for figures."""
+        """Build the map from `table` and all runs. `table.attrs` has axes, default (the name of the default policy),
+        tie, policies (by name, the fields of a policy), and for figures goal and caption."""
         facts, axes = table.attrs, table.attrs["axes"]
-        winners = [_winner(own, dict(zip(axes, cell, strict=True)), facts)
-                   for cell, own in table.groupby(axes, sort=False)]  # fmt: skip
+        winners = [_winner(cell_rows, dict(zip(axes, cell, strict=True)), facts)
+                   for cell, cell_rows in table.groupby(axes, sort=False)]  # fmt: skip
         soonest = table.groupby(axes, sort=False).seconds.transform("min")
         shares = (table.assign(times=table[column] / soonest) for column in ("seconds", "low"))
-        regret, least = (each.pivot(index="policy", columns=axes, values="times") for each in shares)
+        regret, least = (share.pivot(index="policy", columns=axes, values="times") for share in shares)
         names = list(facts["policies"])
         order = sorted(names, key=lambda name: (regret.loc[name].max(), least.loc[name].max(), names.index(name)))
         return cls(table, pd.DataFrame(winners), regret.loc[order], order[0], results)
@@ -96,7 +98,7 @@ class Map:
 
     @property
     def words(self) -> str:
-        """The finding in a sentence."""
+        """The result in one sentence."""
         worst = self.regret.max(axis=1)
         first, last = worst[self.best_everywhere], worst.index[-1]
         words = f"never takes more than {_times(first)} the soonest" if math.isfinite(first) else "loses the least"
@@ -111,9 +113,8 @@ def _times(value: float) -> str:
     return f"{value:.{2 if value < 2 else 1 if value < 10 else 0}f} times"
 
 
-def _winner(own: pd.DataFrame, cell: Mapping[str, Any], facts: Mapping[Any, Any]) -> dict[str, Any]:
-    """The row of a cell, given those of its policies."""
-    times = {row.policy: row for row in records(own[["policy", "seconds", "low", "how"]])}
+def _winner(policies: pd.DataFrame, cell: Mapping[str, Any], facts: Mapping[Any, Any]) -> dict[str, Any]:
+    times = {row.policy: row for row in records(policies[["policy", "seconds", "low", "how"]])}
     best = min(times.values(), key=lambda row: row.seconds)
     default = times[facts["default"]]
     ties = tuple(name for name, row in times.items()
@@ -129,26 +130,27 @@ def advise_map(
     space: Mapping[str, Any] | pd.DataFrame | None = None, learning_rates: Sequence[float] | None = None,
     progress: bool | None = None, results: Path | str | None = None, **axes: Any,
 ) -> Map:  # fmt: skip
-    """The soonest policy to hold a goal on each of many clusters, in virtual time.
+    """Find the policy that holds a target soonest on each of many clusters, in virtual time.
 
-    Each policy has the learning rate that is best on the nearest of some clusters, the corners and the centre, where
-    others are tried while the best one lies at an end. Every cell is computed: a run ends at CAP times the soonest of
-    its cell and seed, and a policy that takes longer with the first seed runs no other.
+    Learning rates are tuned only on the clusters at the corners and in the centre of the grid. There, while a policy's
+    best rate is the smallest or the largest tried, the next rate beyond it is tried, too. On every other cluster a
+    policy uses its best rate on the nearest of these clusters. A run stops at CAP times the time of the soonest policy
+    on its cluster and seed. A policy that misses the target with a seed runs no further seed on that cluster.
 
     Args:
-        base: model, data, cluster and all else; its own policy is the default that others are compared with, and its
-            `pushes` end every run.
-        target: the accuracy (0 to 1), or value of the run's metric, that is to be held; see `held`.
-        minutes: no further cells are computed after so long; the ones that are left stay empty.
-        tie: shares of the soonest time by which a policy may be longer and count as equal.
-        space: the policies: axes of a grid, or runs; None: SPACE.
-        learning_rates: that each policy is tried with first; None: half, all of and twice the base's.
-        axes: two, or three, of which figures have a panel for each value of the third; each a field of Cluster with a
-            list of values, or a name with {name: fields of Cluster}. None: bandwidth_bit_s, six around the base's, and
-            the spread h of speeds over all workers, of which w takes h^((W-1-w) / (W-1)) times as long as the last one.
+        base: model, data, cluster and all other fields; its policy is the default for comparison, and its `pushes`
+            limit every run.
+        target: the accuracy (0 to 1), or the value of the run's metric, to be held; see `held`.
+        minutes: a time limit, after which no further cells are computed; they stay empty.
+        tie: a policy that takes longer than the soonest by at most this share counts as equal.
+        space: the policies, as axes for `grid` or as a table of runs; None: SPACE.
+        learning_rates: the first rates of each policy; None: 0.5, 1 and 2 times the base's.
+        axes: two, each a field of Cluster with a list of values, or a new name with {value: fields of Cluster}. None:
+            bandwidth_bit_s, with six values around the base's, and spread, the slowest worker's compute time over the
+            fastest's. With a spread h, worker w of W takes h^((W-1-w) / (W-1)) times as long as the last one.
 
     Raises:
-        ConfigError: what no run can have; an unknown axis; no policy holds the target.
+        ConfigError: Run refuses a value, an axis is unknown, or no policy holds the target.
     """
     plan = _planned(base, target)
     axes = axes or _default_axes(plan)
@@ -161,22 +163,18 @@ def advise_map(
     return survey.map(list(axes), tie)
 
 
-# -- what is asked ---------------------------------------------------------------------------------
+# -- the question ----------------------------------------------------------------------------------
 
 
 def _planned(base: Run, target: float) -> Run:
-    """The base in virtual time, ended by its pushes, or once it holds the target.
-
-    Raises:
-        ConfigError: there is no such goal, no cluster, or no budget.
-    """
+    """Return the base as a run in virtual time that stops when it holds the target, or after its pushes."""
     base.but(target_accuracy=target)
     if base.cluster == FREE:
-        raise ConfigError("cluster", base.cluster, "a map needs a modelled cluster to begin with: name one, such as "
+        raise ConfigError("cluster", base.cluster, "a map varies a modelled cluster: name one, such as "
                           "cluster='lab', or measure this machine's with calibrate(run)")  # fmt: skip
     if base.pushes is None:
         raise ConfigError("pushes", None, "a map needs a budget, the pushes after which a run has missed the target: "
-                          "set pushes")  # fmt: skip
+                          "set pushes, such as 937")  # fmt: skip
     return base.but(
         engine="virtual", target_accuracy=target, target_held=True, seconds=None, schedule="constant",
         pull="changed" if base.pull == "whole" else base.pull,
@@ -184,7 +182,6 @@ def _planned(base: Run, target: float) -> Run:
 
 
 def _policies(base: Run, space: Mapping[str, Any] | pd.DataFrame | None) -> list[Run]:
-    """The default, and the others of the space, each once."""
     others = (runs_in(space) if isinstance(space, pd.DataFrame) else
               grid(base, refused="drop", **(SPACE if space is None else space)))  # fmt: skip
     runs = [base, *(base.but(**{field: getattr(run, field) for field in POLICY}) for run in others.run)]
@@ -193,18 +190,19 @@ def _policies(base: Run, space: Mapping[str, Any] | pd.DataFrame | None) -> list
 
 def _default_axes(base: Run) -> dict[str, Any]:
     if base.workers == 1:
-        raise ConfigError("workers", 1, "the speeds of one worker have no spread: give the map two axes")
+        raise ConfigError("workers", 1, "the default axis spread needs two or more: set workers=2, or name two axes")
     middle, last = cluster_fields(base.cluster).get("bandwidth_bit_s") or 1e9, base.workers - 1
     slow = {spread: {worker: spread ** ((last - worker) / last) for worker in range(last)} if spread > 1 else {}
             for spread in SPREADS}  # fmt: skip
     return {"bandwidth_bit_s": [float(f"{middle * FACTOR**step:.2g}") for step in range(-BELOW, ABOVE + 1)],
-            "spread": {spread: {"slow": own} for spread, own in slow.items()}}  # fmt: skip
+            "spread": {spread: {"slow": factors} for spread, factors in slow.items()}}  # fmt: skip
 
 
 def _cells(base: Run, axes: Mapping[str, Any]) -> dict[Cell, Run]:
-    """The base on the cluster of each cell, the last axis changing fastest; `point` names its values."""
-    if len(axes) not in (2, 3):
-        raise ConfigError("axes", [*axes], "a map has two axes, or three, or none: then bandwidth_bit_s and spread")
+    """Return, by cell, the base with the cluster of the cell; the last axis changes fastest."""
+    if len(axes) != 2:
+        raise ConfigError("axes", [*axes], "a map has two axes: give two, such as latency_s=[0, 0.001] and "
+                          "bandwidth_bit_s=[1e8, 1e9], or none for the default axes")  # fmt: skip
     named: dict[str, Any] = {axis: {entry: {"cluster": fields} for entry, fields in _entries(axis, values).items()}
                              for axis, values in axes.items()}  # fmt: skip
     runs = grid(base, **named)
@@ -212,32 +210,33 @@ def _cells(base: Run, axes: Mapping[str, Any]) -> dict[Cell, Run]:
 
 
 def _entries(axis: str, values: Any) -> dict[Any, Mapping[str, Any]]:
-    """Entry -> fields of Cluster that are laid over the base's."""
+    """Return, for each value of an axis, the fields of Cluster that replace the base's."""
     known = parameters(Cluster)
     if isinstance(values, Mapping) and values and all(isinstance(fields, Mapping) for fields in values.values()):
         if axis in FIELDS:
-            raise ConfigError(axis, values, "is a field of Run: give this axis of clusters another name")
+            raise ConfigError(axis, values, f"is a field of Run, but axes vary the cluster: call the axis my_{axis}")
         return dict(values)
     if axis not in known:
-        problem = f"a cluster has no such field; {nearest(axis, known)}; an axis of another name maps names to fields"
+        problem = f"is not a field of Cluster; {nearest(axis, known)}; or give {{value: fields of Cluster}}"
         raise ConfigError(axis, values, problem)
     if isinstance(values, (str, Mapping)) or not isinstance(values, Sequence) or not len(values):
-        raise ConfigError(axis, values, "must be a list of values, or map names to fields of Cluster")
+        raise ConfigError(axis, values, "must be a list of values, such as [1, 2], or {value: fields of Cluster}")
     return {_entry(axis, value): {axis: value} for value in values}
 
 
 def _entry(axis: str, value: Any) -> Any:
-    """A value by its name on the axis: itself, or its words."""
+    """Return the name of a value on its axis: a number or a string itself, any other value in words."""
     return value if isinstance(value, (int, float, str)) else ", ".join(cluster_words({axis: value})) or "none"
 
 
-# -- what is found out -----------------------------------------------------------------------------
+# -- the runs --------------------------------------------------------------------------------------
 
-Key = tuple[int, Cell]  # a policy, by its number, in a cell
+Key = tuple[int, Cell]  # the index of a policy, and a cell
 
 
 class _Survey:
-    """The runs of each policy in each cell, and the times that follow from them."""
+    """Runs the policies in the cells and computes their times. Learning rates are tried at `anchors`: corners and
+    centre."""
 
     def __init__(
         self, policies: Sequence[Run], cells: Mapping[Cell, Run], goal: float, seeds: tuple[int, ...],
@@ -246,125 +245,122 @@ class _Survey:
         self.policies, self.goal, self.seeds, self.rates, self._how = policies, goal, seeds, rates, how
         self._until_s = until_s
         self.clusters = {cell: run.cluster for cell, run in cells.items()}
-        levels = [list(dict.fromkeys(own)) for own in zip(*cells, strict=True)]
-        self._places = {cell: [own.index(value) / max(1, len(own) - 1) for own, value in zip(levels, cell, strict=True)]
-                        for cell in cells}  # fmt: skip
-        corners = product(*((own[0], own[-1]) for own in levels))
-        self.anchors: list[Cell] = list(dict.fromkeys([*corners, tuple(own[len(own) // 2] for own in levels)]))
-        self._found: dict[Key, dict[float, dict[int, tuple[float, float]]]] = {}  # by learning rate and seed:
-        self.results: list[tuple[Result, int, Cell]] = []  # the seconds at which it holds the goal, and of its end
+        levels = [list(dict.fromkeys(level)) for level in zip(*cells, strict=True)]
+        self._shares = {cell: [level.index(value) / max(1, len(level) - 1)
+                               for level, value in zip(levels, cell, strict=True)] for cell in cells}  # fmt: skip
+        corners = product(*((level[0], level[-1]) for level in levels))
+        self.anchors: list[Cell] = list(dict.fromkeys([*corners, tuple(level[len(level) // 2] for level in levels)]))
+        # by key, learning rate and seed: the seconds at which the run holds the goal, and at which it ends
+        self._took: dict[Key, dict[float, dict[int, tuple[float, float]]]] = {}
+        self.results: list[tuple[Result, int, Cell]] = []
 
     def try_rates(self) -> None:
-        """Run each policy at the anchors with the first seed: each rate, and the next one beyond the best while that
-        arrives and lies at an end.
-
-        Raises:
-            ConfigError: no policy arrives anywhere.
-        """
+        """Run each policy at the anchors with each learning rate and the first seed. While a best rate holds the target
+        and is the smallest or the largest tried, also run the next rate beyond it."""
         rates = dict.fromkeys(product(range(len(self.policies)), self.anchors), self.rates)
         for _ in range(1 + WIDER):
-            for number in range(len(self.policies)):  # one after another: who comes first caps the next ones
-                self._sweep([(key, rate, self.seeds[0]) for key, own in rates.items() if key[0] == number
-                             for rate in own])  # fmt: skip
+            for number in range(len(self.policies)):  # policy by policy: earlier times cap the later runs
+                self._sweep([(key, rate, self.seeds[0]) for key, tried in rates.items() if key[0] == number
+                             for rate in tried])  # fmt: skip
             rates = {key: (rate,) for key in rates if (rate := self._beyond(key)) is not None}
-        if not any(math.isfinite(self.time(key).seconds) for key in self._found):
+        if not any(math.isfinite(self.time(key).seconds) for key in self._took):
             metric = metric_of(self.policies[0])
             highest = metric.best(best_accuracy(result) for result, _, _ in self.results)
             problem = (f"no policy holds it within {self.policies[0].pushes} pushes; the best evaluation is "
-                       f"{metric.text(highest)}: take a goal below that, or more pushes")  # fmt: skip
+                       f"{metric.text(highest)}: set an easier target, or more pushes")  # fmt: skip
             raise ConfigError("target", self.goal, problem)
 
     def compute(self) -> None:
-        """Run all cells with a seed, before the next seed, while there is time."""
+        """Run all policies in all cells, one seed after another, until the time is up."""
         cells = [*self.clusters]
         for seed, first in product(self.seeds, range(0, len(cells), AT_ONCE)):
-            # what is the soonest nearby comes first, and caps the others
-            for number in sorted(range(len(self.policies)), key=lambda number: self._nearby((number, cells[first]))[0]):
+            # the policy that is the soonest at the nearest anchor runs first, so that its time caps the others
+            nearby = [self.time(self._nearest((number, cells[first]))).seconds for number in range(len(self.policies))]
+            for number in map(int, np.argsort(nearby, kind="stable")):
                 if time.monotonic() > self._until_s:
                     return
                 keys = [(number, cell) for cell in cells[first : first + AT_ONCE]]
-                wanted = [(key, self._rate(key), seed) for key in keys if seed not in self._runs(key)
+                wanted = [(key, self._best_rate(key if key in self._took else self._nearest(key)), seed)
+                          for key in keys if seed not in self._runs(key)
                           and (seed == self.seeds[0] or math.isfinite(self.time(key).seconds))]  # fmt: skip
                 self._sweep(wanted)
 
-    def _nearby(self, key: Key) -> tuple[float, float]:
-        """The seconds of a policy at the nearest anchor that it arrives at, if it does, and its best learning rate."""
+    def _nearest(self, key: Key) -> Key:
+        """Return (policy, nearest anchor where it holds the target), or (policy, nearest anchor) if there is none."""
         number, cell = key
         arrives = [anchor for anchor in self.anchors if math.isfinite(self.time((number, anchor)).seconds)]
-        near = min(arrives or self.anchors, key=lambda anchor: math.dist(self._places[anchor], self._places[cell]))
-        return self.time((number, near)).seconds, self._best_rate((number, near))
-
-    def _rate(self, key: Key) -> float:
-        return self._best_rate(key) if key in self._found else self._nearby(key)[1]
+        here = self._shares[cell]
+        return number, min(arrives or self.anchors, key=lambda anchor: math.dist(self._shares[anchor], here))
 
     def _runs(self, key: Key) -> Mapping[int, tuple[float, float]]:
-        return self._found[key][self._best_rate(key)] if key in self._found else {}
+        return self._took[key][self._best_rate(key)] if key in self._took else {}
 
     def _beyond(self, key: Key) -> float | None:
-        """The next learning rate beyond the best one, if that arrives and lies at an end of the rates tried there."""
+        """Return the next rate beyond the best one if the best one holds the target and is at an end; else None."""
         if math.isinf(self.time(key).seconds):
             return None
-        return beyond((self._best_rate(key),), [(rate,) for rate in self._found[key]])
+        return beyond((self._best_rate(key),), [(rate,) for rate in self._took[key]])
 
     def _sweep(self, wanted: Sequence[tuple[Key, float, int]]) -> None:
-        """Run (policy and cell, learning rate, seed), each ended at CAP times the soonest of its cell and seed."""
+        """Run each (policy and cell, learning rate, seed), up to CAP times the soonest time of its cell and seed."""
         runs = []
         for (number, cell), rate, seed in wanted:
-            soonest = min((own[seed][0] for (_, there), rates in self._found.items() if there == cell
-                           for own in rates.values() if seed in own), default=math.inf)  # fmt: skip
+            soonest = min((seeds_[seed][0] for (_, there), rates in self._took.items() if there == cell
+                           for seeds_ in rates.values() if seed in seeds_), default=math.inf)  # fmt: skip
             runs.append(self.policies[number].but(
                 cluster=self.clusters[cell], learning_rate=rate, seed=seed,
                 seconds=rounded_up(CAP * soonest) if 0 < soonest < math.inf else None))  # fmt: skip
         for (key, rate, seed), result in zip(wanted, sweep(runs, **self._how) if runs else (), strict=True):
-            seeds = self._found.setdefault(key, {}).setdefault(rate, {})
+            seeds = self._took.setdefault(key, {}).setdefault(rate, {})
             seeds[seed] = held(result, self.goal)[0], result.seconds
             self.results.append((result, *key))
 
-    # -- what is known
+    # -- results
 
     def time(self, key: Key) -> Time:
-        """Return the time that a policy takes in a cell."""
-        if not (own := self._runs(key)):
+        """Return the time of a policy in a cell; Time() if the policy has not run there."""
+        if not (runs := self._runs(key)):
             return Time()
-        rate, each_s = self._best_rate(key), [seconds for seconds, _ in own.values()]
+        rate, each_s = self._best_rate(key), [seconds for seconds, _ in runs.values()]
         if any(map(math.isinf, each_s)):
-            return Time(low=_mean(map(min, own.values())), how=CAPPED, learning_rate=rate)
+            return Time(low=_mean(map(min, runs.values())), how=CAPPED, learning_rate=rate)
         return Time(_mean(each_s), min(each_s), max(each_s), COMPUTED, rate)
 
     def _best_rate(self, key: Key) -> float:
-        """With which most seeds arrive, then the soonest."""
-        def rank(rate: float) -> tuple[int, float]:
-            own = self._found[key][rate].values()
-            return -sum(math.isfinite(seconds) for seconds, _ in own), _mean(map(min, own))
+        """Return the learning rate with which most seeds hold the target; of several such rates, the soonest one."""
 
-        return min(self._found[key], key=rank)
+        def rank(rate: float) -> tuple[int, float]:
+            runs = self._took[key][rate].values()
+            return -sum(math.isfinite(seconds) for seconds, _ in runs), _mean(map(min, runs))
+
+        return min(self._took[key], key=rank)
 
     def map(self, axes: list[str], tie: float) -> Map:
-        """The times of all cells, and their basis."""
         policies = self.policies
         columns = list(dict.fromkeys(["sync", "prune", *labels(frame_of(policies))]))
-        names = [label_of({}, [column for column in columns if column in columns[:2]
-                               or getattr(policy, column) != FIELDS[column].default], policy) for policy in policies]
+        telling = [[column for column in columns if column in ("sync", "prune") or
+                    getattr(policy, column) != FIELDS[column].default] for policy in policies]  # fmt: skip
+        names = [label_of({}, shown, policy) for shown, policy in zip(telling, policies, strict=True)]
         places = {cell: dict(zip(axes, cell, strict=True)) for cell in self.clusters}
-        table = pd.DataFrame([{**place, "policy": name, **self.time((number, cell))._asdict()}
-                              for cell, place in places.items() for number, name in enumerate(names)])  # fmt: skip
+        table = pd.DataFrame([{**point, "policy": name, **self.time((number, cell))._asdict()}
+                              for cell, point in places.items() for number, name in enumerate(names)])  # fmt: skip
         points = [{**places[cell], "policy": names[number]} for _, number, cell in self.results]
         results = frame_of([result for result, _, _ in self.results], points)
         shared = caption(results, ("cluster", "seconds", "learning_rate", *columns), "means over")
         table.attrs |= {"axes": axes, "default": names[0], "tie": tie, "goal": self.goal,
                         "policies": {name: {column: plain(getattr(run, column)) for column in columns}
                                      for name, run in zip(names, policies, strict=True)}}  # fmt: skip
-        found = Map.of(table, results)
-        left = int((found.winner.how == LEFT).sum())
+        chart = Map.of(table, results)
+        left = int((chart.winner.how == LEFT).sum())
         seeds = [len(self._runs((number, cell))) for number, cell in product(range(len(names)), places)
                  if math.isfinite(self.time((number, cell)).seconds)]  # fmt: skip
         few = min(seeds, default=0) < len(self.seeds)
         words = "time was up: not every policy has every seed" if few else f"{len(places)} cells computed"
         words = f"time was up before {left} of {len(places)} cells were computed" if left else words
         table.attrs["caption"] = [*shared, words]
-        return found
+        return chart
 
 
 def _mean(values: Iterable[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     return math.exp(float(np.mean([math.log(max(value, 1e-9)) for value in values])))

@@ -1,31 +1,32 @@
-"""The race between policies: the runs that are worth their gradients, and the moment at which their needs decide.
+"""The race between policies: which runs to execute next, and when their results decide.
 
     answer = race({"asp": around(0.2), "bsp": around(0.2)}, "bsp", needs, simplicity=...)
 
-`needs` executes the runs that the race asks for, which are independent of each other, and says what each needed to hold
-the target: seconds, or bytes, or gradients, whatever is to be small.
+An arm is a policy with a learning rate. The need of a run is the seconds, bytes or gradients that it takes to hold the
+target; less is better. The function `needs` executes several independent runs, and returns the need of each.
 
 | seed | arms that run |
 |---|---|
-| the first | each policy's grid of learning rates, in the order given, each ended at CAP times the soonest |
+| the first | each policy's grid of learning rates, in the given order; a run ends at CAP times the soonest |
 | second and third | the best two arms of each policy whose mean is within BEHIND of the leader's |
-| later ones | the best arm of each of these; and the likeliest rival, until the leader is sure |
-| the second, again | before an answer: the best arm of each policy that had one seed only |
-| up to LASTING | before an answer: the arm that it names |
+| later ones | the best arm of each of these policies; and the likeliest rival, until the leader is sure |
+| the second, again | before an answer: the best arm of each policy that has only one seed |
+| up to LASTING | before an answer: the arm that would be advised |
 
-An arm is a policy with a learning rate. Arms are compared on the same seeds, so a trial may end as soon as it is too
-late to matter. The default policy is never capped, and its best arm has three seeds: the answer is compared with it.
-After each seed a policy whose best rate is the smallest or the largest tried gets the next one beyond it.
+Arms are compared on the same seeds, so a run may stop at a cap, when it has taken too long to win. All policies are
+compared with the default policy, so its runs have no cap, and its best arm runs three seeds. After each seed, a policy
+whose best rate is the smallest or the largest tried also tries the next rate beyond it.
 
-An answer is decided if a policy is the best, or within a tie of it, with probability `sure`, by three seeds at least
-and by two of every other policy. Noise above LOUD decides nothing: so few seeds do not tell its kind. A policy that
-misses the target with a seed is not advised while another one never did; and where some do, the leader may miss it yet.
+A race is decided if a policy is the best, or within a tie of it, with probability `sure`, on at least three seeds, and
+every other policy has two. If the noise is above LOUD, nothing is decided: so few seeds do not show its distribution. A
+policy that misses the target with a seed is not advised if another policy never misses it. If some policies miss it,
+the leader's probability is lowered, because the leader may still miss it with a further seed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,16 +36,17 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.advise.confidence import Comparison
 from pslab.lab.records.tuning import beyond
 
-CAP, WIDE_CAP = 1.5, 3.0  # times the soonest on a seed: of all arms on the first one, and of those that go on
-BEHIND = (1.5, 1.3, 1.15, 1.1)  # times the leader's mean, after each seed; the last one goes on
-LEAST = 3  # seeds before anything is decided, and that the default policy has
-LASTING = 8  # seeds with which an advised policy is to hold the target, if there are so many
-TWO = 2  # rates of a policy that go on until the third seed
-LOUD = 0.2  # noise of log need
-GENEROUS = 2.0  # a cap of so many times the arm's own largest need: what does not arrive within it never does
-MISSES = 0.2  # of the seeds, by a policy that misses some
+CAP, WIDE_CAP = 1.5, 3.0  # caps on the first seed and on later ones, as multiples of the least need on the seed
+BEHIND = (1.5, 1.3, 1.15, 1.1)  # after each seed, arms within this multiple of the leader's mean continue
+LEAST = 3  # seeds before a decision, and seeds of the default policy
+LASTING = 8  # seeds with which an advised policy must hold the target, if that many are given
+TWO = 2  # rates of a policy that continue until the third seed
+WIDER = 3  # a grid is widened at most this often at each end
+LOUD = 0.2  # the largest standard deviation of log need with which a race is decided
+GENEROUS = 2.0  # a run that misses the target within this multiple of its arm's largest need counts as a miss
+MISSES = 0.2  # the assumed share of seeds that an unsafe policy misses
 DECIDED = ("alone", "sure", "tie")
-DIGITS = 3  # of a cap
+DIGITS = 3  # significant digits of a cap
 
 
 class Arm(NamedTuple):
@@ -60,13 +62,13 @@ class Trial(NamedTuple):
     policy: str
     learning_rate: float
     seed: int
-    #: the need beyond which it is out, infinite if its run ends by its pushes alone. Whether a target is held is known
-    #: two evaluations after it was reached: its run ends so much later
+    #: the need beyond which the arm loses; infinite if only the budget ends the run. The run ends two evaluations
+    #: later, when it is known whether the target was held
     cap: float = math.inf
 
     @property
     def arm(self) -> Arm:
-        """The arm that runs."""
+        """The policy and the learning rate of the run."""
         return Arm(self.policy, self.learning_rate)
 
 
@@ -76,13 +78,12 @@ class Standing:
 
     policy: str
     learning_rate: float
-    needs: Mapping[int, float]  #: by seed, what it needed; infinite where it did not arrive within its cap
-    caps: Mapping[int, float]  #: by seed
-    rates: tuple[float, ...]  #: all that were tried
-    ratio: float  #: of its need to the least on each seed, by the geometric mean; a capped need counts as its cap
-    chance: float  #: that it is the best policy or within a tie of it; 0 if it is unsafe, NaN if nothing is known
-    alive: bool  #: whether it was in the race at the end
-    unsafe: bool  #: whether a seed did not arrive though it had the time
+    needs: Mapping[int, float]  #: by seed, the need of the run; infinite if it missed the target within its cap
+    rates: tuple[float, ...]  #: all learning rates that were tried
+    ratio: float  #: need / least need on the seed, geometric mean over seeds; a run that was stopped counts as its cap
+    chance: float  #: the probability of being the best or within a tie of it; 0 if unsafe, NaN if unknown
+    alive: bool  #: whether the policy could still win at the end
+    unsafe: bool  #: whether a run missed the target although it had enough time
 
     @property
     def at_end(self) -> bool:
@@ -91,36 +92,36 @@ class Standing:
 
     @property
     def arrived(self) -> tuple[float, ...]:
-        """The needs that are finite."""
+        """The needs (seconds, bytes or gradients) of the runs that held the target."""
         return tuple(filter(math.isfinite, self.needs.values()))
 
     @property
     def capped(self) -> bool:
-        """Whether its ratio is a lower bound."""
+        """Whether `ratio` is a lower bound, because a run was stopped at its cap."""
         return not self.unsafe and math.inf in self.needs.values()
 
 
 @dataclass(frozen=True)
 class RaceAnswer:
-    """How a race ended."""
+    """The outcome of a race."""
 
-    policy: str  #: that is advised
+    policy: str  #: the advised policy
     learning_rate: float
-    #: one policy stands alone, is best for sure, or several tie; where it is not decided: the seeds or the time were
-    #: used up, the noise is too large, or all policies are unsafe
+    #: decided: "alone" (only one policy can be compared), "sure" (one is the best) or "tie"; not decided: "seeds" or
+    #: "time" (used up), "noise" (too large), "unsafe" (all policies miss the target with some seeds)
     ending: str
-    among: tuple[str, ...]  #: the policies that tie or that it is not decided between, the simplest first; or the one
+    among: tuple[str, ...]  #: the policies that tie, or that remain undecided, the simplest first
     standings: tuple[Standing, ...]  #: of each policy, the soonest first
-    noise: float = math.nan  #: the deviation of log need that neither policy nor seed explains
+    noise: float = math.nan  #: the standard deviation of log need that neither policy nor seed explains
 
     @property
     def decided(self) -> bool:
-        """Whether the data decide; a tie is an answer too."""
+        """Whether the race is decided; a tie counts as decided."""
         return self.ending in DECIDED
 
     def standing(self, policy: str) -> Standing:
-        """The standing of a policy of the race."""
-        return next(each for each in self.standings if each.policy == policy)
+        """Return the standing of a policy in the race."""
+        return next(standing for standing in self.standings if standing.policy == policy)
 
 
 Needs = Callable[[Sequence[Trial]], Mapping[Trial, float]]
@@ -128,47 +129,47 @@ Needs = Callable[[Sequence[Trial]], Mapping[Trial, float]]
 
 def race(
     grids: Mapping[str, Sequence[float]], default: str, needs: Needs, *, simplicity: Mapping[str, tuple[int, ...]],
-    seeds: Sequence[int] = range(8), tie: float = 0.05, sure: float = 0.92, wider: int = 3, capped: bool = True,
+    seeds: Sequence[int] = range(8), tie: float = 0.05, sure: float = 0.92, capped: bool = True,
 ) -> RaceAnswer:  # fmt: skip
-    """Return which policy is the best, or that this is not decided.
+    """Run the race; return the best policy, or the reason why the race is undecided.
 
     Args:
         grids: learning rates by policy, in the order in which policies begin.
         default: the policy that the answer is compared with.
-        needs: executes trials; what it leaves out had no time left, and the race ends.
-        simplicity: by policy, smaller for a simpler one: of a tie the simplest is advised.
-        seeds: at most these, in their order.
-        tie: the share by which the needs of two policies may differ that count as equal.
-        sure: the probability with which a race is decided.
-        wider: how often a grid is widened at each of its ends.
-        capped: whether runs can be ended by their need.
+        needs: executes trials and returns their needs. If it omits a trial, the time is up, and the race ends.
+        simplicity: by policy, a key that is smaller for a simpler policy; in a tie the simplest is advised.
+        seeds: the seeds, in the order of their use.
+        tie: needs of two policies that differ by at most this share count as equal.
+        sure: the probability of being the best, or within a tie of it, that decides a race.
+        capped: whether a run can be stopped at its cap.
 
     Raises:
-        ConfigError: no policy, no seed, an empty grid, an unknown default, a share out of its bounds; no run holds the
-            target.
+        ConfigError: no policy, no seed, an empty grid, an unknown default, a share outside its bounds; or no run holds
+            the target.
     """
     if not grids or not all(grids.values()):
-        raise ConfigError("space", dict(grids), "a race needs a policy, and each policy a learning rate")
+        problem = "must map at least one policy to at least one learning rate, as in {'bsp': [0.1]}"
+        raise ConfigError("grids", dict(grids), problem)
     if default not in grids:
-        raise ConfigError("default", default, f"no policy of this race; {nearest(default, grids)}")
+        raise ConfigError("default", default, f"must be a policy of this race; {nearest(default, grids)}")
     if not seeds or len({*seeds}) < len(seeds):
-        raise ConfigError("seeds", list(seeds), "must be a list of at least one seed, each of them once, as [0, 1]")
+        raise ConfigError("seeds", list(seeds), "must be a list of one or more different seeds, such as [0, 1]")
     if tie <= 0:
-        raise ConfigError("tie", tie, "must be a share above 0, such as 0.05: nothing is equal to the last bit")
+        raise ConfigError("tie", tie, "must be a share above 0, such as 0.05, because needs are never exactly equal")
     if not 0.5 <= sure < 1:
         raise ConfigError("sure", sure, "must be a probability from 0.5, below 1, such as 0.9")
-    own = _Race({policy: tuple(sorted({*map(float, rates)})) for policy, rates in grids.items()}, default, needs,
-                simplicity, tuple(seeds), tie, sure, wider, capped)  # fmt: skip
-    return own.answer(own.run())
+    race_ = _Race({policy: tuple(sorted({*map(float, rates)})) for policy, rates in grids.items()}, default, needs,
+                  simplicity, tuple(seeds), tie, sure, capped)  # fmt: skip
+    return race_.answer(race_.run())
 
 
 class _NoTime(Exception):
-    """Runs were left out."""
+    """Some trials were not run, because the time is up."""
 
 
 @dataclass
 class _Race:
-    """A race under way."""
+    """The runs of a race so far, and the decisions that follow from them."""
 
     grids: Mapping[str, tuple[float, ...]]
     default: str
@@ -177,19 +178,19 @@ class _Race:
     seeds: tuple[int, ...]
     tie: float
     sure: float
-    wider: int
     capped: bool
 
     def __post_init__(self) -> None:
-        self.told = {Arm(policy, rate): dict[int, Trial]() for policy, rates in self.grids.items() for rate in rates}
-        self.need = dict[Trial, float]()
+        #: by arm and seed, the need and the cap of the run
+        self.runs = {Arm(policy, rate): dict[int, tuple[float, float]]()
+                     for policy, rates in self.grids.items() for rate in rates}  # fmt: skip
         self.noise = math.nan
         self._note()
 
     # -- which runs ------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Run seed after seed; return how the race ended."""
+        """Run seed after seed until the race ends; return its `RaceAnswer.ending`."""
         try:
             for policy in self.grids:
                 self._run(self._best(policy), self.seeds[:1], CAP)
@@ -204,7 +205,7 @@ class _Race:
         return "noise" if self.noise > LOUD else "seeds"
 
     def _seed(self, count: int) -> None:
-        """Run the next seed: the leader and the default, which cap the others, then those."""
+        """Run the next seed: first the leader and the default, because their needs set the caps of the other arms."""
         seeds, arms = self.seeds[:count], self._alive(count - 1)
         usual = self._best(self.default)[:TWO] if count <= LEAST else []
         self._run([*arms[:1], *usual], seeds, WIDE_CAP)
@@ -213,133 +214,122 @@ class _Race:
             pass
 
     def _alive(self, count: int) -> list[Arm]:
-        """The arms that may be the best after so many seeds, the leader first."""
-        if not (ranked := sorted(filter(self.told.__getitem__, self.told), key=self._rank)):
+        """Return the arms that can still win after `count` seeds, the leader first."""
+        if not (ranked := sorted(filter(self.runs.__getitem__, self.runs), key=self._rank)):
             return []
         bound = self.gap[ranked[0]] + math.log(BEHIND[min(count, len(BEHIND)) - 1])
-        each = TWO if count < LEAST else 1
-        found = [arm for arm in ranked if self.gap[arm] <= bound and arm not in self.unsafe
-                 and arm in self._best(arm.policy)[:each]] or ranked[:1]  # fmt: skip
-        if count >= LEAST and len(found) == 1:
-            chances = {policy: chance for policy, chance in self._chances().items() if policy != found[0].policy}
-            found += self._best(max(chances, key=chances.__getitem__))[:1] if chances else []
-        return found
+        most = TWO if count < LEAST else 1
+        alive = [arm for arm in ranked if self.gap[arm] <= bound and arm not in self.unsafe
+                 and arm in self._best(arm.policy)[:most]] or ranked[:1]  # fmt: skip
+        if count >= LEAST and len(alive) == 1:
+            chances = {policy: chance for policy, chance in self._chances().items() if policy != alive[0].policy}
+            alive += self._best(max(chances, key=chances.__getitem__))[:1] if chances else []
+        return alive
 
     def _best(self, policy: str) -> list[Arm]:
-        """The arms of a policy, the best one first."""
-        return sorted((arm for arm in self.told if arm.policy == policy), key=self._rank)
+        return sorted((arm for arm in self.runs if arm.policy == policy), key=self._rank)
 
     def _run(self, arms: Iterable[Arm], seeds: Iterable[int], cap: float) -> None:
-        """Run what these arms lack on these seeds."""
+        """Run the missing trials of these arms on these seeds; raise _NoTime if some were not run."""
         trials = dict[Trial, None]()
         for seed in seeds:
             for arm in arms:
                 least = math.inf if arm.policy == self.default or not self.capped else self.least.get(seed, math.inf)
-                own = Trial(*arm, seed, rounded_up(cap * least))
-                before = self.told[arm].get(seed)
-                late = before is not None and math.isinf(self.need[before]) and before.cap < CAP * least
-                if before is None or late:  # which was too late for a leader that is unsafe
-                    trials[own] = None
-        found = self.needs([*trials]) if trials else {}
-        for trial, need in found.items():
+                need, before = self.runs[arm].get(seed, (math.inf, 0.0))
+                if math.isinf(need) and before < CAP * least:  # run again if its cap came from an unsafe leader
+                    trials[Trial(*arm, seed, rounded_up(cap * least))] = None
+        needs = self.needs([*trials]) if trials else {}
+        for trial, need in needs.items():
             if not need > 0:
-                raise ConfigError("need", need, f"{trial} must need more than 0, infinite if it never arrives")
-            self.told[trial.arm][trial.seed], self.need[trial] = trial, need if need <= trial.cap else math.inf
+                raise ConfigError("need", need, f"must be above 0, and math.inf if {trial} misses the target")
+            self.runs[trial.arm][trial.seed] = need if need <= trial.cap else math.inf, trial.cap
         self._note()
-        if len(found) < len(trials):
+        if len(needs) < len(trials):
             raise _NoTime
 
     def _widen(self, policies: Iterable[str], cap: float) -> bool:
-        """Run the next rate beyond the best one of each policy where that one arrives and is at an end of its grid, on
-        the seeds that the best one has; whether there is one."""
-        found = False
+        """Try the next rate beyond a policy's best one, on the same seeds, if the best one always holds the target and
+        is the smallest or the largest tried; return whether any rate was tried."""
+        widened = False
         for policy in policies:
             best, grid = self._best(policy)[0], self.grids[policy]
-            tried = [arm.learning_rate for arm in self.told if arm.policy == policy]
-            rate = beyond((best.learning_rate,), [(each,) for each in tried]) if all(self._arrived(best)) else None
+            tried = [arm.learning_rate for arm in self.runs if arm.policy == policy]
+            rate = beyond((best.learning_rate,), [(other,) for other in tried]) if all(self._arrived(best)) else None
             lower = rate is not None and rate < best.learning_rate
-            if rate is not None and sum(each < grid[0] if lower else each > grid[-1] for each in tried) < self.wider:
-                self.told[Arm(policy, rate)], found = {}, True
-                self._run([Arm(policy, rate)], self.told[best], cap)
-        return found
+            if rate is not None and sum(other < grid[0] if lower else other > grid[-1] for other in tried) < WIDER:
+                self.runs[Arm(policy, rate)], widened = {}, True
+                self._run([Arm(policy, rate)], self.runs[best], cap)
+        return widened
 
-    # -- what is known ---------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------
 
     def _note(self) -> None:
-        """Note of each arm whether it is unsafe, and how far behind the soonest of each seed it is."""
-        self.unsafe = {arm for arm, own in self.told.items() if self._misses(own.values())}
-        self.least = dict[int, float]()
-        for arm, own in self.told.items():
-            for seed, trial in own.items() if arm not in self.unsafe else ():
-                self.least[seed] = min(self.need[trial], self.least.get(seed, math.inf))
-        self.gap = {arm: self._behind(own.values()) for arm, own in self.told.items()}
+        """Compute `unsafe`, the `least` need on each seed, and each arm's `gap`: the mean over seeds of log(need /
+        least need). A gap is a lower bound if a run was stopped at its cap, and infinite if no need is known."""
+        self.unsafe = {arm for arm, runs in self.runs.items() if self._misses(runs.values())}
+        self.least, self.gap = dict[int, float](), dict[Arm, float]()
+        for arm, runs in self.runs.items():
+            for seed, (need, _) in runs.items() if arm not in self.unsafe else ():
+                self.least[seed] = min(need, self.least.get(seed, math.inf))
+        for arm, runs in self.runs.items():
+            bounds = {seed: min(run) for seed, run in runs.items()}
+            gaps = [math.log(bound / self.least[seed]) for seed, bound in bounds.items()
+                    if max(bound, self.least.get(seed, math.inf)) < math.inf]  # fmt: skip
+            self.gap[arm] = sum(gaps) / len(gaps) if gaps else math.inf
 
-    def _misses(self, own: Iterable[Trial]) -> bool:
-        """Whether one of an arm's runs missed the target though it had the time, to its last push or a generous cap."""
-        most = max((need for trial in own if math.isfinite(need := self.need[trial])), default=math.inf)
-        return any(math.isinf(self.need[trial]) and trial.cap >= GENEROUS * most for trial in own)
-
-    def _behind(self, own: Iterable[Trial]) -> float:
-        """Return the mean, over seeds, of the logarithm of an arm's need divided by the soonest arm's: a lower bound
-        where a need was capped; infinite if no run of the arm has a known need."""
-        known = [trial for trial in own if max(self._bound(trial), self.least.get(trial.seed, math.inf)) < math.inf]
-        gaps = [math.log(self._bound(trial) / self.least[trial.seed]) for trial in known]
-        return sum(gaps) / len(gaps) if gaps else math.inf
-
-    def _bound(self, trial: Trial) -> float:
-        return min(self.need[trial], trial.cap)
+    def _misses(self, runs: Collection[tuple[float, float]]) -> bool:
+        """Whether a run missed the target without a cap, or with a cap of GENEROUS times the arm's largest need."""
+        most = max((need for need, _ in runs if math.isfinite(need)), default=math.inf)
+        return any(math.isinf(need) and cap >= GENEROUS * most for need, cap in runs)
 
     def _arrived(self, arm: Arm) -> list[bool]:
-        """Whether each run of an arm held the target."""
-        return [math.isfinite(self.need[trial]) for trial in self.told[arm].values()]
+        """Return, for each run of an arm, whether it held the target."""
+        return [math.isfinite(need) for need, _ in self.runs[arm].values()]
 
     def _rank(self, arm: Arm) -> tuple[object, ...]:
-        """Return a key that sorts arms: arriving ones first, then the sooner, then the nearer to the grid's middle."""
+        """Return a sort key: arms that hold the target first, then by gap, then by distance from the grid's middle."""
         grid = self.grids[arm.policy]
-        return (not self.told[arm], arm in self.unsafe, self.gap[arm], not all(self._arrived(arm)),
+        return (not self.runs[arm], arm in self.unsafe, self.gap[arm], not all(self._arrived(arm)),
                 abs(math.log(arm.learning_rate / grid[len(grid) // 2])))  # fmt: skip
 
     def _chances(self) -> dict[str, float]:
-        """By policy, the chance that it is the best or within a tie of it."""
-        bests = [self._best(policy) for policy in self.grids]
-        arms = [best for best, *_ in bests if best not in self.unsafe and math.isfinite(self.gap[best])]
+        """Return, by policy, the probability that it is the best or within a tie of it; NaN if the noise is unknown.
+        Unsafe policies are left out. Set `noise`."""
+        bests = [self._best(policy)[0] for policy in self.grids]
+        arms = [best for best in bests if best not in self.unsafe and math.isfinite(self.gap[best])]
         if not arms:
             return {}
-        nothing = Trial("", 0.0, 0, math.nan)
-        trials = [[self.told[arm].get(seed, nothing) for seed in self.seeds] for arm in arms]
-        needs = np.array([[math.nan if trial is nothing else self._bound(trial) for trial in own] for own in trials])
-        needs[np.isinf(needs)] = math.nan
-        seen = ~np.isnan(needs).all(axis=0)
-        bounds = np.array([[self.need.get(trial, 0.0) == math.inf for trial in own] for own in trials])
-        compared = Comparison(needs[:, seen], bounds[:, seen])
+        runs = [[self.runs[arm].get(seed, (math.nan, math.nan)) for seed in self.seeds] for arm in arms]
+        needs, caps = np.moveaxis(np.array(runs), 2, 0)
+        bounds = np.fmin(needs, caps)
+        bounds[np.isinf(bounds)] = math.nan
+        seen = ~np.isnan(bounds).all(axis=0)
+        compared = Comparison(bounds[:, seen], np.isinf(needs)[:, seen])
         if len(arms) > 1 and not compared.degrees:
             return dict.fromkeys((arm.policy for arm in arms), math.nan)
         self.noise = compared.noise if compared.degrees else math.nan
-        missing = self._missing()
-        found = dict[str, float]()
+        missing, chances = self._missing(), dict[str, float]()
         for arm, chance in zip(arms, compared.chances(self.tie).tolist(), strict=True):
-            yet = missing * (1 - MISSES) ** len(self.told[arm])  # that it is one that misses, and did not so far
-            found[arm.policy] = chance * (1 - yet / (yet + 1 - missing))
-        return found
+            yet = missing * (1 - MISSES) ** len(self.runs[arm])  # unsafe, but without a miss so far
+            chances[arm.policy] = chance * (1 - yet / (yet + 1 - missing))
+        return chances
 
     def _missing(self) -> float:
-        """Return the estimated share of policies that miss the target with some seeds: the policies seen to miss,
-        divided by the policies whose number of seeds would have shown a miss; two unseen policies are added."""
+        """Estimate the share of policies that miss the target with some seeds: policies that missed it, over policies
+        with enough seeds to show it. The prior is two more policies, of which 0.4 miss it."""
         seeds = dict.fromkeys(self.grids, 0)
-        for arm, own in self.told.items():
-            seeds[arm.policy] = max(seeds[arm.policy], len(own))
+        for arm, runs in self.runs.items():
+            seeds[arm.policy] = max(seeds[arm.policy], len(runs))
         some = {arm.policy for arm in self.unsafe if any(self._arrived(arm))}
         return (len(some) + 0.4) / (sum(1 - (1 - MISSES) ** count for count in seeds.values() if count > 1) + 2)
 
     def _ending(self, count: int) -> str:
-        """How the race ends after so many seeds; "" if it goes on."""
+        """Return the race's ending after `count` seeds, perhaps after further trials; "" if it continues."""
         if all(self._best(policy)[0] in self.unsafe for policy in self.grids):
             return "unsafe"
-        if count < LEAST and (count < len(self.seeds) or len(self.grids) > 1):
+        if (count < LEAST and (count < len(self.seeds) or len(self.grids) > 1)) or not self._named():
             return ""
-        if not self._named():
-            return ""
-        once = [best for policy in self.grids if len(self.told[(best := self._best(policy)[0])]) < TWO]
+        once = [best for policy in self.grids if len(self.runs[(best := self._best(policy)[0])]) < TWO]
         self._run(once, self.seeds[1:TWO], CAP)
         for policy in self._named()[:1]:
             self._run(self._best(policy)[:1], self.seeds[:LASTING], WIDE_CAP)
@@ -349,51 +339,43 @@ class _Race:
         return "" if not named else "sure" if len(named) == 1 else "tie"
 
     def _named(self) -> list[str]:
-        """The policies that are the best for sure, or within a tie of it, the simplest first; or the only one that
-        arrives with each seed."""
+        """Return the policies that are the best, or within a tie of it, with probability `sure`, the simplest first. If
+        only one policy can be compared, it is returned regardless of its probability."""
         chances = self._chances()
-        found = [policy for policy, chance in chances.items()
+        named = [policy for policy, chance in chances.items()
                  if len(chances) == 1 or (chance >= self.sure and not self.noise > LOUD)]  # fmt: skip
-        return sorted(found, key=lambda policy: self.simplicity[policy])
+        return sorted(named, key=lambda policy: self.simplicity[policy])
 
-    # -- how it ended ----------------------------------------------------------------------------------
+    # -- the outcome -----------------------------------------------------------------------------------
 
     def answer(self, ending: str) -> RaceAnswer:
-        """Return the answer by the runs so far.
-
-        Raises:
-            ConfigError: no run has held the target.
-        """
         chances = self._chances()
-        alive = {arm.policy for arm in self._alive(max(map(len, self.told.values())))}
-        standings = sorted((self._standing(policy, chances.get(policy, 0.0), alive) for policy in self.grids),
-                           key=lambda each: (each.unsafe, not each.arrived, each.ratio))  # fmt: skip
-        if (first := next((each for each in standings if each.arrived), None)) is None:
-            raise ConfigError("target", "held by no run", "there is nothing to compare: lower it, or give more pushes")
+        alive = {arm.policy for arm in self._alive(max(map(len, self.runs.values())))}
+        standings = sorted((self._standing(policy, chances.get(policy, 0.0), policy in alive) for policy in self.grids),
+                           key=lambda standing: (standing.unsafe, not standing.arrived, standing.ratio))  # fmt: skip
+        if (first := next((standing for standing in standings if standing.arrived), None)) is None:
+            raise ConfigError("target", "held by no run", "nothing to compare: set an easier target, or more pushes")
         among = self._named() if ending in DECIDED else sorted(alive, key=self.simplicity.__getitem__)
         if ending in DECIDED:
-            first = next(each for each in standings if each.policy == among[0])
+            first = next(standing for standing in standings if standing.policy == among[0])
         return RaceAnswer(first.policy, first.learning_rate, ending, tuple(among or [first.policy]), tuple(standings),
                           self.noise)  # fmt: skip
 
-    def _standing(self, policy: str, chance: float, alive: Iterable[str]) -> Standing:
-        best, *_ = self._best(policy)
-        own = {seed: self.told[best][seed] for seed in self.seeds if seed in self.told[best]}
-        rates = sorted(arm.learning_rate for arm, own in self.told.items() if arm.policy == policy and own)
-        return Standing(
-            policy, best.learning_rate, {seed: self.need[trial] for seed, trial in own.items()},
-            {seed: trial.cap for seed, trial in own.items()}, tuple(rates), math.exp(self.gap[best]), chance,
-            policy in alive, best in self.unsafe,
-        )  # fmt: skip
+    def _standing(self, policy: str, chance: float, alive: bool) -> Standing:
+        best = self._best(policy)[0]
+        needs = {seed: self.runs[best][seed][0] for seed in self.seeds if seed in self.runs[best]}
+        rates = sorted(arm.learning_rate for arm, runs in self.runs.items() if arm.policy == policy and runs)
+        return Standing(policy, best.learning_rate, needs, tuple(rates), math.exp(self.gap[best]), chance, alive,
+                        best in self.unsafe)  # fmt: skip
 
 
 def around(centre: float) -> tuple[float, ...]:
-    """The grid of learning rates with which a policy begins."""
+    """Return the first learning rates of a policy: half the centre, the centre, and twice the centre."""
     return centre / 2, centre, 2 * centre
 
 
 def rounded_up(need: float) -> float:
-    """Up to three digits, so that a run's digest does not hang on the last bits of what another one needed."""
+    """Return a need rounded up to three significant digits: digests then do not depend on last bits of other runs."""
     if math.isinf(need):
         return need
     unit = 10.0 ** (math.floor(math.log10(need)) - DIGITS + 1)

@@ -1,4 +1,4 @@
-"""The policies that a race tries where none are given, and which of them a run can have."""
+"""The default policies of a race, and the check of which policies can run with a base."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from pslab.lab.records.frames import axes, runs_in, values
 from pslab.lab.runs.grid import grid
 from pslab.policies.sync.backup import Backup
 
-TUNED = {"learning_rate": "learning_rates=", "seed": "seeds="}  # what a race tries by itself
-GIVEN = ("model", "data", "loss", "metric", "workers", "cluster", "device")  # what the policies are to suit
-STOPS = ("pushes", "seconds", "target_accuracy", "target_held", "eval_every",
-         "engine", "keep_weights")  # what a race decides
-SIMPLEST = ("bsp", "backup", "ssp", "asp")  # of two that are equally soon the one that stands first here
+TUNED = {"learning_rate": "learning_rates=", "seed": "seeds="}  # fields that a race varies, with the argument of each
+GIVEN = ("model", "data", "loss", "metric", "workers", "cluster", "device")  # fields of the base that all policies have
+#: Fields that a race sets.
+STOPS = ("pushes", "seconds", "target_accuracy", "target_held", "eval_every", "engine", "keep_weights")
+SIMPLEST = ("bsp", "backup", "ssp", "asp")  # the simplest first: in a tie the simplest policy is advised
 
 
 def _sparse(prune: str, *syncs: str) -> dict[str, dict[str, str]]:
-    """Candidates whose answers are short, too: little has changed since the last pull."""
+    """Return a candidate for each synchronization policy, with this pruning rule and pull="changed"."""
+    # few weights change between two pulls, so the answers are short
     return {f"{sync} {prune}": {"sync": sync, "prune": prune, "pull": "changed"} for sync in syncs}
 
 
-#: An axis as `grid` takes it: what waits for all, for most, for none, for the clock; each with what is sent seldom.
+#: The default axis for `grid`: two dense policies, then synchronization policies with pruned pushes.
 DEFAULT_SPACE: Mapping[str, Mapping[str, Any]] = MappingProxyType({"policy": {
     "bsp": {"sync": "bsp", "prune": "none"},
     "local:8": {"sync": "local:8", "prune": "none"},
@@ -40,87 +41,88 @@ DEFAULT_SPACE: Mapping[str, Mapping[str, Any]] = MappingProxyType({"policy": {
 
 
 def runs_of(base: Run, space: Mapping[str, Any] | pd.DataFrame | None = None) -> pd.DataFrame:
-    """The runs that a space names, which is not yet to say that they can be; see `candidates`.
+    """Return the runs that a space describes, without checking that they can run; see `candidates`.
 
     Raises:
-        ConfigError: an axis of what a race tunes by itself, or what `grid` refuses.
+        ConfigError: an axis is a field that a race sets or tunes itself, or `grid` refuses the space.
     """
     space = DEFAULT_SPACE if space is None else space
     if not isinstance(space, (Mapping, pd.DataFrame)):
         raise ConfigError("space", space, "must be axes, such as {'sync': ['bsp', 'asp']}, or a table of grid(...)")
     for name in (*TUNED, *GIVEN, *STOPS) if isinstance(space, Mapping) else ():
         if name in space:
-            how = f"give {TUNED[name]} instead" if name in TUNED else "a candidate is a policy: set it in the base"
-            raise ConfigError("space", name, f"every candidate has the same values of it: {how}")
+            how = f"use the argument {TUNED[name]} instead" if name in TUNED else "set it in the base"
+            raise ConfigError("space", name, f"cannot be an axis of a space, as all candidates share its values: {how}")
     return runs_in(space) if isinstance(space, pd.DataFrame) else grid(base, **space)
 
 
 def candidates(
     base: Run, space: Mapping[str, Any] | pd.DataFrame | None = None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The fields by which each candidate differs from the base, by its words, and why others cannot run, by theirs.
+    """Return (by candidate's name, its fields that differ from the base's), and (by name, why a candidate cannot run).
 
-    The first one is the default policy, which differs in nothing.
+    The first candidate is the base's own policy, for which no field differs.
 
     Args:
         base: the run whose policy is the default.
-        space: axes as `grid` takes them, or runs; None: DEFAULT_SPACE.
+        space: axes for `grid`, or runs; None: DEFAULT_SPACE.
 
     Raises:
-        ConfigError: an axis of what a race tunes by itself, what `grid` refuses, a name that nothing has, or a base
-            that cannot run.
+        ConfigError: an axis is a field that a race sets or tunes itself, `grid` refuses the space, a name is unknown,
+            or the base cannot run.
     """
-    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+    from pslab.lab.runs.resolve import resolve  # imported late, because it loads torch
 
-    resolve(base)  # what is wrong with it is wrong with all
+    resolve(base)  # otherwise a mistake in the base would be reported for every candidate
     runs = runs_of(base, space)
-    found, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
+    policies, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
     named = [values(runs, name) for name in axes(runs) if name not in TUNED]
     for run, *point in zip(runs.run, *named, strict=True):
         fields = {name: value for name in FIELDS
                   if name not in (*TUNED, *STOPS) and (value := getattr(run, name)) != getattr(base, name)}  # fmt: skip
         if other := [name for name in GIVEN if name in fields]:
-            raise ConfigError("space", run, f"its {other[0]} is not the base's: a candidate is a policy")
+            raise ConfigError("space", run, f"its {other[0]} differs from the base's, but a candidate is only a "
+                                            "policy: set it in the base")  # fmt: skip
         for name in filter(KINDS.__contains__, fields):
-            spec.resolve(name, fields[name])  # a slip in one name is no policy that cannot run with the base
-        if fields not in found.values():
+            spec.resolve(name, fields[name])  # a misspelt name is an error, not a policy that cannot run
+        if fields not in policies.values():
             words = " ".join(str(value) for value in point if value is not None) or words_of(run)
-            more = ", ".join(f"{name} {plain(value)}" for name, value in fields.items()) if words in found else ""
-            found[f"{words} ({more})" if more else words] = fields
-    for words, fields in list(found.items())[1:]:
+            more = ", ".join(f"{name} {plain(value)}" for name, value in fields.items()) if words in policies else ""
+            policies[f"{words} ({more})" if more else words] = fields
+    for words, fields in list(policies.items())[1:]:
         try:
             _check(base, base.but(**fields))
         except ConfigError as error:
             refused[words] = in_a_sentence(error)
-            del found[words]
-    return found, refused
+            del policies[words]
+    return policies, refused
 
 
 def _check(base: Run, run: Run) -> None:
-    """Refuse policies that cannot run, or that differ from another by name alone.
+    """Refuse a policy that cannot run, or that differs from the base's policy only by name.
 
     Raises:
-        ConfigError: what `resolve` refuses; a policy that needs more workers.
+        ConfigError: `resolve` refuses the policy, or it needs more workers.
     """
     from pslab.lab.runs.resolve import resolve
 
     sync = resolve(run).sync
     if run.workers == 1 and run.sync != base.sync:
-        raise ConfigError("sync", run.sync, "one worker waits for nobody: it is the same as the default; use more")
+        raise ConfigError("sync", run.sync, "with one worker all policies are the same: set workers=2 or more")
     if isinstance(sync, Backup) and run.workers - sync.spare < 2 and run.sync != base.sync:
         least = sync.spare + 2
-        raise ConfigError("workers", run.workers, f"{run.sync} needs {least}: a round is to be of two pushes at least")
+        raise ConfigError("workers", run.workers, f"{run.sync} needs {least} for rounds of two pushes: add workers")
 
 
 def words_of(run: Run) -> str:
-    """A policy in words, as DEFAULT_SPACE has them: ``"ssp:3 static:1%"``."""
+    """Return a policy's name, as in DEFAULT_SPACE: ``"ssp:3 static:1%"``."""
     shown = [name for name in ("sync", "prune", "quantize", "rate")
              if name == "sync" or getattr(run, name) != FIELDS[name].default]  # fmt: skip
     return " ".join(str(plain(getattr(run, name))) for name in shown)
 
 
 def simplicity(run: Run) -> tuple[int, ...]:
-    """Smaller where a policy is simpler: by its synchronization, dense before pruned, and a constant rate first."""
+    """Return a key that is smaller for a simpler policy: by `sync`, then dense first, then a constant rate first."""
     row = find("sync", run.sync)
-    place = SIMPLEST.index(row.name) if row is not None and row.name in SIMPLEST else len(SIMPLEST)
-    return place, *(int(getattr(run, name) != FIELDS[name].default) for name in ("prune", "rate"))
+    rank = SIMPLEST.index(row.name) if row is not None and row.name in SIMPLEST else len(SIMPLEST)
+    return rank, *(int(getattr(run, name) != FIELDS[name].default) for name in ("prune", "rate"))

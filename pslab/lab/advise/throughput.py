@@ -1,7 +1,7 @@
-"""throughput(base): the seconds of an iteration under each policy, for models that are too large to be trained here.
+"""The seconds per iteration under each policy, for models too large to train on this machine: ``throughput(base)``.
 
-An iteration is as many gradients as there are workers. How many of them a policy needs to an accuracy is not known
-without tensors: a policy with shorter iterations may need more of them.
+An iteration is one gradient per worker. Without training it is unknown how many iterations a policy takes to reach an
+accuracy: a policy with shorter iterations may take more of them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pslab.lab.records.summary import iteration_s
 from pslab.lab.runs.run import sweep
 from pslab.protocol.server import least_budget
 
-ROUNDS = 4  # times what a policy needs for its first step
-ENDS = ("layers", "whole")  # how much of an exchange is hidden: as much as layers allow, nothing
+ROUNDS = 4  # the run's budget, in multiples of the pushes before a policy's first step
+ENDS = ("layers", "whole")  # exchange and computation overlap as far as layers allow, or not at all
 
 
 def throughput(
     base: Run, space: Any = None, *, results: Path | str | None = None, progress: bool | None = None
 ) -> pd.DataFrame:
-    """Return a row for each policy, the soonest first: `layers_s` and `whole_s`, the seconds of an iteration where each
-    layer's exchange begins as soon as its gradient is ready, and where all of it waits for the last one.
+    """Return two bounds on the seconds per iteration of each policy, a row each, the soonest first.
 
-    How much of an exchange a real system hides lies between these. A policy that cannot run by layers has NaN there.
-    Policies that cannot run at all, and why, are in `attrs["refused"]`, the table of costs in `attrs["costs"]`.
+    In column `layers_s` the exchange of each layer begins as soon as its gradient is ready; in `whole_s` the exchange
+    begins after the last gradient. A real system lies between the two. It is NaN if the policy cannot run so.
+    `attrs["refused"]` has the policies that cannot run, with the reasons; `attrs["costs"]` names the table of costs.
 
     Args:
-        space: the policies: axes as `grid` takes them, or its table; None: pslab.lab.advise.space.DEFAULT_SPACE.
+        space: the policies, as axes for `grid` or as its table; None: pslab.lab.advise.space.DEFAULT_SPACE.
 
     Raises:
-        ConfigError: what `grid` or the base's run refuse; nothing was started.
+        ConfigError: `grid` or Run refuses a value; nothing was started.
     """
     base = base.but(engine="timing", seconds=None, target_accuracy=None, target_held=False, eval_every=None, ray=None)
     policies, refused = candidates(base, space)
@@ -53,8 +53,8 @@ def throughput(
 
 
 def _short(run: Run) -> Run | None:
-    """Return a run of a few steps; None if its policy cannot run by layers."""
-    from pslab.lab.runs.resolve import resolve  # with torch, which an answer that is read does without
+    """Return the run with a budget of a few steps; None if its policy cannot run with its `ranges`."""
+    from pslab.lab.runs.resolve import resolve  # imported late, because it loads torch
 
     first = least_budget(spec.resolve("sync", run.sync), run.workers) or run.workers
     short = run.but(pushes=ROUNDS * max(first, run.workers))

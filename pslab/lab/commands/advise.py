@@ -1,4 +1,4 @@
-"""pslab advise: which policy holds a target soonest on a cluster, why, and how sure that is."""
+"""pslab advise: prints the policy that holds a target soonest on a cluster, with reasons and a probability."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ SEARCHED = ("seed", "engine", "seconds", "target_accuracy", "target_held", "eval
 
 
 def add(verbs: Any) -> None:
-    """Add the verb, and an option for each field of Run that it does not search."""
+    """Add the verb, and an option for each field of Run that the search does not set."""
     parser = verbs.add_parser(
-        "advise", help="which policy holds a target soonest: pslab advise --target 0.9", formatter_class=Unbroken,
+        "advise", help="the policy that holds a target soonest: pslab advise --target 0.9", formatter_class=Unbroken,
         usage="pslab advise --target VALUE [--merit NAME] [--minutes M] [--verify] "
         " [--file YAML] [--FIELD VALUE ...]",
-        description="Which policy holds a target soonest on a cluster, in virtual time: the answer, what it was "
-        "compared with, and why. --sync, --prune and --rate are the policy that it is compared with.",
+        description="Find the policy that holds a target soonest on a cluster, in virtual time, and print it with the "
+        "compared policies and the reasons. --sync, --prune and --rate give the policy that it is compared with.",
     )  # fmt: skip
     parser.add_argument("--target", type=float, required=True, help="an accuracy from 0 to 1, or a value of the metric")
     parser.add_argument("--merit", default="seconds", help="minimize seconds, bytes or gradients (seconds)")
-    parser.add_argument("--minutes", type=float, default=5.0, help="after which the best answer so far is given (5)")
-    parser.add_argument("--seeds", type=int, default=8, help="at most so many; three before anything is decided (8)")
+    parser.add_argument("--minutes", type=float, default=5.0, help="time limit; then the best answer so far (5)")
+    parser.add_argument("--seeds", type=int, default=8, help="largest number of seeds; at least three decide (8)")
     parser.add_argument("--verify", action="store_true", help="run the best three and the default on real processes")
     add_fields(parser, without=SEARCHED)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the answer, its table and its reasons. Exit status: 1 if the target is never held."""
+    """Print the advice, the table of compared policies and the remarks; return 0."""
     from pslab.lab.advise.search import advise
 
     advice = advise(asked(options), target=options.target, minutes=options.minutes, seeds=range(options.seeds),
@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
     for remark in advice.remarks:
         print(f"({remark})")
     print()
-    print(f"to be pasted, with a model, data and a cluster of your own: {advice.run!r}")
+    print(f"paste this, with your own model, data and cluster: {advice.run!r}")
     if options.verify:
         print()
         print(advice.verify().to_string(float_format="%.3g"))

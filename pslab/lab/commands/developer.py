@@ -1,4 +1,4 @@
-"""pslab bench, pslab chaos: tools of pslab's developers, which lie in tests/tools of a checkout and in no wheel."""
+"""pslab bench, pslab chaos: developers' tools, which are in tests/tools of a checkout, but in no wheel."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ class Absent:
     verb: str
 
     def add(self, verbs: Any) -> None:
-        """Add the verb, with any words."""
+        """Add the verb, which takes any arguments."""
         words = "a tool of developers, in a checkout of pslab"
         parser = verbs.add_parser(self.verb, help=words, description=f"{words[0].upper()}{words[1:]}.")
         parser.add_argument("words", nargs="*")
         parser.set_defaults(unknown=[])
 
     def main(self, options: argparse.Namespace) -> int:
-        """Say where the tool is.
+        """Raise an error that says how to get the tool.
 
         Raises:
             PslabError: always.
         """
         raise PslabError(
-            f"{self.verb} is a tool of developers and no part of an installed pslab: clone pslab's repository, "
+            f"{self.verb} is a tool of developers and not part of an installed pslab: clone pslab's repository, "
             f"`pip install --editable .` there, and call `pslab {self.verb}` again"
         )
 
 
 def tool(verb: str) -> Any:
-    """The module of this verb: `add` and `main`."""
+    """Return the module of this verb; an Absent, if pslab does not run from a checkout."""
     tests = SOURCE.parent / "tests"
     if not (tests / "tools" / verb / "command.py").is_file():
         return Absent(verb)
-    if str(tests) not in sys.path:  # spawned processes have the same path
+    if str(tests) not in sys.path:  # in sys.path, because spawned processes inherit it
         sys.path.insert(0, str(tests))
     return import_module(f"tools.{verb}.command")

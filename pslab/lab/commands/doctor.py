@@ -1,4 +1,4 @@
-"""pslab doctor: what fails in the first hour on this machine, and what to do about it."""
+"""pslab doctor: checks this machine for problems that would stop a new user, and prints advice."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MNIST = {  # sha256 of the four files, unpacked
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-WORKERS = 4  # of a run that does not name another number
-FREE_DISK_BYTES = (100 * 10**6, 10**9)  # less is a problem, less is a note
+WORKERS = 4  # the default of Run
+FREE_DISK_BYTES = (100 * 10**6, 10**9)  # less than the first is a problem, less than the second a note
 
 
 def add(verbs: Any) -> None:
@@ -37,7 +37,7 @@ def add(verbs: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the finding of each check; exit status 1 if there is a problem."""
+    """Print the finding of each check; return the exit status: 1 if there is a problem, else 0."""
     counts = dict.fromkeys(SIGNS, 0)
     for finding in examine():
         counts[finding.state] += 1
@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def python() -> Finding:
-    """The interpreter's version."""
+    """Check that Python is new enough."""
     oldest = ".".join(map(str, OLDEST_PYTHON))
     if sys.version_info[:2] >= OLDEST_PYTHON:
         return Finding("python", OK, f"{platform.python_version()} at {sys.executable}")
@@ -55,7 +55,7 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """The dependencies of the project, and the torch that torchvision was built for, as installed; both load."""
+    """Check that the dependencies are installed in the required versions, and that torchvision can be imported."""
     from packaging.requirements import Requirement
 
     from pslab.tensors.workload.torchvision_ops import with_operators
@@ -72,11 +72,11 @@ def packages() -> Finding:
         advice = "pip install --editable . in the project's folder; torch and torchvision come from the same index"
         return Finding("packages", PROBLEM, "; ".join(bad), advice)
     with_operators(lambda: importlib.import_module("torchvision"))
-    return Finding("packages", OK, f"{count} dependencies as they are asked for; torch {_version('torch')}")
+    return Finding("packages", OK, f"{count} dependencies in the required versions; torch {_version('torch')}")
 
 
 def data() -> Finding:
-    """The four files of MNIST, compared with the official digests."""
+    """Check that the four files of MNIST exist and have the official digests."""
     from pslab.tensors.datasets.mnist import RAW
     from pslab.tensors.workload.data import data_root
 
@@ -97,7 +97,7 @@ def data() -> Finding:
 
 
 def cores() -> Finding:
-    """Whether four workers have a core each, or share some."""
+    """Check that this process may use a core for each worker of the default run."""
     count = machine.usable_cores()
     if count >= WORKERS:
         return Finding("cores", OK, f"{count:g} may be used")
@@ -107,7 +107,7 @@ def cores() -> Finding:
 
 
 def shared_memory() -> Finding:
-    """Whether anonymous shared memory can be reserved, written and read; without it pslab uses files of TMPDIR."""
+    """Check that shared memory works, and whether it is anonymous; else pslab uses files in TMPDIR."""
     from pslab.engines.experiment.shared_memory import Arena
 
     arena = Arena()
@@ -126,12 +126,12 @@ def shared_memory() -> Finding:
 
 
 def memory() -> Finding:
-    """Free memory, and what a run of four workers takes."""
-    importlib.import_module("torch")  # every process of a run loads it: that memory is measured
+    """Check that the free memory is enough for the processes of a default run."""
+    importlib.import_module("torch")  # loaded in every process of a run; its memory is measured in this one
     free, resident = free_memory_bytes(), machine.resident_bytes()
     if free is None or resident is None:
-        return Finding("memory", NOTE, "this system does not say how much is free", "look with a tool of the system")
-    needed = (WORKERS + 2) * resident  # and the server, and this process
+        return Finding("memory", NOTE, "this system does not report its free memory", "use a tool of the system")
+    needed = (WORKERS + 2) * resident  # 2: the server and this process
     text = f"{free / 1e9:.1f} GB free; six processes with torch take about {needed / 1e9:.1f} GB"
     if free < needed:
         return Finding("memory", NOTE, text, "close other programs or use fewer workers")
@@ -139,7 +139,7 @@ def memory() -> Finding:
 
 
 def results() -> Finding:
-    """Whether records can be written, and on how much free disk."""
+    """Check that records can be written, and that enough disk space is free."""
     from pslab.lab.records.disk import free_bytes
     from pslab.lab.records.record import default_results
 
@@ -160,11 +160,11 @@ CHECKS = (python, packages, memory, cores, shared_memory, data, results)
 
 
 def examine() -> Iterator[Finding]:
-    """Each check's finding, as soon as it is made; what a check raises is its finding."""
+    """Make each check and yield its finding; if a check raises, the finding is a problem."""
     for check in CHECKS:
         try:
             yield check()
-        except Exception as error:  # a broken installation raises anything
+        except Exception as error:  # a broken installation may raise anything
             name = check.__name__.replace("_", " ")
             first = (str(error).strip().splitlines() or [""])[0]
             yield Finding(name, PROBLEM, f"{type(error).__name__}: {first}",
@@ -173,7 +173,7 @@ def examine() -> Iterator[Finding]:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with (gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()

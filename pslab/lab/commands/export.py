@@ -1,4 +1,4 @@
-"""pslab export: finished runs as notebooks that run them, and for TensorBoard and MLflow."""
+"""pslab export: writes finished runs as notebooks that execute them again, or for TensorBoard and MLflow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 #: The command that shows an export.
 VIEWS = {
-    "notebook": "jupyter lab {place}",
-    "tensorboard": "tensorboard --logdir {place}",
-    "mlflow": "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {place}",
+    "notebook": "jupyter lab {folder}",
+    "tensorboard": "tensorboard --logdir {folder}",
+    "mlflow": "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {folder}",
 }
 
 
@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Write the records, and print the command that shows them. Exit status: 2 no such record or tool, 1 failed."""
+    """Export the records, and print the command that shows the export; return 0."""
     from pslab.lab.records.export import export
     from pslab.lab.records.record import default_results
     from pslab.lab.records.results import load
@@ -33,5 +33,5 @@ def main(options: argparse.Namespace) -> int:
     results = (options.results or default_results()).resolve()
     records = [load(name, results) for name in options.records]
     where = export(records, options.to, options.out or results / "exports" / options.to)
-    print(f"{len(records)} in {where}; to look at it: {VIEWS[options.to].format(place=where)}")
+    print(f"{len(records)} in {where}; to view: {VIEWS[options.to].format(folder=where)}")
     return 0

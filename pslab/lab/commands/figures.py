@@ -1,4 +1,4 @@
-"""pslab figures: the notebooks of notebooks/batch.yaml, executed by papermill, and their figures exported."""
+"""pslab figures: executes the notebooks of notebooks/batch.yaml by papermill, and exports their figures."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from pslab.lab.studies.execution import BatchProgress, execute, reason, unwritab
 def add(verbs: Any) -> None:
     """Add the verb and its options."""
     parser = verbs.add_parser("figures", help="execute the notebooks of notebooks/batch.yaml and export their figures")
-    parser.add_argument("--results", type=Path, help="where records, figures and notebooks go (default: results/)")
-    parser.add_argument("--notebooks", type=Path, help="where the notebooks are (default: the project's)")
+    parser.add_argument("--results", type=Path, help="folder of records, figures and notebooks (default: results/)")
+    parser.add_argument("--notebooks", type=Path, help="folder of the notebooks (default: the project's)")
     parser.add_argument("--all", action="store_true", help="every study, not only the main figures and the tour")
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
                         help="an entry of batch.yaml: a notebook, or one of its variants")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
-    parser.add_argument("--tiny", action="store_true", help="few pushes in a run, into the folder that --results names")
+    parser.add_argument("--tiny", action="store_true", help="few pushes per run; needs --results")
     parser.add_argument("--again", action="store_true", help="run again each recorded run whose emulation was not kept")
-    parser.add_argument("--dry-run", action="store_true", help="only print what would be executed, and its time")
+    parser.add_argument("--dry-run", action="store_true", help="only print the notebooks to execute, and their time")
     parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Execute notebooks that are not up to date; exit status 1 if a notebook failed or a claim does not hold."""
+    """Execute notebooks that are not up to date; return 1 if a notebook failed or a claim does not hold, else 0."""
     try:
         if options.dry_run:
             return _foretell(chosen(options), options.again)
         return _batch(chosen(options), options.images, options.again)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; completed runs are kept, the next call goes on") from None
+        raise KeyboardInterrupt("interrupted; completed runs are recorded, and the next call continues") from None
 
 
 def chosen(options: argparse.Namespace) -> list[BatchEntry]:
-    """The entries that the options name, with the parameters that they set, all of them checked.
+    """Return the entries of batch.yaml that the options choose, with checked parameters.
 
     Raises:
-        ConfigError: what `plan` refuses, or a value that is not YAML.
+        ConfigError: `plan` refuses the options, or a value is not YAML.
     """
     from pslab.lab.records.record import default_results
 
     if options.tiny and options.results is None:
-        raise ConfigError("tiny", True, "name a folder with --results: tiny figures must not take the place of others")
+        raise ConfigError("tiny", True, "tiny figures must not replace full ones: name another folder by --results")
     sources = (options.notebooks or folder(Path.cwd())).resolve()
     results = (options.results or default_results()).resolve()
     given = dict(_assignment(text) for text in options.set)
@@ -64,15 +64,15 @@ def chosen(options: argparse.Namespace) -> list[BatchEntry]:
 def _assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError("set", text, "must be NAME=VALUE")
+        raise ConfigError("set", text, "must be NAME=VALUE, such as pushes=100")
     try:
         return name.replace("-", "_"), _numbers(plain_yaml.load(value))
     except plain_yaml.Unreadable as error:
-        raise ConfigError("set", text, f"its value is not YAML: {error}") from None
+        raise ConfigError("set", text, f"its value must be YAML, as in rates=[0.1, 0.2]: {error}") from None
 
 
 def _numbers(value: Any) -> Any:
-    """YAML reads 1e9 as text; people mean a number."""
+    """Convert texts such as 1e9, which YAML reads as text, to numbers."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -86,11 +86,11 @@ def _numbers(value: Any) -> Any:
 
 
 def _foretell(entries: Sequence[BatchEntry], again: bool = False) -> int:
-    """Print a line for each notebook that `_batch` would execute."""
+    """Print for each notebook the expected time of its execution, or that the notebook is up to date."""
     todo = [entry for entry in entries if not entry.done(again=again)]
     for entry in entries:
         seconds = entry.expected_s()
-        takes = f"about {in_words(seconds)}" if seconds else "how long is not known yet"
+        takes = f"about {in_words(seconds)}" if seconds else "time not known yet"
         print(f"{entry.name}: {takes if entry in todo else 'up to date'}")
     if todo:
         _announce(todo)
@@ -98,7 +98,7 @@ def _foretell(entries: Sequence[BatchEntry], again: bool = False) -> int:
 
 
 def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> int:
-    """The notebooks one after another, each with its images; then what does not hold."""
+    """Execute the notebooks one after another, write their images, and print all claims; return the exit status."""
     begun_s, todo = time.monotonic(), [entry for entry in entries if not entry.done(again=again)]
     failed: dict[str, str] = {}
     if todo:
@@ -114,7 +114,8 @@ def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> 
                 where = f"\n  its cells are in {left}" if left.is_file() else ""
                 watch.say(f"{RED}{entry.name} failed: {reason(error)}{PLAIN}{where}")
                 if unwritable(error):
-                    raise Unwritable(f"nothing can be written any more, so {entry.name} is the last one") from error
+                    problem = f"results cannot be written, so the batch ends at {entry.name}"
+                    raise Unwritable(f"{problem}: free some disk space, or choose another --results") from error
                 failed[entry.name] = reason(error).partition("\n")[0]
                 continue
             if images:
@@ -137,23 +138,19 @@ def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> 
 
 
 def _announce(todo: Sequence[BatchEntry]) -> None:
-    """Print the time and the space that the batch takes, before it starts.
-
-    Raises:
-        ConfigError: there is too little space for the results.
-    """
+    """Print the expected time and disk space of the batch; raise ConfigError if the disk has too little space."""
     seconds = [entry.expected_s() for entry in todo]
-    about = f"about {in_words(sum(filter(None, seconds)))}" if all(seconds) else "how long is not known yet"
+    about = f"about {in_words(sum(filter(None, seconds)))}" if all(seconds) else "time not known yet"
     megabytes = sum(entry.takes[1] for entry in todo if entry.takes and not entry.stamp)
     print(f"to be executed: {', '.join(entry.name for entry in todo)}; {about}"
           + (f", {megabytes:.0f} MB of results" if megabytes else ""), flush=True)  # fmt: skip
     disk, free = free_bytes(todo[0].results)
     if free / 1e6 < megabytes:
-        raise ConfigError("results", str(disk), f"has {free / 1e6:.0f} MB free, and {megabytes:.0f} MB are needed")
+        problem = f"has {free / 1e6:.0f} MB free, but {megabytes:.0f} MB are needed: name another disk by --results"
+        raise ConfigError("results", str(disk), problem)
 
 
 def _export(entries: Sequence[BatchEntry]) -> None:
-    """Export figures without images, or with images older than the figure."""
     from pslab.lab.plots import export
 
     def old(figure: Path) -> bool:
@@ -164,4 +161,4 @@ def _export(entries: Sequence[BatchEntry]) -> None:
     stale = [figure for entry in entries for figure in entry.figures if old(figure)]
     written = export.write_images((figure.with_name(f"{figure.name}.json"), figure) for figure in stale)
     for path in written:
-        os.utime(path)  # an image that came out equal was not written, but is not old
+        os.utime(path)  # an unchanged image is not written, so its date must be renewed here

@@ -1,4 +1,4 @@
-"""The findings of the doctor's checks, and how they are printed."""
+"""Findings of the checks of `pslab doctor` and `pslab verify`, and their printed form."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ WIDTH, STATE, NAME = 100, 9, 15  # columns
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check, and a way out if it is not well; a check that raises is a problem."""
+    """The result of a check, with advice if it is a note or a problem."""
 
     name: str
     state: str  #: ok, note or problem
-    found: str
+    text: str
     advice: str = ""
 
 
 def line(finding: Finding) -> str:
-    """A finding in at most WIDTH columns; what to do about it stands on lines of its own."""
+    """Return a finding in at most WIDTH columns; its advice starts on a new line."""
     head, left = f"{SIGNS[finding.state]:<{STATE}}{finding.name:<{NAME}}", " " * (STATE + NAME)
-    rows = textwrap.wrap(finding.found, WIDTH, initial_indent=head, subsequent_indent=left, break_on_hyphens=False)
+    rows = textwrap.wrap(finding.text, WIDTH, initial_indent=head, subsequent_indent=left, break_on_hyphens=False)
     rows = rows or [head.rstrip()]
     if finding.advice:
         rows += textwrap.wrap(f"-> {finding.advice}", WIDTH, initial_indent=left, subsequent_indent=left + "   ",

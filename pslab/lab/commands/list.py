@@ -1,4 +1,4 @@
-"""pslab list: every name that this version knows, read from the table of names and from what stands behind each."""
+"""pslab list: prints every name that this version knows, from the table of names and the docstrings of its classes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pslab.config.parameters import Parameter, parameters
 from pslab.config.table import KINDS, ROWS, Row
 
 WIDTH = 100
-#: What else a value of a kind may be.
+#: For each kind, the values that are allowed besides names.
 OTHERS: dict[str, str] = {
     **{name: ", ".join((*kind.forms, kind.objects)) for name, kind in KINDS.items() if kind.objects},
     **{name: f"an object with {', '.join(kind.methods)}" for name, kind in KINDS.items() if kind.methods},
     "optimizer": "an elementwise class of torch.optim, as itself or by name: adam, adamw, ...",
-    "cluster": "a mapping of Cluster's fields, perhaps over a preset",
+    "cluster": "a mapping of Cluster's fields; its key `preset` names a preset for the fields that it does not give",
 }
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A name as it is shown."""
+    """A name that `pslab list` prints, with its description and parameters."""
 
     kind: str
     name: str
@@ -44,7 +44,7 @@ class Listing:
 
 
 def entries() -> list[Listing]:
-    """Everything that has a name, by kind."""
+    """Return a listing of every name, by kind."""
     from pslab.tensors.update.optimizers import ELEMENTWISE  # torch
 
     listings = [_of_row(row) for rows in ROWS.values() for row in rows.values()]
@@ -95,11 +95,11 @@ def _command(kind: str, example: str) -> str:
     return f"pslab run --{kind} {shlex.quote(example)}"
 
 
-# -- showing ---------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 def overview(listings: Iterable[Listing]) -> str:
-    """A line for each entry, by kind."""
+    """Return the printed list of entries: under each kind a line for each name, with its description."""
     listings = list(listings)
     forms = [re.sub(r"\[.*\]", "[...]", entry.form) for entry in listings]
     widest = max(map(len, forms))
@@ -115,7 +115,7 @@ def overview(listings: Iterable[Listing]) -> str:
 
 
 def page(entry: Listing) -> str:
-    """An entry in full."""
+    """Return the full description of an entry, with its parameters."""
     lines = [f"{entry.form}  ({entry.kind})", *_wrapped(f"{entry.what}.", "  ")]
     if entry.text:
         lines += ["", textwrap.indent(entry.text, "  ")]
@@ -126,9 +126,9 @@ def page(entry: Listing) -> str:
 
 
 def markdown(listings: Iterable[Listing], page_of: Callable[[Listing], str] = lambda entry: "") -> str:
-    """The documentation's page of names: a table for each kind, without names that torch alone describes.
+    """Return the page of names for the documentation: a table for each kind, without classes of torch.
 
-    `page_of` gives the page to which a name is a link, or "".
+    `page_of` returns the page to which a name links, or "".
     """
     listings = [entry for entry in listings if entry.file.startswith("pslab/")]
 
@@ -137,11 +137,11 @@ def markdown(listings: Iterable[Listing], page_of: Callable[[Listing], str] = la
 
     lines = [
         "# Policies, and every other name", "",
-        "`make docs` writes this page from the table of names in `pslab/config/table.py`; `pslab list NAME` shows one",
-        "of them in full, with its parameters. What a pruning rule does not send is kept and added to the next",
-        "gradient (error feedback; Seide et al., 2014); all but `dgc` take `residual=off`. `warm_up=4` starts with",
-        "four epochs of 25, 6.25, 1.5625 and 0.4 %. A quantization rule is applied to what pruning has left",
-        "([how they compose](how-to/compress.md)).",
+        "`make docs` writes this page from the table of names in `pslab/config/table.py`; `pslab list NAME` describes",
+        "one name in full, with its parameters. A worker stores the entries that a pruning rule does not send, and",
+        "adds them to its next gradient (error feedback; Seide et al., 2014); all rules but `dgc` take `residual=off`.",
+        "`warm_up=4` starts with four epochs of 25, 6.25, 1.5625 and 0.4 %. A quantization rule is applied to the",
+        "entries that pruning has selected ([how they compose](how-to/compress.md)).",
     ]  # fmt: skip
     for kind in dict.fromkeys(entry.kind for entry in listings):
         lines += ["", f"## {kind}", "", "| name | what it is | source | file |", "|---|---|---|---|"]
@@ -152,13 +152,11 @@ def markdown(listings: Iterable[Listing], page_of: Callable[[Listing], str] = la
 
 
 def _others(kind: str, guide: str) -> str:
-    """The other values that a kind takes, and the page about them, if there is one, in this form."""
     page = KINDS[kind].guide if kind in KINDS else ""
     return OTHERS[kind] + (guide.format(page) if page else "")
 
 
 def _wrapped(text: str, head: str) -> list[str]:
-    """The text behind a head, in lines of WIDTH."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
 
 
@@ -173,7 +171,7 @@ def add(verbs: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """List everything, one kind, or one name in full; exit status 2 for an unknown name."""
+    """Print all names, the names of a kind, or the full description of a name; return 2 for an unknown name, else 0."""
     listings = everything = entries()
     kinds = dict.fromkeys(entry.kind for entry in everything)
     wanted = (options.name or "").partition(":")[0].strip().lower()

@@ -1,4 +1,4 @@
-"""pslab run: what one notebook cell does."""
+"""pslab run: executes a run, as `run(...)` does in a notebook."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "faults": ("on_death", "lease_s", "checkpoint_every"),
 }  # fmt: skip
 MAPPINGS: dict[str, type] = {"cluster": Cluster, "ray": RayOptions}  # fields that may be a mapping of fields
-UNBROKEN = "\u00a0"  # stands for a space at which no line ends
-#: Values of fields that neither the table of names nor their own choices give one for, as they are typed.
+UNBROKEN = "\u00a0"  # a space at which no line ends
+#: Example values, as typed, of the fields that have neither choices nor names in the table.
 EXAMPLES = {
     "workers": "8", "servers": "2", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5", "push_weight": "1",
     "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97", "target_held": "on",
@@ -40,7 +40,7 @@ EXAMPLES = {
 
 
 def example(name: str) -> str:
-    """A value of a field that is not its default, as it is typed; the default where none is known."""
+    """Return an example value of a field, as typed in a shell; if possible another value than the default."""
     field = FIELDS[name]
     if name in NAMED and name in ROWS:
         names = [row.example or row.name for row in ROWS[name].values()]
@@ -49,7 +49,7 @@ def example(name: str) -> str:
 
 
 class Unbroken(argparse.HelpFormatter):
-    """Help whose examples stand on one line, to be copied."""
+    """A formatter of help that never breaks a line within an example, so that examples can be copied."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         lines = textwrap.wrap(text, width, break_on_hyphens=False)
@@ -61,17 +61,18 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "run", help="one run: pslab run --sync ssp:3 --prune static:1%%", formatter_class=Unbroken,
         usage="pslab run [--file YAML] [--results RESULTS] [--again] [--fresh] [--FIELD VALUE ...]", description=(
-            "One run, from its record if it is there. Values are read as in a notebook; 'pslab list' shows the names."),
+            "Execute one run, or read its record if it exists. Values are written as in a notebook; 'pslab list' shows "
+            "the names."),
     )  # fmt: skip
     add_fields(parser)
     parser.add_argument("--again", action="store_true", help="run again a recorded run whose emulation was not kept")
-    parser.add_argument("--fresh", action="store_true", help="from the beginning, and not from a checkpoint")
+    parser.add_argument("--fresh", action="store_true", help="start from the beginning, not from a checkpoint")
 
 
 def add_fields(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-    """Add an option for each field of Run but some, for a file of fields, and for the folder of records."""
-    parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
-    parser.add_argument("--results", type=Path, help="where records are (default: results/)")
+    """Add --file, --results, and an option for each field of Run that is not in `without`."""
+    parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options replace its values")
+    parser.add_argument("--results", type=Path, help="folder of records (default: results/)")
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         for name in (known for known in names if known not in without):
@@ -82,7 +83,7 @@ def add_fields(parser: argparse.ArgumentParser, without: Collection[str] = ()) -
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run what the options say and print where the record is."""
+    """Execute the run that the options describe, and print its result and the path of its record; return 0."""
     from pslab.lab.runs.run import run
 
     result = run(asked(options), results=options.results, again=options.again, fresh=options.fresh)
@@ -96,10 +97,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def asked(options: argparse.Namespace) -> Run:
-    """The run that a file, if there is one, and options say.
+    """Return the run that the options describe; fields given as options replace fields in --file.
 
     Raises:
-        ConfigError: the file cannot be read, or what Run refuses.
+        ConfigError: the file cannot be read, or Run refuses a value.
     """
     given = {name: value for name in FIELDS if (value := getattr(options, name, None)) is not None}
     fields = {**_read(options.file), **given} if options.file else given
@@ -112,18 +113,17 @@ def _read(file: Path) -> dict[str, Any]:
     except plain_yaml.Unreadable as error:
         raise ConfigError("file", str(file), f"cannot be read: {error}") from None
     if not isinstance(content, dict):
-        raise ConfigError("file", str(file), "must hold a mapping of Run's fields")
+        raise ConfigError("file", str(file), "must be a mapping of Run's fields to values, such as 'sync: ssp:3'")
     return {str(name).replace("-", "_"): value for name, value in content.items()}
 
 
 def _value(name: str, value: Any) -> Any:
-    """A field's value as the command line or YAML gives it."""
     if name not in MAPPINGS:
         return value if name in NAMED else _typed(FIELDS, name, value)
     try:
         given = plain_yaml.load(value) if isinstance(value, str) else value
     except plain_yaml.Unreadable as error:
-        raise ConfigError(name, value, f"cannot be read: {error}") from None
+        raise ConfigError(name, value, f"cannot be read as YAML: {error}") from None
     known = parameters(MAPPINGS[name])
     if not isinstance(given, Mapping):
         return given
@@ -132,7 +132,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def _typed(known: Mapping[str, Parameter], name: str, value: Any) -> Any:
-    """Text as the field's type reads it (YAML takes 1e9 for text); what cannot be read is refused where it is used."""
+    """Return text as a value of the field's type (YAML reads 1e9 as text); else unchanged, so that Run refuses it."""
     try:
         return known[name].read(value) if isinstance(value, str) and name in known else value
     except ValueError:

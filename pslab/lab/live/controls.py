@@ -1,4 +1,4 @@
-"""The controls of a live view: what they are set to is a list of runs."""
+"""The controls of a live view, and the runs that their settings describe."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ WRONG = "pslab-wrong"  # the class of a control whose value was refused
 
 
 class Controls:
-    """Widgets for some fields of Run; the others are fixed.
+    """Widgets for the fields `sync`, `prune` and SCALARS of Run; other fields keep the given values.
 
-    `values` holds fields of Run: perhaps several under sync and prune, one under each of SCALARS, and any other.
+    `values` maps fields of Run to values: one or several for sync and prune, one for each other field.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -49,17 +49,17 @@ class Controls:
         self.box = widgets.VBox([*rows, widgets.HBox(list(self.scalars.values()), layout=ROW)])
 
     def runs(self) -> list[Run]:
-        """Each chosen policy with each chosen threshold.
+        """Return a run for each chosen policy with each chosen pruning rule.
 
         Raises:
-            ConfigError: what Run refuses; names are looked up when they are run.
+            ConfigError: Run refuses a value, or no policy or rule is chosen. Names are checked when a run starts.
         """
         fixed = {**self._fixed, "evaluate": "beside", **{field: w.value for field, w in self.scalars.items()}}
         return [Run.of({**fixed, "sync": sync, "prune": prune})
                 for prune in self._several("prune") for sync in self._several("sync")]  # fmt: skip
 
     def mark(self, field: str) -> None:
-        """Show which control was refused; none for an empty name."""
+        """Mark the control of this field as wrong, and no other; "" marks none."""
         for known, widget in {**self.scalars, **self.others}.items():
             (widget.add_class if known == field else widget.remove_class)(WRONG)
 
@@ -67,12 +67,12 @@ class Controls:
         typed = [text for text in re.split(r"[;\s]+", self.others[field].value.strip()) if text]
         values = [value for chip, value in self.chips[field] if chip.value] + typed
         if not values:
-            raise ConfigError(field, "", "choose at least one, or type one")
+            raise ConfigError(field, "", f"needs at least one value: press a button, or type {HINTS[field].split()[0]}")
         return values
 
 
 def _chips(field: str, chosen: Any) -> list[tuple[widgets.ToggleButton, Any]]:
-    """A button for each known value and each chosen one, which are pressed."""
+    """Return a button for each known and each chosen value; the chosen values' buttons are pressed."""
     wanted = [chosen] if isinstance(chosen, str) or not isinstance(chosen, Sequence) else list(chosen)
     values = [*KNOWN[field], *(value for value in wanted if not isinstance(value, str) or value not in KNOWN[field])]
     return [(widgets.ToggleButton(value=any(value is one or value == one for one in wanted), tooltip=str(value),
@@ -85,7 +85,7 @@ def _scalar(field: str, value: Any) -> widgets.Widget:
     if field == "schedule":
         more = {"options": list(ROWS["schedule"]), "ensure_option": False}
     elif field == "cluster":
-        given = "as given" if isinstance(value, Mapping) else str(value)  # a wrong one is refused when it is run
+        given = "as given" if isinstance(value, Mapping) else str(value)  # a wrong name is refused when a run starts
         current = [] if value in [*PRESETS] else [(given, value)]  # a mapping has no hash
         more = {"options": [*current, *((preset, preset) for preset in PRESETS)]}
     return SCALARS[field](value=value, description=field.replace("_", " "), style={"description_width": "90px"},

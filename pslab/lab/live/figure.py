@@ -1,5 +1,5 @@
-"""The two figures of a live view: curves that grow, and strips of what each worker did in its last seconds; and how the
-runs in them are called and drawn, on a page that is light or dark."""
+"""The two figures of a live view: growing curves, and strips of each worker's activity in the last seconds. Runs get
+labels and looks that suit a light or a dark page."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from pslab.lab.plots.theme import (
 )
 from pslab.lab.records.frames import fields_of, labels, table
 
-SLOTS = 16  # curves at once; the oldest give way
-LANES, LANE = 24, 24  # strips at once; px of one
-EACH_S = 0.2  # between two samples
-HEIGHT, VISIBLE = 340, 45  # px; per cent below the best curve that are in the frame
-WIDER = 1.03  # than the longest curve: room for its last marker
+SLOTS = 16  # curves at once; the oldest are removed
+LANES, LANE = 24, 24  # strips at once; height of one in px
+EACH_S = 0.2  # seconds between two samples
+HEIGHT, VISIBLE = 340, 45  # px; the y axis shows this many per cent below the best curve
+WIDER = 1.03  # the axis is longer than the longest curve by this factor: room for its last marker
 WORDS = {"computing": "computing", "transferring": "transferring", "waiting": "waiting (for)", "dead": "dead"}
-LOOK = {"autosize": True, "font": {"size": 12}, "showlegend": True, "uirevision": "kept"}  # zooms and choices stay
-CLEAR = "rgba(0,0,0,0)"  # the page is the paper
+LOOK = {"autosize": True, "font": {"size": 12}, "showlegend": True, "uirevision": "kept"}  # keeps zooms and choices
+CLEAR = "rgba(0,0,0,0)"  # the page shows through
 DEAD = "#9E1B32"
-BESIDE = {"evaluate", "eval_every"}  # fields of a run that make no other curve
+BESIDE = {"evaluate", "eval_every"}  # fields of a run that do not change its curve
 
 
 class Ground(NamedTuple):
-    """The ground of a figure."""
+    """The background of a figure, and the colours that suit it."""
 
     page: str
     template: go.layout.Template
-    doing: dict[str, str]  #: the colour of what a worker does
+    doing: dict[str, str]  #: activity of a worker -> its colour
 
     @property
     def is_dark(self) -> bool:
@@ -68,28 +68,28 @@ DARK_PAGE = Ground(DARK, template("#E0E0E0", "#3A3A3A", CLEAR),
 
 
 class Named(NamedTuple):
-    """How a run is called and drawn in a view."""
+    """The label and the look of a run in a view."""
 
     label: str
     look: Look
 
 
 class Session:
-    """Labels and looks of the runs of one view. A run keeps its look while other runs come and go.
+    """Labels and looks of the runs in one view. A run keeps its look while other runs come and go.
 
-    One field gives the colour, as in the other figures: the first of LEADING in which the first runs differ, else the
-    synchronization. Runs that differ otherwise differ in dash and fill.
+    One field gives the colour, as in the other figures: the first of LEADING in which the first runs differ, else
+    `sync`. Runs that differ in other fields differ in dash and fill.
     """
 
     def __init__(self) -> None:
         self._lead = ""
-        self._values: dict[str, Any] = {}  # of the leading field, in the order in which they were seen
+        self._values: dict[str, Any] = {}  # values of the leading field, in the order in which they were seen
         self._bases: dict[str, Look] = {}
-        self._ranks: dict[str, int] = {}  # of all that runs are beside it
+        self._ranks: dict[str, int] = {}  # the other fields of a run -> a number in the order of appearance
         self._looks: dict[str, Look] = {}  # by digest
 
     def names(self, tracks: Sequence[Track]) -> list[Named]:
-        """Label and look of each run: its policy, what else differs among these, and the seed where seeds differ."""
+        """Return each run's label (policy, other fields in which the runs differ, seed if seeds differ) and look."""
         runs = [track.run.but(evaluate="after", eval_every=None) for track in tracks]
         columns, seeds = labels(table(runs)), len({run.seed for run in runs}) > 1
         shown = columns if "sync" in columns or not columns else ["sync", *columns]
@@ -101,7 +101,7 @@ class Session:
         return [Named(label, self._looks[track.digest]) for label, track in zip(names, tracks, strict=True)]
 
     def _take(self, tracks: Sequence[Track]) -> None:
-        """Give looks to runs that have none, unlike the looks of the runs beside them."""
+        """Give each new run a look unlike the looks of the other runs in view."""
         new = [track for track in tracks if track.digest not in self._looks]
         values = {repr(value): value for value in (plain(getattr(track.run, self._lead)) for track in new)}
         self._values |= {name: value for name, value in values.items() if name not in self._values}
@@ -123,7 +123,7 @@ class Session:
 
 
 def curves(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIGHT_PAGE) -> go.Figure:
-    """Accuracy against iterations and seconds; of more than SLOTS curves the newest."""
+    """Draw accuracy against iterations and seconds, for the newest SLOTS runs."""
     workers = {track.run.workers for track in tracks if track.run.workers > 1}
     divisor = workers.pop() if len(workers) == 1 else 1
     drawn = [(track, name) for track, name in zip(tracks, named, strict=True) if track.points][-SLOTS:]
@@ -148,9 +148,10 @@ def curves(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIG
 
 
 def frame(tracks: Sequence[Track]) -> tuple[float, float]:
-    """Per cent between which the ends of the curves are distinguishable; it follows them upwards.
+    """Return the range of the y axis.
 
-    Where there are other metrics than the accuracy: all values.
+    For accuracies, in per cent, it begins about VISIBLE points below the best curve and moves up with it, so that the
+    ends of curves can be told apart. If a metric is not a share (0 to 1), the range contains all values.
     """
     if not all(metric_of(track.run).share for track in tracks):
         values = [quantity("accuracy", metric_of(t.run)).factor * p.accuracy for t in tracks for p in t.points]
@@ -162,28 +163,29 @@ def frame(tracks: Sequence[Track]) -> tuple[float, float]:
     return low, min(100.0, best + 0.08 * (best - low))
 
 
-def _curve(track: Track, name: Named, each: int, ground: Ground) -> go.Scatter:
-    """Draw a curve against iterations of so many pushes, or against seconds (0); a run under way has a larger head."""
+def _curve(track: Track, name: Named, divisor: int, ground: Ground) -> go.Scatter:
+    """Return a run's curve against pushes / divisor, or against seconds if `divisor` is 0."""
     label, sizes = escape(name.label + track.marks), [6.0] * len(track.points)
     look = name.look.dark if ground.is_dark else name.look
     sizes[-1] = 11.0 if track.state == UNDER_WAY else 6.0
     factor, metric = quantity("accuracy", metric_of(track.run)).factor, metric_of(track.run)
     hover = [f"{metric.text(p.accuracy, SPACE)}, loss {p.loss:.3f}<br>{p.pushes} pushes, {p.seconds:.2f}{SPACE}s"
              for p in track.points]  # fmt: skip
-    return go.Scatter(x=[p.pushes / each if each else p.seconds for p in track.points], name=label,
+    return go.Scatter(x=[p.pushes / divisor if divisor else p.seconds for p in track.points], name=label,
                       y=[factor * p.accuracy for p in track.points], line={**look.line, "width": 2.2},
                       mode="lines+markers", marker=look.mark(sizes, ground.page), hovertext=hover,
                       hovertemplate=f"<b>{label}</b><br>%{{hovertext}}<extra></extra>",
-                      legendgroup=track.digest, uid=f"{track.digest}-{each}")  # fmt: skip
+                      legendgroup=track.digest, uid=f"{track.digest}-{divisor}")  # fmt: skip
 
 
 # -- strips ----------------------------------------------------------------------------------------
 
 
 def strips(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIGHT_PAGE) -> go.Figure:
-    """A row for each worker of the runs under way, which are named where there are several.
+    """Draw a row of bars for each worker of the runs under way, the newest activity at the right.
 
-    Colours say what it did, numbers in grey for whom it waited; the newest is at the right.
+    A bar's colour is an activity; a number in a grey bar is the worker that was waited for. If there are several runs,
+    a row's name begins with its run.
     """
     runs = [f"{escape(name.label)}, " if len(tracks) > 1 else "" for name in named]
     rows = [(f"{run}{_row_name(track, worker)}{SPACE}{SPACE}", states) for track, run in zip(tracks, runs, strict=True)
@@ -209,10 +211,10 @@ def strips(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIG
 
 
 def stretches(states: Sequence[Doing]) -> list[tuple[str, float, float, str]]:
-    """The stretches of a worker's activities: kind, begin (in s, now is 0), length, and the workers it waited for,
-    where they have room."""
+    """Return a worker's activities as (activity, begin relative to now, length, text), in s. The text of a wait names
+    the workers that it waits for, if there is room; other texts are ""."""
     lengths, at = [], -EACH_S * len(states)
-    for (doing, whom), same in itertools.groupby(states, key=lambda each: (each.doing, each.whom)):
+    for (doing, whom), same in itertools.groupby(states, key=lambda state: (state.doing, state.whom)):
         count, text = len(list(same)), ",".join(map(str, whom))
         lengths.append((doing, at, EACH_S * count, text if doing == "waiting" and count >= len(text) else ""))
         at += EACH_S * count
@@ -220,13 +222,14 @@ def stretches(states: Sequence[Doing]) -> list[tuple[str, float, float, str]]:
 
 
 def _row_name(track: Track, worker: int) -> str:
-    """``"worker 2, iteration 12 (+2), waiting 25 %, waits for 1"``: where it is, of these seconds, and now."""
+    """Return ``"worker 2, iteration 12 (+2), waiting 25 %, waits for 1"``: the worker's iteration and its lead over the
+    slowest, the share of the last seconds that it waited, and its activity now."""
     states = track.workers[worker]
-    now, clocks = states[-1], [own[-1].iteration for own in track.workers if own[-1].iteration is not None]
+    now, clocks = states[-1], [other[-1].iteration for other in track.workers if other[-1].iteration is not None]
     words = [f"worker {worker}"]
     if now.iteration is not None:
         ahead = now.iteration - min(clocks)
         words.append(f"iteration {now.iteration}" + (f" (+{ahead})" if ahead else ""))
-    words.append(f"waiting {100 * sum(each.doing == 'waiting' for each in states) / len(states):.0f}{SPACE}%")
+    words.append(f"waiting {100 * sum(state.doing == 'waiting' for state in states) / len(states):.0f}{SPACE}%")
     waits = f"waits for {', '.join(map(str, now.whom))}" if now.whom else "waits for its push"
     return ", ".join([*words, waits if now.doing == "waiting" else now.doing])

@@ -1,4 +1,4 @@
-"""The part of a live view that runs in the page: it draws the figures, and says what only a page knows."""
+"""The widget of a live view that runs in the browser: it draws the figures, and reports the state of the page."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ HERE = Path(__file__).parent
 
 
 class Library(widgets.Widget):  # type: ignore[misc]
-    """plotly.js; a kernel sends it to a page once."""
+    """plotly.js as a widget, so that a kernel sends it to a page only once."""
 
     source = traitlets.Bytes().tag(sync=True)
 
 
 class PageState(widgets.Widget):  # type: ignore[misc]
-    """The figures that a page is to draw, and the state that the page reports.
+    """The figures for a page to draw, and the state that the page reports.
 
-    A figure is here as a whole, so that a page draws it whenever it comes: late, or once more after a reload. This is a
-    plain model and no part of `Front`, because anywidget drops all messages to a model whose module took more than two
-    seconds to load.
+    Each figure is stored complete, so that a page can draw it at any time, such as after a reload. This model is
+    separate from `Front`, because anywidget drops all messages to a model whose module took more than two seconds to
+    load.
     """
 
     curves = traitlets.Unicode().tag(sync=True)  #: a figure as JSON
-    strips = traitlets.Unicode().tag(sync=True)  #: the same; "" if there is nothing to show
+    strips = traitlets.Unicode().tag(sync=True)  #: a figure as JSON; "" if there is nothing to show
     dark = traitlets.Bool(False).tag(sync=True)
-    shown = traitlets.Bool(True).tag(sync=True)  #: False once the last page that showed it has removed it
+    shown = traitlets.Bool(True).tag(sync=True)  #: False once the last page has removed the view
 
 
 @cache
 def library() -> Library:
-    """The one of this process."""
+    """Return plotly.js as a widget; there is one copy per process."""
     return Library(source=get_plotlyjs().encode())
 
 
 class Front(anywidget.AnyWidget):
-    """The figures of a view, drawn in the page by front.js; it also tells readers who do not see the buttons which of
-    them are pressed."""
+    """The widget of a view. front.js draws its figures and tells screen readers which buttons are pressed."""
 
     _esm = HERE / "front.js"
     _css = HERE / "front.css"

@@ -1,4 +1,4 @@
-"""The state of a live view: the runs under way and just ended, read from their records and from nothing else."""
+"""The state of a live view: runs under way and runs that have just ended, read only from their records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pslab.lab.records import record
 from pslab.lab.records.drafts import LIVE, DraftReader, drafts, written_here
 from pslab.lab.records.results import load
 
-SAMPLES = 60  # of a worker's activity that are stored: twelve seconds, at the server's five a second
-SILENT_S = 30.0  # a draft without news for so long has a dead writer, until it grows again
+SAMPLES = 60  # samples stored of a worker's activity: twelve seconds, as the server writes five a second
+SILENT_S = 30.0  # a draft without new lines for this long counts as silent: its writer is probably dead
 QUEUED, UNDER_WAY, SILENT = "queued", "under way", "silent"
 FINISHED, INTERRUPTED, LOST = "finished", "interrupted", "lost"
 
 
 class Point(NamedTuple):
-    """An evaluated snapshot."""
+    """An evaluation of a run."""
 
     pushes: int
     seconds: float
@@ -37,13 +37,13 @@ class Doing(NamedTuple):
     """The activity of a worker at one instant."""
 
     doing: str  #: computing, waiting, transferring or dead
-    whom: tuple[int, ...]  #: the workers that it waits for
+    whom: tuple[int, ...]  #: the workers that this worker waits for
     iteration: int | None
 
 
 @dataclass
 class Track:
-    """A run, as far as its record tells."""
+    """A run in the view, with the data that its draft or its record has so far."""
 
     run: Run
     digest: str
@@ -53,13 +53,13 @@ class Track:
     points: list[Point] = field(default_factory=list)
     workers: list[deque[Doing]] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
-    path: Path | None = None  #: of the complete record, if it exists
-    here: bool = True  #: whether this process executes it, or asked for it
-    again: str = ""  #: "once again, slower", if it has begun again
-    seen: tuple[float, float, int] | None = None  #: where its pace begins: this machine's clock, share and pushes
+    path: Path | None = None  #: the folder of the complete record, if it exists
+    here: bool = True  #: whether this process executes or requested the run
+    again: str = ""  #: "once again, slower", if the run has been restarted
+    seen: tuple[float, float, int] | None = None  #: where `pace` starts: this machine's clock, fraction and pushes
 
     def take(self, news: dict[str, Any]) -> None:
-        """Take a line of a draft. A run that begins again starts from nothing."""
+        """Add the data of a line of the draft. A line about a restart discards the points so far."""
         if news.get("repeated"):
             self.seconds, self.pushes, self.points, self.seen = 0.0, 0, [], None
             self.again = str(news["repeated"]).rpartition(": ")[2]
@@ -74,7 +74,7 @@ class Track:
             self.workers[worker].append(Doing(doing["doing"], tuple(doing["for"]), doing["iteration"]))
 
     def close(self, result: record.Result, state: str) -> None:
-        """Replace the draft of a run that has ended by its complete record."""
+        """Replace the draft's data by the complete record of the ended run."""
         table = result.accuracy.sort_values("pushes", kind="stable")
         self.points = [Point(*row) for row in table[list(Point._fields)].itertuples(index=False)]
         self.state, self.path, self.manifest = state, result.path, dict(result.manifest)
@@ -86,7 +86,7 @@ class Track:
 
     @property
     def marks(self) -> str:
-        """Return the marks behind its label, such as the mark of an emulation that was not kept."""
+        """The marks after the run's label, such as the mark of an emulation that missed the cluster's times."""
         return "" if self.diverged else marks([self])
 
     @property
@@ -97,8 +97,8 @@ class Track:
         return min(1.0, self.seconds / self.run.seconds) if self.run.seconds is not None else 0.0
 
     def pace(self, now: float) -> tuple[float, float] | None:
-        """Pushes a second and the seconds left of the training by this machine's clock, which shows `now`; None while
-        they are unknown. The cluster's seconds may pass twenty times slower."""
+        """Return pushes per second, and the seconds until the budget is used up, both by this machine's clock at `now`;
+        None while they are unknown. The cluster's own seconds may pass twenty times slower."""
         begun_s, fraction, pushes = self.seen or (now, 0.0, 0)
         if now <= begun_s or self.fraction <= fraction:
             return None
@@ -108,16 +108,16 @@ class Track:
 
 @dataclass
 class _Draft:
-    """A run's directory while it is under way."""
+    """The unfinished record of a run under way."""
 
     live: DraftReader
-    written_s: float  #: its file's time when it was seen first
-    read_s: float = field(default_factory=time.monotonic)
+    written_s: float  #: the modification time of its file when it was first seen
+    read_s: float = field(default_factory=time.monotonic)  #: when it last had new lines
     track: Track | None = None
 
 
 class Watcher:
-    """The runs of one results folder, the oldest first; `poll` brings them up to date."""
+    """The runs in one results folder, the oldest first; `poll` updates them."""
 
     def __init__(self, results: Path) -> None:
         self.results = results
@@ -126,7 +126,7 @@ class Watcher:
         self._unreadable: set[Path] = set()
 
     def poll(self) -> bool:
-        """Read new lines; return whether there were any."""
+        """Read the new lines of all drafts; return whether any run has changed."""
         for path in drafts(self.results):
             written_s = _written_s(path)
             if path not in self._drafts and path not in self._unreadable and time.time() - written_s < SILENT_S:
@@ -135,7 +135,7 @@ class Watcher:
         return any(changed)
 
     def show(self, runs: Sequence[Run]) -> None:
-        """Add the runs that are finished already, last and in this order."""
+        """Add these runs' finished records, and move these runs to the end, in this order."""
         for run in runs:
             known = self.tracks.get(run.digest)
             if (known is None or known.state != UNDER_WAY) and (result := record.find(run, self.results)) is not None:
@@ -145,7 +145,7 @@ class Watcher:
             self.tracks[digest] = self.tracks.pop(digest)
 
     def forget(self) -> None:
-        """Leave out what has ended."""
+        """Remove all runs except the runs under way."""
         self.tracks = {digest: track for digest, track in self.tracks.items() if track.state == UNDER_WAY}
 
     @property
@@ -153,12 +153,12 @@ class Watcher:
         return [track for track in self.tracks.values() if track.state == UNDER_WAY]
 
     def _read(self, path: Path, draft: _Draft) -> bool:
-        present = path.is_dir()  # asked before its last lines are read: once it is removed, none are written
+        present = path.is_dir()  # checked before the last lines are read: a draft is removed after its last line
         try:
             news = draft.live.news()
             for line in news:
                 self._take(draft, line)
-        except Exception:  # another version's, perhaps
+        except Exception:  # perhaps another version of pslab wrote the draft
             self._unreadable.add(path)
             del self._drafts[path]
             return False
@@ -178,26 +178,26 @@ class Watcher:
     def _take(self, draft: _Draft, line: dict[str, Any]) -> None:
         if "digest" in line:
             draft.track = Track(Run.of(line["run"]), line["digest"], here=written_here(draft.live.path.parent))
-            self.tracks.pop(line["digest"], None)  # run anew: the newest last
+            self.tracks.pop(line["digest"], None)  # a run that is run again moves to the end
             self.tracks[line["digest"]] = draft.track
         elif draft.track is not None:
             draft.track.take(line)
 
     def _close(self, draft: _Draft) -> None:
-        """Take a removed draft as ended: its run was finished, interrupted, or came to nothing."""
+        """Set the final state of a run whose draft was removed: finished, interrupted, or lost if it left no record."""
         if (track := draft.track) is None:
             return
         track.state = LOST
         for state, folder in ((FINISHED, "runs"), (INTERRUPTED, "interrupted")):
             for path in (self.results / folder).glob(f"{track.digest}*"):
-                # an older one is of an earlier run; one that cannot be read was deleted
+                # an older record is of an earlier run; an unreadable record was deleted
                 with contextlib.suppress(OSError, RecordError):
                     if track.state == LOST and os.path.getmtime(path / "manifest.json") >= draft.written_s:
                         track.close(load(path), state)
 
 
 def _written_s(draft: Path) -> float:
-    """When a draft was last written; 0 if it no longer exists."""
+    """Return the modification time of a draft; 0 if it no longer exists."""
     try:
         return (draft / LIVE).stat().st_mtime
     except OSError:

@@ -1,7 +1,7 @@
-"""The live view: choose policies, press Start, and watch the curves grow and what each worker waits for.
+"""The live view: choose policies, press Start, and watch the curves and the workers' waits.
 
-Runs are executed by pslab.lab.runs.background; everything that is shown is read from records, so that runs which
-another notebook or a terminal has started are shown as well.
+Runs are executed by pslab.lab.runs.background. The view reads only records, so it also shows runs that another
+notebook or a terminal has started.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType({
     "pushes": 937, "cluster": "lab", "seed": 0, "pull": "changed",
 })  # fmt: skip
 PERIOD_S = 0.25
-RUNS_SHOWN = 3  # with their workers
+RUNS_SHOWN = 3  # runs whose workers are shown
 STATES = {QUEUED: "queued", FINISHED: "finished", INTERRUPTED: "interrupted, kept", LOST: "ended without a record",
           SILENT: "silent"}  # fmt: skip
 DASH = "–"
@@ -47,18 +47,19 @@ GONE = "This live view ended with its kernel: run the cell again to get it back.
 
 
 class Live:
-    """A view that starts runs, steers the next ones and shows all that are under way.
+    """A view that starts runs and shows all runs under way.
 
-    It displays itself as the value of a cell. `live` None: a view where there is a front end; elsewhere, or for False,
-    the runs are executed here and now, with a plain line of progress, and a static figure is shown.
+    It is displayed as the value of a notebook's cell. If `live` is False, or if it is None and no notebook shows
+    widgets, the runs are executed at once, with a line of progress, and a static figure is displayed instead.
 
     Args:
-        run: what the controls start with; DEFAULTS if None. `fields` are fields of Run that replace its own.
-        sync, prune: the policies to start with; strings or objects.
-        results: where the records lie.
+        run: initial values of the controls; None: DEFAULTS.
+        sync, prune: the initial policies and pruning rules; strings or objects.
+        results: the folder of records.
+        fields: fields of Run with other initial values.
 
     Raises:
-        ConfigError: what Run refuses.
+        ConfigError: Run refuses a value.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Live:
         results: Path | str | None = None, **fields: Any,
     ) -> None:  # fmt: skip
         if live not in (True, False, None):
-            raise ConfigError("live", live, "must be True, False, or None to find out")
+            raise ConfigError("live", live, "must be True, False, or None (True if a notebook can show widgets)")
         values = DEFAULTS if run is None else {name: getattr(run, name) for name in FIELDS}
         values = {**values, **fields}
         values |= {name: value for name, value in (("sync", sync), ("prune", prune)) if value is not None}
@@ -76,20 +77,20 @@ class Live:
         self.watcher, self._session = Watcher(self.place), Session()
         self._background: Background | None = None
         self._runs: list[Run] = []
-        self._own: set[str] = set()  # digests of all runs that were started in this view
+        self._own: set[str] = set()  # digests of all runs that this view has started
         self._error = self._broken = ""
         self._following: asyncio.Task[None] | None = None
         self._kept: Any = None  # a second output of the cell, which stays in the notebook's file
         self._drawn: object = None
-        self._settled: Background | None = None  # whose runs' records have been looked for
+        self._settled: Background | None = None  # the ended background whose records the watcher has
         self._results: list[Result] = []
-        wanted = self.controls.runs()  # refuses at once what cannot be
+        wanted = self.controls.runs()  # refuses impossible values at once
         if self.live:
             self._build()
         else:
             self._execute([chosen.but(evaluate=values.get("evaluate", "after")) for chosen in wanted])
 
-    # --- what a notebook or a script calls ------------------------------------------------------------------------
+    # --- methods for notebooks and scripts ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the chosen runs, as the button does; errors are shown in the view."""
@@ -106,25 +107,26 @@ class Live:
         self.refresh()
 
     def stop(self) -> None:
-        """End the run that is under way in this notebook in order; what it has finished is kept."""
+        """Stop the run under way in this notebook gracefully; its record keeps the pushes so far."""
         if (running := current()) is not None:
             running.stop()
         self.refresh()
 
     def clear(self) -> None:
-        """Leave out of the view what has ended; records stay."""
+        """Remove ended runs from the view; their records stay."""
         self.watcher.forget()
         self._runs = [run for run in self._runs if run.digest in self.watcher.tracks or current() is not None]
         self.refresh()
 
     def wait(self) -> pd.DataFrame:
-        """Block until the runs are over; their results. An interrupt stops them."""
+        """Wait until the runs are over and return their results; an interrupt stops them."""
         try:
             while self._background is not None and not self._background.wait(PERIOD_S):
                 self.refresh()
         except KeyboardInterrupt:
             self.stop()
-            raise RunsInterrupted("interrupted; the run under way ends in order, and what it has is kept") from None
+            raise RunsInterrupted("interrupted: the run under way stops, and its pushes so far are recorded; start() "
+                                  "runs it again") from None  # fmt: skip
         self.refresh()
         return self.results
 
@@ -137,18 +139,18 @@ class Live:
 
     @property
     def error(self) -> str:
-        """The error in words; empty if there is none."""
+        """The last error in words; "" if there is none."""
         return self._error
 
     def refresh(self) -> None:
-        """Read the records, and bring the view up to date; an error of drawing is shown in it."""
+        """Read the records and update the view; if drawing raises, the view shows the error."""
         if not self.live:
             return
         try:
             self._refresh()
             self._broken = ""
-        except Exception as error:  # records may vanish under a view, or hold what cannot be drawn
-            self._broken = f"This view cannot be drawn as it is: {in_a_sentence(error)}"
+        except Exception as error:  # records may vanish meanwhile, or contain values that cannot be drawn
+            self._broken = f"This view cannot be drawn: {in_a_sentence(error)}"
         self._say()
 
     # --- the view -------------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ class Live:
         running, background = current(), self._background
         if background is not None and not background.alive and background is not self._settled:
             self._settled = background
-            self.watcher.show(self._runs)  # a run may start and end between two looks
+            self.watcher.show(self._runs)  # a run may start and end between two polls
         if background is not None and background.error and not self._error:
             self._show_error(background.error, background.field)
         self.start_button.disabled, self.stop_button.disabled = running is not None, running is None or running.stopping
@@ -186,8 +188,9 @@ class Live:
             self._drawn = state
 
     def _shown(self) -> list[Track]:
-        """The runs of this notebook in the order of their starts, then its waiting runs; and the runs that
-        others run, if that is wanted or all there is."""
+        """Return the runs to show, and set the button for runs that were started elsewhere: the last SLOTS runs of this
+        notebook (in the order of their starts, then queued ones), then the last SLOTS runs that were started elsewhere,
+        if the user asks for these or if this notebook has no runs."""
         seen = self.watcher.tracks
         queued = self._runs if current() is not None and current() is self._background else []
         later = [Track(run, run.digest, QUEUED) for run in queued if run.digest not in seen]
@@ -221,11 +224,11 @@ class Live:
 
     @property
     def _gone(self) -> str:
-        """The class of elements that are hidden while this view lives."""
+        """The CSS class of elements that are hidden while this view's kernel runs."""
         return f"pslab-gone-{self.front.model_id}"
 
     def _afterwards(self) -> Any:
-        """Return the content of a page whose kernel no longer has this view."""
+        """Return the HTML that stays in the notebook's file, and appears once the kernel has ended."""
         from IPython.display import HTML
 
         table = self.table.value.partition("</style>")[2]
@@ -236,7 +239,7 @@ class Live:
         self.controls.mark(field)
 
     def _say(self) -> None:
-        """Show the error and the present activity."""
+        """Show the errors and the current activity."""
         running, background = current(), self._background
         note = background.note if background is not None and background.note else ""
         if running is not None:
@@ -244,9 +247,9 @@ class Live:
         self.message.value = _message([self._error, self._broken], note)
 
     def _execute(self, runs: list[Run]) -> None:
-        """Execute the runs here and now, without a front end."""
+        """Execute the runs at once, without a front end."""
         from pslab.lab.plots.charts.curves import curves
-        from pslab.lab.runs.run import sweep  # torch, where something is left to run
+        from pslab.lab.runs.run import sweep  # loads torch if a run must be executed
 
         self._runs, self._results = runs, sweep(runs, results=self.place)
         self.figure = curves(self._results, x=["iteration", "seconds"])
@@ -264,7 +267,7 @@ class Live:
 
 
 async def follow(view: weakref.ref[Live]) -> None:
-    """Refresh a view for as long as a page shows it."""
+    """Refresh a view as long as a page shows it."""
     while (shown := view()) is not None:
         if shown.page.shown:
             shown.refresh()
@@ -279,13 +282,12 @@ def _button(name: str, tooltip: str, call: Callable[[], None], style: str) -> wi
 
 
 def _message(errors: Sequence[str], note: str) -> str:
-    """Errors, and a note."""
     wrong = [f'<span role="alert" class="pslab-error">{escape(error)}</span>' for error in errors if error]
     return "<br>".join(filter(None, (*wrong, escape(note))))
 
 
 def _far(track: Track, now: float) -> str:
-    """``"8 %, 8 pushes/s, 12 s left"``, by this machine's clock, which shows `now`."""
+    """Return a run's progress, as in ``"8 %, 8 pushes/s, 12 s left"``, by this machine's clock at `now`."""
     rate, left = "" if track.pushes else "starting", "evaluating" if track.fraction >= 1 else ""
     if (pace := track.pace(now)) is not None and not left:
         rate, left = f"{pace[0]:.0f} pushes/s", f"{pace[1]:.0f} s left"
@@ -293,7 +295,7 @@ def _far(track: Track, now: float) -> str:
 
 
 def row_of(track: Track, label: str, mine: bool) -> dict[str, str]:
-    """Return the row of a run in the list."""
+    """Return the row of a run in the list, by column title."""
     state = _far(track, time.monotonic()) if track.state == UNDER_WAY else STATES[track.state]
     state = "diverged" if track.diverged else state
     slower = track.manifest.get("dilation", 1.0)
@@ -307,6 +309,6 @@ def row_of(track: Track, label: str, mine: bool) -> dict[str, str]:
 
 
 def notes_under(tracks: Sequence[Track]) -> str:
-    """Return the meaning of the marks in the list."""
+    """Return HTML that explains the marks in the list; "" if no run has a mark."""
     notes = notes_of([track for track in tracks if track.manifest and not track.diverged])
     return f'<p class="pslab-notes">{"<br>".join(map(escape, notes))}</p>' if notes else ""

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pslab.lab.plots.arrange import caption_of, finish, heading_of, paper
+    from pslab.lab.plots.arrange import caption_of, finish, heading_of
     from pslab.lab.plots.charts.bars import bars, heat
     from pslab.lab.plots.charts.budget import time_budget
     from pslab.lab.plots.charts.curves import curves
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pslab.lab.plots.theme import Look, looks
 
 __all__ = [
-    "Look", "bars", "caption_of", "curves", "dots", "finish", "heading_of", "heat", "looks", "name", "paper", "points",
+    "Look", "bars", "caption_of", "curves", "dots", "finish", "heading_of", "heat", "looks", "name", "points",
     "server_states", "show", "time_budget", "timeline", "where", "why",
 ]  # fmt: skip
 
@@ -29,14 +29,14 @@ _MODULES = {
     "curves": "charts.curves", "points": "charts.scatter", "bars": "charts.bars", "heat": "charts.bars",
     "dots": "charts.ratios", "time_budget": "charts.budget", "timeline": "charts.timeline",
     "server_states": "charts.server_states", "show": "charts.tables", "why": "charts.why", "where": "charts.where",
-    "caption_of": "arrange", "heading_of": "arrange", "paper": "arrange", "name": "labels",
+    "caption_of": "arrange", "heading_of": "arrange", "name": "labels",
     # for figures that no chart draws
     "finish": "arrange", "Look": "theme", "looks": "theme",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Plotly is loaded only where something is drawn."""
+    """Import a name's module at its first use, because plotly takes long to load."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

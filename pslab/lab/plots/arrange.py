@@ -1,4 +1,4 @@
-"""The last step of every chart: words around the panels, the height that they need, and what stands under a figure."""
+"""The last step of every chart: titles and headings, the figure's height, and its caption."""
 
 from __future__ import annotations
 
@@ -11,48 +11,45 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.lab.plots.axes import Axis
-from pslab.lab.plots.theme import PALE, SMALL, TITLE, TYPE, Look
+from pslab.lab.plots.theme import PALE, TITLE, TYPE, Look
 
 INCHES = {"column": 3.5, "page": 7.16}  # the columns of IEEE and ACM
 WIDTHS = {"column": 336, "page": 687}  # px, for which words are wrapped; a screen may be wider
-LETTER = 0.52  # of the size of type: the mean width of a letter
-ROW, GAP = 15.0, 14.0  # px: a line of type; between panels
-HEIGHT, FACET = 190.0, 125.0  # px: of a panel in one row, and in several
-ENTRY = 46.0  # px: the sample of a name in a legend, with the free space around it
+LETTER = 0.52  # the mean width of a letter, as a share of the font size
+ROW, GAP = 15.0, 14.0  # px: the height of a line of type; the gap between panels
+HEIGHT, FACET = 190.0, 125.0  # px: the height of a panel if there is one row of panels, and if there are several
+ENTRY = 46.0  # px: the sample beside a name in a legend, with the space around it
 
 
 def wrapped(text: str, width: float, size: float = TYPE) -> list[str]:
-    """Return a text in lines of so many px. Tags take no room, and words are not broken."""
-    found, most = [""], max(8, int(width / (LETTER * size)))
+    """Return a text in lines that are at most `width` px wide. Tags have no width, and words are not broken."""
+    lines, most = [""], max(8, int(width / (LETTER * size)))
     for word in re.findall(r"(?:<[^>]*>|[^ <])+", text):
-        line = f"{found[-1]} {word}".lstrip()
-        if len(re.sub(r"<[^>]*>", "", line)) <= most or not found[-1]:
-            found[-1] = line
+        line = f"{lines[-1]} {word}".lstrip()
+        if len(re.sub(r"<[^>]*>", "", line)) <= most or not lines[-1]:
+            lines[-1] = line
         else:
-            found.append(word)
-    return found
+            lines.append(word)
+    return lines
 
 
 def names(labels: Sequence[str], width: str, share: float = 0.4) -> list[str]:
-    """Return names beside a y axis, in lines of at most this share of the figure's width."""
+    """Wrap the names beside a y axis into lines of at most this share of the figure's width, joined by <br>."""
     return ["<br>".join(wrapped(label, share * WIDTHS[width])) for label in labels]
 
 
 def text_px(text: str, size: float = TYPE) -> float:
-    """Return about how wide a text is."""
+    """Return the approximate width of a text in px."""
     return LETTER * size * max(len(re.sub(r"<[^>]*>", "", line)) for line in text.split("<br>"))
 
 
-def level(fig: go.Figure, panels: Iterable[tuple[str, str]], y: float, label: str = "") -> None:
-    """Draw a dotted line at a height across panels, each by the names of its axes, and its label in the first."""
-    for rank, (x_name, y_name) in enumerate(panels):
-        fig.add_shape(type="line", x0=0, x1=1, y0=y, y1=y, xref=f"{x_name} domain", yref=y_name,
-                      line={"color": PALE, "width": 1, "dash": "2px,2px"})  # fmt: skip
-        if label and not rank:
-            at = math.log10(y) if fig.layout[y_name.replace("y", "yaxis")].type == "log" else y
-            fig.add_annotation(text=label, x=0, y=at, xref=f"{x_name} domain", yref=y_name, xanchor="left",
-                               yanchor="bottom", showarrow=False, borderpad=0,
-                               font={"size": SMALL, "color": PALE})  # fmt: skip
+def level(fig: go.Figure, panels: Sequence[tuple[str, str]], y: float, label: str = "") -> None:
+    """Draw a dotted line at height `y` across panels, given by the names of their axes; the label is in the legend."""
+    line = {"color": PALE, "width": 1, "dash": "2px,2px"}
+    for x_name, y_name in panels:
+        fig.add_shape(type="line", x0=0, x1=1, y0=y, y1=y, xref=f"{x_name} domain", yref=y_name, line=line)
+    if label and panels:
+        fig.add_trace(go.Scatter(x=[None], y=[None], mode="lines", name=label, line=line))
 
 
 def boxes(fig: go.Figure, colours: dict[str, str]) -> None:
@@ -63,7 +60,7 @@ def boxes(fig: go.Figure, colours: dict[str, str]) -> None:
 
 
 def sample(fig: go.Figure, name: str, look: Look) -> None:
-    """Add a name to the legend, with a marker."""
+    """Add a name to the legend, with the marker of a look."""
     fig.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=look.mark()))
 
 
@@ -74,7 +71,7 @@ def panels(
     """Return a figure with a panel for each pair of axes, row by row; the last row may be shorter.
 
     Args:
-        heads, sides: headings of panels, row by row, and of rows.
+        heads, sides: the headings of panels, row by row; and the headings of rows.
         gap: px between panels side by side.
     """
     rows, columns = len(xs), len(xs[0])
@@ -84,44 +81,43 @@ def panels(
         vertical_spacing=0.5 / rows, subplot_titles=[*heads] or None, row_titles=[*sides] or None)  # fmt: skip
     axes = [pair for x_line, y_line in zip(xs, ys, strict=True) for pair in zip(x_line, y_line, strict=True)]
     numbers = ["", *map(str, range(2, len(axes) + 1))]
-    scale(fig, {(f"x{at}", f"y{at}"): pair for at, pair in zip(numbers, axes, strict=True)}, width)
+    scale(fig, {(f"x{number}", f"y{number}"): pair for number, pair in zip(numbers, axes, strict=True)}, width)
     return fig
 
 
 def scale(fig: go.Figure, panels: Mapping[tuple[str, str], tuple[Axis, Axis]], width: str) -> None:
-    """Set range, ticks and titles of panels, each by the names of its axes. Equal axes are zoomed together, and one
-    above or beside an equal one has neither names nor title."""
-    spans = {each: tuple(round(part, 6) for name in each for part in fig.layout[long(name)].domain) for each in panels}
-    for way, letter in enumerate("xy"):
+    """Set range, ticks and title of the axes of panels; `panels` is keyed by the axes' names. Equal axes zoom together,
+    and only the lowest one in a column, or the leftmost one in a row, shows tick texts and a title."""
+    spans = {panel: [tuple(round(end, 6) for end in fig.layout[long(name)].domain) for name in panel]
+             for panel in panels}  # fmt: skip
+    for side, across in ((0, 1), (1, 0)):
         first: dict[Axis, str] = {}
         for panel, span in spans.items():
-            shown, mine = panels[panel][way], span[2 * (1 - way)]
-            # the nearest one below in this column, or at the left in this row
-            own = slice(2 * way, 2 * way + 2)
-            nearer = [other for other, each in spans.items() if each[own] == span[own] and each[2 * (1 - way)] < mine]
-            beside = max(nearer, key=lambda other: spans[other][2 * (1 - way)], default=None)
-            alone = beside is None or panels[beside][way] != shown
-            slot = WIDTHS[width] * (span[1] - span[0]) - 12
-            words = shown.layout | ({"title_text": "<br>".join(wrapped(shown.title, slot))} if letter == "x" and alone
-                                    else {"title_text": shown.title if alone else ""})  # fmt: skip
-            if letter == "x" and shown.bare:
-                words |= _under(shown, slot / max(1, len(shown.ticks)) - 4)
-            name = first.setdefault(shown, panel[way])
-            fig.layout[long(panel[way])].update(
-                matches=name if name != panel[way] else None, showticklabels=alone, **words)  # fmt: skip
+            axis = panels[panel][side]
+            # x axis: the nearest panel below in this column; y axis: the nearest panel to the left in this row
+            nearer = [other for other, theirs in spans.items()
+                      if theirs[side] == span[side] and theirs[across] < span[across]]  # fmt: skip
+            beside = max(nearer, key=lambda other: spans[other][across], default=None)
+            alone = beside is None or panels[beside][side] != axis
+            room = WIDTHS[width] * (span[0][1] - span[0][0]) - 12
+            title = "<br>".join(wrapped(axis.title, room)) if side == 0 else axis.title
+            words = axis.layout | {"title_text": title if alone else ""}
+            if side == 0 and axis.bare:
+                words |= _under([text for _, text in axis.ticks], room / max(1, len(axis.ticks)) - 4)
+            name = first.setdefault(axis, panel[side])
+            fig.layout[long(panel[side])].update(
+                matches=name if name != panel[side] else None, showticklabels=alone, **words)  # fmt: skip
 
 
-def _under(shown: Axis, slot: float) -> dict[str, Any]:
-    """Return names in lines as wide as their slots; they are turned where a word is wider."""
-    texts = [wrapped(text, slot) for _, text in shown.ticks]
-    widest = max((text_px(line) for lines in texts for line in lines), default=0.0)
-    turned = widest > slot + 4
-    words = [text for _, text in shown.ticks] if turned else ["<br>".join(lines) for lines in texts]
-    return {"tickangle": -90 if turned else 0, "ticktext": words}
+def _under(texts: Sequence[str], slot: float) -> dict[str, Any]:
+    """Return the layout of tick texts: wrapped to `slot` px each, or all turned if a word is wider."""
+    lines = ["<br>".join(wrapped(text, slot)) for text in texts]
+    turned = max(map(text_px, lines), default=0.0) > slot + 4
+    return {"tickangle": -90 if turned else 0, "ticktext": [*texts] if turned else lines}
 
 
 def long(name: str) -> str:
-    """Return the key in a layout of an axis: ``"x2"`` -> ``"xaxis2"``."""
+    """Return the key of an axis in a layout: ``"x2"`` -> ``"xaxis2"``."""
     return f"{name[0]}axis{name[1:]}"
 
 
@@ -132,12 +128,13 @@ def finish(
     fig: go.Figure, title: str, caption: Iterable[str], width: str = "page", heights: Sequence[float] = (), *,
     legend: bool = True, left: bool = False,
 ) -> go.Figure:  # fmt: skip
-    """Set the title, wrap headings, and make the figure as high as its panels of so many px and their words need.
+    """Set the title and the caption, wrap the headings, and fit the figure's height to its panels and texts.
 
     Args:
-        left: whether the headings of panels begin at their left.
+        heights: px of each row of panels; empty: HEIGHT for one row, FACET for several.
+        left: whether headings of panels begin at the panel's left edge instead of being centred.
     """
-    if fig.layout.xaxis.domain is None:  # a figure without subplots
+    if fig.layout.xaxis.domain is None:  # the figure was made without subplots
         fig.update_layout(xaxis={"domain": [0, 1], "anchor": "y"}, yaxis={"domain": [0, 1], "anchor": "x"})
     above = wrapped(title, 0.95 * WIDTHS[width], 1.1 * TITLE) if title else []
     over, high, under = _stack(fig, heights, width, left)
@@ -153,40 +150,39 @@ def finish(
 
 
 def _stack(fig: go.Figure, heights: Sequence[float], width: str, left: bool) -> tuple[float, float, float]:
-    """Set the rows of panels one under the other, their headings above them; the px above, of all rows, and below."""
+    """Set the positions of rows of panels and headings; return the heights in px above, of and below the rows."""
     rows = sorted({axis.domain for axis in fig.select_yaxes()}, reverse=True)
     heights = list(heights) or [HEIGHT if len(rows) == 1 else FACET] * len(rows)
     heads: list[list[Any]] = [[] for _ in rows]
     for note in fig.layout.annotations:
         if (note.xref, note.yref) == ("paper", "paper"):
             ends = [sum(row) / 2 if note.textangle else row[1] for row in rows]
-            heads[min(range(len(rows)), key=lambda at: abs(ends[at] - note.y))].append(note)
+            heads[min(range(len(rows)), key=lambda row: abs(ends[row] - note.y))].append(note)
     spans = [axis.domain for axis in fig.select_xaxes()]
     beside = max((text_px(text) for axis in fig.select_yaxes() for text in axis.ticktext or ("100",)), default=0.0)
-    over = [_write_heads(own, spans, WIDTHS[width] - beside - 24, left) for own in heads]
-    under = [_below([axis for axis in fig.select_xaxes() if fig.layout[long(axis.anchor)].domain == row])
+    over = [_write_heads(notes, spans, WIDTHS[width] - beside - 24, left) for notes in heads]
+    under = [max(_below(axis) for axis in fig.select_xaxes() if fig.layout[long(axis.anchor)].domain == row)
              for row in rows]  # fmt: skip
     gaps = [0.0, *(GAP + before + after for before, after in zip(under, over[1:], strict=False))]
     high = sum(heights) + sum(gaps)
-    ends = [(sum(heights[:row]) + sum(gaps[: row + 1])) for row in range(len(rows))]
-    places = {row: (max(0.0, 1 - (end + own) / high), 1 - end / high)
-              for row, end, own in zip(rows, ends, heights, strict=True)}  # fmt: skip
-    for own, row in zip(heads, rows, strict=True):
-        for note in own:
-            note.y = places[row][1]
-    for shown, own_px in [(axis, heights[rows.index(axis.domain)]) for axis in fig.select_yaxes()]:
-        text = shown.title.text or ""
-        shown.update(domain=places[shown.domain], title_text="<br>".join(wrapped(text, max(1.15 * own_px, 80.0))))
+    tops = [1 - (sum(heights[:row]) + sum(gaps[: row + 1])) / high for row in range(len(rows))]
+    domains = {row: (max(0.0, top - px / high), top) for row, top, px in zip(rows, tops, heights, strict=True)}
+    for notes, top in zip(heads, tops, strict=True):
+        for note in notes:
+            note.y = top
+    for axis, px in [(axis, heights[rows.index(axis.domain)]) for axis in fig.select_yaxes()]:
+        title = "<br>".join(wrapped(axis.title.text or "", max(1.15 * px, 80.0)))
+        axis.update(domain=domains[axis.domain], title_text=title)
     return over[0], high, under[-1]
 
 
 def _write_heads(notes: Sequence[Any], spans: Sequence[tuple[float, float]], room: float, left: bool) -> float:
-    """Wrap the headings over a row of panels, the row's own above its panels'; return the px they take."""
+    """Wrap the headings over a row of panels, with the heading of the row above them; return their height in px."""
     high = 0.0
     for of_row in (False, True):
-        own, begin = [note for note in notes if bool(note.textangle) == of_row], high
-        for note in own:
-            span = next((each for each in spans if abs(sum(each) / 2 - note.x) < 1e-3), (0.0, 1.0))
+        begin = high
+        for note in [note for note in notes if bool(note.textangle) == of_row]:
+            span = next((span for span in spans if abs(sum(span) / 2 - note.x) < 1e-3), (0.0, 1.0))
             lines = wrapped(re.sub(r"^(facet|row)=", "", note.text), room * (1 if of_row else span[1] - span[0]))
             text = "<br>".join(lines)
             note.update(text=text if text.startswith("<b>") else f"<b>{text}</b>", textangle=0, yshift=begin,
@@ -196,16 +192,12 @@ def _write_heads(notes: Sequence[Any], spans: Sequence[tuple[float, float]], roo
     return high + (4 if high else 0)
 
 
-def _below(shown: Iterable[Any]) -> float:
-    """Return the px of the names and titles under a row of panels."""
-    high = 0.0
-    for each in shown:
-        names_ = [str(text) for text in each.ticktext or ("",)] if each.showticklabels is not False else []
-        ticks = max((text_px(text) if each.tickangle else ROW * (text.count("<br>") + 1) for text in names_),
-                    default=0.0)  # fmt: skip
-        words = each.title.text or ""
-        high = max(high, 6 + ticks + (ROW * (words.count("<br>") + 1) + 4 if words else 0))
-    return high
+def _below(axis: Any) -> float:
+    """Return the height in px of the tick texts and the title below a panel."""
+    texts = [str(text) for text in axis.ticktext or ("",)] if axis.showticklabels is not False else []
+    ticks = max((text_px(text) if axis.tickangle else ROW * (text.count("<br>") + 1) for text in texts), default=0.0)
+    title = axis.title.text or ""
+    return 6 + ticks + (ROW * (title.count("<br>") + 1) + 4 if title else 0)
 
 
 # -- under a figure --------------------------------------------------------------------------------
@@ -217,15 +209,5 @@ def caption_of(fig: go.Figure) -> list[str]:
 
 
 def heading_of(fig: go.Figure) -> str:
-    """Return the sentence over a figure; "" if there is none."""
+    """Return the title of a figure without tags; "" if there is none."""
     return str((fig.layout.meta or {}).get("title", "") or re.sub(r"<[^>]*>", " ", fig.layout.title.text or "").strip())
-
-
-def paper(fig: go.Figure) -> go.Figure:
-    """Return a copy for a paper, which has its words under the figure: without the title. `heading_of` and
-    `caption_of` are its caption."""
-    above = (TITLE + 4) * (1 + fig.layout.title.text.count("<br>")) if fig.layout.title.text else 0
-    made = go.Figure(fig).update_layout(title_text=None)
-    if above and fig.layout.height is not None and fig.layout.margin.t is not None:
-        made.update_layout(height=fig.layout.height - above, margin_t=fig.layout.margin.t - above)
-    return made

@@ -1,4 +1,4 @@
-"""Axes as plain values: the range, and ticks where plotly's own would not do."""
+"""Axes as plain values: the range, and ticks where plotly's automatic ones do not fit."""
 
 from __future__ import annotations
 
@@ -10,45 +10,42 @@ from pslab.lab.records.units import plain
 
 
 class Axis(NamedTuple):
-    """Panels with equal axes share ticks and title."""
+    """An axis of a panel. Panels with equal axes share ticks and title."""
 
     title: str = ""
     low: float = 0.0
     high: float = 1.0
     log: bool = False
-    ticks: tuple[tuple[float, str], ...] = ()  #: plotly's own if there are none
-    bare: bool = False  #: names instead of numbers: without grid and tick marks
-    sized: bool = False  #: bytes
+    ticks: tuple[tuple[float, str], ...] = ()  #: plotly's automatic ones if empty
+    bare: bool = False  #: whether ticks are names, without grid and tick marks
+    sized: bool = False  #: whether values are bytes
 
     @property
     def range(self) -> list[float]:
-        """The range as plotly takes it."""
+        """The range in plotly's form: on a logarithmic axis, exponents of 10."""
         return [math.log10(self.low), math.log10(self.high)] if self.log else [self.low, self.high]
 
     @property
     def layout(self) -> dict[str, Any]:
         """The properties of a plotly axis, without its title."""
-        found: dict[str, Any] = {"range": self.range, "type": "log" if self.log else "linear"}
+        properties: dict[str, Any] = {"range": self.range, "type": "log" if self.log else "linear"}
         if self.ticks:
-            found |= {"tickvals": [at for at, _ in self.ticks], "ticktext": [text for _, text in self.ticks]}
+            properties |= {"tickvals": [at for at, _ in self.ticks], "ticktext": [text for _, text in self.ticks]}
         elif self.log and self.high < 50 * self.low:
-            found |= {"dtick": "D2" if self.high > 3 * self.low else None}
-        return (
-            found
-            | ({"tickformat": "~s", "ticksuffix": "B"} if self.sized else {})
-            | ({"showgrid": False, "ticks": ""} if self.bare else {})
-        )
+            properties |= {"dtick": "D2" if self.high > 3 * self.low else None}
+        properties |= {"tickformat": "~s", "ticksuffix": "B"} if self.sized else {}
+        return properties | ({"showgrid": False, "ticks": ""} if self.bare else {})
 
 
 def axis(
     values: Iterable[float], title: str = "", *, log: bool = False, zero: bool = False, pad: float = 0.03,
     sized: bool = False,
 ) -> Axis:  # fmt: skip
-    """Return an axis for these values. Values that are not positive are not shown on a logarithmic axis.
+    """Return an axis for these values. A logarithmic axis ignores values that are not positive.
 
     Args:
-        zero: whether it starts at 0.
-        pad: room at its ends, as a share of its length.
+        zero: whether the range includes 0.
+        pad: room at both ends, as a share of the range.
         sized: whether the values are bytes.
     """
     known = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
@@ -62,13 +59,13 @@ def axis(
 
 
 def categories(names: Iterable[str], title: str = "") -> Axis:
-    """Return an axis on which the names stand at 0, 1, ..."""
+    """Return an axis with these names at the positions 0, 1, ..."""
     ticks = tuple(enumerate(names))
     return Axis(title, -0.5, len(ticks) - 0.5, ticks=ticks, bare=True)
 
 
 def lanes(names: Iterable[str]) -> Axis:
-    """Return a y axis on which the names stand at 0, 1, ... from above."""
+    """Return a y axis with these names at the positions 0, 1, ... from the top."""
     shown = categories(names)
     return shown._replace(low=shown.high, high=shown.low)
 
@@ -82,5 +79,5 @@ def nice(low: float, high: float) -> list[float]:
     """Return about five round numbers from low to high."""
     rough = max((high - low) / 5, 1e-12)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = power * next(each for each in (1, 2, 5, 10) if each * power >= rough * 0.999)
+    step = power * next(digit for digit in (1, 2, 5, 10) if digit * power >= rough * 0.999)
     return [round(step * at, 12) for at in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]

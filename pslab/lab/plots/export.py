@@ -1,6 +1,6 @@
-"""Figures on disk: HTML beside one plotly.min.js, JSON, the caption; and PNG, SVG and PDF.
+"""Write figures to disk: HTML beside one plotly.min.js, JSON, the caption; and PNG, SVG and PDF.
 
-The PDF is for a paper: without the title, which is the first line of the caption.
+The PDF is for a paper and has no title: the title is the first line of the caption.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ CONFIG: Mapping[str, Any] = {"displaylogo": False, "responsive": True, "toImageB
 
 
 def write(fig: go.Figure, name: str, directory: Path | str, images: bool = False) -> list[Path]:
-    """Write `name`.json, .html and, if it has a caption, .txt, and images if they are asked for; return the written
-    paths.
+    """Write a figure as .json and .html, its caption (if any) as .txt, and with `images` pictures; return the paths.
 
     Equal figures give equal bytes, and a file that is equal already is not touched.
 
@@ -46,14 +45,14 @@ def write(fig: go.Figure, name: str, directory: Path | str, images: bool = False
 
 
 def plain(fig: go.Figure) -> str:
-    """The figure as JSON: equal figures, however they were built, give equal text."""
+    """Return the figure as JSON; equal figures give equal text, however they were built."""
     return json.dumps(json.loads(fig.to_json()), sort_keys=True, separators=(",", ":"))
 
 
 def page(fig: go.Figure, name: str, script: bool | str = True) -> str:
-    """Return one HTML page that needs no network, as wide as its window, with the caption under the figure.
+    """Return an HTML page that needs no network and fills its window, with the caption below the figure.
 
-    `script` "directory": plotly.min.js (4.8 MB) lies beside the page, and is not part of it.
+    `script` True puts plotly.min.js (4.8 MB) into the page; "directory" expects it in the page's folder.
     """
     text: str = pio.to_html(pio.from_json(plain(fig)), config=dict(CONFIG), include_plotlyjs=script,
                             div_id=_identifier(name), default_height=fig.layout.height or 450)  # fmt: skip
@@ -66,7 +65,10 @@ def page(fig: go.Figure, name: str, script: bool | str = True) -> str:
 def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write images of (figure or its JSON file, path without suffix); return the written paths.
 
-    A figure that cannot be exported is one line on stderr: it never ends a run.
+    A figure that cannot be drawn is reported on stderr, and the others are still written.
+
+    Raises:
+        ExportError: a file cannot be written.
     """
     written = []
     for source, stem in pairs:
@@ -74,11 +76,11 @@ def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequen
             from pslab.lab.plots.sheet import images
 
             fig = pio.from_json(source.read_text()) if isinstance(source, Path) else source
-            found = images(fig, formats)
-            written += [write_file(stem.with_name(f"{stem.name}.{kind}"), found[kind]) for kind in formats]
+            files = images(fig, formats)
+            written += [write_file(stem.with_name(f"{stem.name}.{kind}"), files[kind]) for kind in formats]
         except ExportError:
             raise
-        except Exception as error:  # a browser raises of every kind
+        except Exception as error:  # a browser may raise any exception
             print(f"{stem.name}: no {', '.join(formats).upper()}: {' '.join(str(error).split())}", file=sys.stderr)
     return written
 

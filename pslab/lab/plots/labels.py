@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -26,8 +26,8 @@ from pslab.lab.records.frames import notes as choices
 from pslab.lab.records.units import DASH, plain
 from pslab.lab.records.units import SPACE as SPACE
 
-BRIEF = 48  # letters of a cluster in words; one that takes more goes by the name of its preset
-#: What a field is that is None.
+BRIEF = 48  # the most characters of a cluster in words; a longer one is named by its preset
+#: The words for a field of Run that is None.
 UNSET = {"push_weight": "push weight 1/W", "pushes": "no limit of pushes", "seconds": "no limit of time",
          "target_accuracy": "no target", "eval_every": "evaluated 20 times",
          "checkpoint_every": "checkpoints as needed"}  # fmt: skip
@@ -49,27 +49,27 @@ def name(field: str, value: object) -> str:
 
 
 def absent(value: object) -> bool:
-    """Whether this is None, or the NaN that a table of numbers makes of it."""
+    """Whether a value is None, or the NaN that stands for None in a column of numbers."""
     return value is None or value != value
 
 
 def policy(kind: str, value: object) -> str:
-    """A value that the table names, by its row's label; an object of a reader's own class by the name of the class."""
+    """Return a policy in words: by the label of its row in the table, or a user's object by the name of its class."""
     row, (first, positional, named) = find(kind, value) if kind in KINDS else None, parts(value)
     if row is None or not row.label:
         return _joined([first if row is None else row.name], positional, named)
     fields = re.findall(r"\{(\w+)", row.label)
     given = dict(zip(fields, positional, strict=False)) | {key: named[key] for key in fields if key in named}
-    words = [_filled(part, given, place == 0) for place, part in enumerate(row.label.split(", "))]
+    words = [_filled(part, given, rank == 0) for rank, part in enumerate(row.label.split(", "))]
     others = {key: text for key, text in named.items() if key not in fields}
     return _joined(filter(None, words), positional[len(fields) :], others)
 
 
 def parts(value: object) -> tuple[str, list[str], dict[str, str]]:
-    """A policy, given as a string, as an object or as a record names one -> name, values, named values."""
+    """Split a policy (a string, an object, or its text in a record) into name, positional values and named values."""
     if isinstance(value, str):
         name, hash_sign, _ = value.partition("#")
-        written = "(" in name.partition(":")[0]  # an own object as a table has it: "Turns(every=10)"
+        written = "(" in name.partition(":")[0]  # a user's object in words: "Turns(every=10)"
         return (name, [], {}) if hash_sign or written else split(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [(f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
@@ -78,7 +78,7 @@ def parts(value: object) -> tuple[str, list[str], dict[str, str]]:
 
 
 def number(text: str) -> float | None:
-    """The number in a text, if it is one (``"1%"`` is 0.01)."""
+    """Return the number that a text means (``"1%"`` is 0.01); None if it is no number."""
     try:
         return parameters.number(text)
     except ValueError:
@@ -86,17 +86,18 @@ def number(text: str) -> float | None:
 
 
 def _filled(part: str, given: Mapping[str, str], leads: bool) -> str:
-    """A part of a label with its parameter; "" if that is not given, but for the part that leads."""
-    found = re.search(r"\{(\w+)(:%)?\}", part)
-    if found is None:
+    """Return a part of a label with its parameter filled in. Without the parameter, return "", or for the leading part
+    the words before it."""
+    field = re.search(r"\{(\w+)(:%)?\}", part)
+    if field is None:
         return part
-    if found[1] not in given:
-        return part[: found.start()].strip() if leads else ""
-    value = number(given[found[1]])
+    if field[1] not in given:
+        return part[: field.start()].strip() if leads else ""
+    value = number(given[field[1]])
     if value is None:
-        return part[: found.start()] + given[found[1]]
-    shown = f"{100 * value:g}{SPACE}%" if found[2] else plain(value)
-    return re.sub(r" (?==)|(?<==) |(?<=\}) (?=\S+$)", SPACE, part).replace(found[0], shown)
+        return part[: field.start()] + given[field[1]]
+    shown = f"{100 * value:g}{SPACE}%" if field[2] else plain(value)
+    return re.sub(r" (?==)|(?<==) |(?<=\}) (?=\S+$)", SPACE, part).replace(field[0], shown)
 
 
 def _joined(words: Iterable[str], positional: Sequence[str], named: Mapping[str, str]) -> str:
@@ -111,24 +112,24 @@ def _option(key: str, text: str) -> str:
 
 
 def bits(rate: float) -> str:
-    """``1e9`` -> ``"1 Gbit/s"``."""
+    """Return bits per second with a unit: ``1e9`` -> ``"1 Gbit/s"``."""
     unit, size = next((u for u in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)) if rate >= u[1]), ("bit/s", 1.0))
     return f"{rate / size:g}{SPACE}{unit}"
 
 
 def duration(seconds: float) -> str:
-    """``0.0005`` -> ``"0.5 ms"``."""
+    """Return seconds with a unit: ``0.0005`` -> ``"0.5 ms"``."""
     unit, size = next((u for u in (("s", 1.0), ("ms", 1e-3)) if seconds >= u[1]), ("µs", 1e-6))
     return f"{seconds / size:g}{SPACE}{unit}" if seconds else f"0{SPACE}s"
 
 
 def cluster_name(cluster: str | Mapping[str, Any], engine: str = "local") -> str:
-    """A cluster in words, with units: ``"1 Gbit/s per worker, full duplex, …"``."""
+    """Return a cluster in words, with units: ``"1 Gbit/s per worker, full duplex"``; "not emulated" if it is free."""
     return ", ".join(cluster_words(cluster, engine)) or "not emulated"
 
 
 def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> list[str]:
-    """Return the properties of a cluster in words. Costs of real processes are measured, not the cluster's."""
+    """Return the properties of a cluster in words, with the costs only if they are modelled instead of measured."""
     c = cluster_fields(cluster)
     words = []
     if c.get("bandwidth_bit_s"):
@@ -157,7 +158,7 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
 
 
 def _cluster(value: Any) -> str:
-    """A cluster in words; one that takes many goes by the name of its preset, which the caption explains."""
+    """Return a cluster in words; if they are too long, the name of its preset, which the caption explains."""
     fields = {"preset": value} if isinstance(value, str) else dict(value)
     if fields.get("preset", "free") not in PRESETS:
         return str(value)
@@ -167,7 +168,7 @@ def _cluster(value: Any) -> str:
     return ", ".join([f"cluster {preset}", *cluster_words(fields)])
 
 
-#: The words for a value of the fields of Run that are no policies.
+#: Field of Run that is not a policy -> the words for a value.
 FIELDS: dict[str, Callable[[Any], str]] = {
     "workers": lambda v: f"{v} worker{'s' if v != 1 else ''}",
     "servers": lambda v: f"{v} server{'s' if v != 1 else ''}",
@@ -206,14 +207,15 @@ COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "quantize"
 
 
 def column_title(column: str) -> str:
-    """``"learning_rate"`` -> ``"learning rate"``."""
+    """Return a column's title: ``"learning_rate"`` -> ``"learning rate"``."""
     return COLUMNS.get(column, column.replace("_", " "))
 
 
 def column_name(field: str, value: Any, run: Run) -> str:
-    """A column's value in words, given a run that has it there. A name that the grid gave to a value stays as it is."""
-    own = getattr(run, field, None)
-    if field in PARAMETERS and parameters.plain(value) != parameters.plain(own):
+    """Return a value of a column in words, given a run with this value. A name given by the grid is returned
+    unchanged."""
+    present = getattr(run, field, None)
+    if field in PARAMETERS and parameters.plain(value) != parameters.plain(present):
         return plain(value)
     if field == "target_accuracy" and value is not None and not (metric := metric_of(run)).share:
         return metric.goal(value)
@@ -221,22 +223,22 @@ def column_name(field: str, value: Any, run: Run) -> str:
         return name(field, _at_server(run))
     if field == "push_weight" and value is None and (averages(run) or _divides(run)):
         return ""
-    return name(field, own if field in PARAMETERS else value)
+    return name(field, present if field in PARAMETERS else value)
 
 
 def averages(run: Run) -> bool:
-    """Whether a step of this run's policy is the mean of several pushes: then no push has a weight of its own."""
+    """Whether a step of the run's policy applies the mean of several pushes; then a push has no weight of its own."""
     row = find("sync", run.sync)
     return bool(getattr(run.sync, "rounds", False)) if row is None else row.averages
 
 
 def _divides(run: Run) -> bool:
-    """Whether the server's optimizer divides pushes by itself."""
+    # delayed Nesterov divides each gradient by its period
     return str(_at_server(run)).partition(":")[0] == "dn"
 
 
 def _at_server(run: Run) -> Any:
-    """The server's optimizer: the run's own, or the one of its policy's paper."""
+    """Return the server's optimizer: the run's, or if that is the default, the one that the policy's paper uses."""
     row, named = find("sync", run.sync), run.optimizer
     if named != PARAMETERS["optimizer"].default:
         return named
@@ -244,13 +246,13 @@ def _at_server(run: Run) -> Any:
 
 
 def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:
-    """A curve's name: the values of its columns in words; where nothing differs, its policy and its rule."""
+    """Return a curve's label: these columns' values in words; without columns, its policy and its pruning rule."""
     words = (column_name(name, values.get(name, getattr(run, name, None)), run) for name in names or ("sync", "prune"))
     return ", ".join(filter(None, words))
 
 
 def heads_of(column: str, values: Sequence[Any], results: pd.DataFrame) -> list[str]:
-    """The values of a column in words, as they stand over panels."""
+    """Return the values of a column in words, as headings of panels."""
     return [column_name(column, value, where(results, **{column: value}).run.iloc[0]) or name(column, value)
             for value in values]  # fmt: skip
 
@@ -258,47 +260,40 @@ def heads_of(column: str, values: Sequence[Any], results: pd.DataFrame) -> list[
 # -- marks -----------------------------------------------------------------------------------------
 
 
-class HasManifest(Protocol):
-    """A result, or a run under way."""
-
-    @property
-    def manifest(self) -> Mapping[str, Any]: ...
-
-
-#: What changes the last bits of a run, so that records made with several of them are not quite comparable.
+#: Facts that change the last bits of a run, so that records with different facts are not quite comparable.
 MADE_BY = {"capability": "instruction sets of the CPU", "torch": "versions of torch",
            "products": "libraries of products"}  # fmt: skip
 
 
-def marks(results: Iterable[HasManifest]) -> str:
-    """The marks behind the label of these results: ``"*"``, and ``"✖2/3"`` where two of three seeds diverged."""
+def marks(results: Iterable[Any]) -> str:
+    """Return the marks after the label of these results: ``"*"``, and ``"✖2/3"`` if two of three seeds diverged."""
     manifests = [result.manifest for result in results]
     diverged = sum(manifest.get("outcome") == "diverged" for manifest in manifests)
-    found = "".join(mark for mark, _, test in MARKS if any(map(test, manifests)))
-    return found + (f"{SPACE}✖{diverged}/{len(manifests)}" if diverged else "")
+    signs = "".join(mark for mark, _, test in MARKS if any(map(test, manifests)))
+    return signs + (f"{SPACE}✖{diverged}/{len(manifests)}" if diverged else "")
 
 
-def notes_of(results: Iterable[HasManifest]) -> list[str]:
-    """The meaning of the marks that these results have."""
+def notes_of(results: Iterable[Any]) -> list[str]:
+    """Return the lines of a caption that explain the marks of these results."""
     manifests = [result.manifest for result in results]
-    found = [f"{mark} {words}" for mark, words, test in MARKS if any(map(test, manifests))]
+    lines = [f"{mark} {words}" for mark, words, test in MARKS if any(map(test, manifests))]
     for name, words in MADE_BY.items():
         kinds = {str(manifest.get("environment", {}).get(name)) for manifest in manifests} - {"None"}
-        found += [f"made with several {words}: {', '.join(sorted(kinds))}"] if len(kinds) > 1 else []
+        lines += [f"made with several {words}: {', '.join(sorted(kinds))}"] if len(kinds) > 1 else []
     slower = sorted({float(manifest.get("dilation", 1.0)) for manifest in manifests})
     if slower and slower[-1] > 1:
         factor = "–".join(f"{k:g}" for k in dict.fromkeys((slower[0], slower[-1])))
-        found.append(f"emulated {factor} times slower than shown: seconds are the cluster's own")
+        lines.append(f"emulated {factor} times slower than shown: seconds are the cluster's own")
     diverged = any(manifest.get("outcome") == "diverged" for manifest in manifests)
-    return found + (["✖ diverged: the run ended there, and is not in the band"] if diverged else [])
+    return lines + (["✖ diverged: the run ended there, and is not in the band"] if diverged else [])
 
 
 # -- over and under a figure -----------------------------------------------------------------------
 
 
 def heading(title: Any, what: Iterable[str], against: Iterable[str] = (), columns: Iterable[str] = ()) -> str:
-    """The sentence over a figure: its title, which may be a Claim; of None, what the figure shows, such as ``"Test
-    accuracy against time, by pruning rule"``."""
+    """Return the title over a figure: the given text, or the title of a Claim. If `title` is None, the text names the
+    shown quantities, as in ``"Test accuracy against time, by pruning rule"``."""
     if given := title if isinstance(title, str) else str(getattr(title, "title", "") or ""):
         return given
     by = _enumerated(map(column_title, dict.fromkeys(columns)))
@@ -311,29 +306,29 @@ def _enumerated(words: Iterable[str]) -> str:
     return " and ".join(filter(None, (", ".join(others), last)))
 
 
-#: Fields in every caption, and those in a caption where they are not Run's default.
+#: Fields in every caption, and fields in a caption only if they are not Run's default.
 SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate")
 UNLESS_DEFAULT = ("servers", "loss", "metric", "inner", "outer_learning_rate", "schedule", "quantize", "downlink",
                   "rate", "order", "ranges", "device", "dtype")  # fmt: skip
-#: Fields that play no part where no gradient is computed.
+#: Fields without effect if no gradients are computed.
 WITHOUT_TENSORS = frozenset({"data", "loss", "metric", "learning_rate", "batch_size", "optimizer", "schedule", "rate",
                              "push_weight", "inner", "outer_learning_rate"})  # fmt: skip
 RANGE = "median and range of"
 
 
 def under(
-    results: pd.DataFrame, columns: Iterable[str], *own: str, notes: Iterable[str] = (), spread: str = RANGE
+    results: pd.DataFrame, columns: Iterable[str], *more: str, notes: Iterable[str] = (), spread: str = RANGE
 ) -> list[str]:
-    """The lines under a figure of these results: what they share, the figure's own, how they were chosen, what their
-    marks mean, and the reader's notes."""
-    return [*caption(results, columns, spread), *own, *choices(results), *notes_of(unique(results)), *notes]
+    """Return the caption of a figure of these results: their common facts, the figure's own lines, how the results were
+    chosen, the meaning of their marks, and the user's notes."""
+    return [*caption(results, columns, spread), *more, *choices(results), *notes_of(unique(results)), *notes]
 
 
 def caption(results: Given, shown: Iterable[str] = (), spread: str = RANGE) -> list[str]:
-    """Return the facts that these results share, a line each, without the columns that the figure shows.
+    """Return lines with the facts that these results share, except for the fields in `shown`.
 
     Args:
-        spread: what the figure draws of several seeds.
+        spread: the words for a summary over seeds, such as "mean of".
     """
     runs = [result.run for result in unique(results)]
     crowd = [run for run in runs if not single(run, runs)]
@@ -342,7 +337,7 @@ def caption(results: Given, shown: Iterable[str] = (), spread: str = RANGE) -> l
     first = crowd[0]
     varied = {*shown, *(field for field in PARAMETERS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
     left_out = varied | WITHOUT_TENSORS if first.engine == "timing" else varied
-    fields = [*SHARED, *(each for each in UNLESS_DEFAULT if getattr(first, each) != getattr(Run(), each))]
+    fields = [*SHARED, *(field for field in UNLESS_DEFAULT if getattr(first, field) != getattr(Run(), field))]
     words = [column_name(field, getattr(first, field), first) for field in fields if field not in left_out]
     if "push_weight" not in left_out:
         weighted = next((run for run in crowd if not averages(run)), None)
@@ -351,21 +346,21 @@ def caption(results: Given, shown: Iterable[str] = (), spread: str = RANGE) -> l
     words += ["without gradients"] if first.engine == "timing" else []
     stops = [column_name(field, getattr(first, field), first) for field in ("pushes", "seconds", "target_accuracy")
              if field not in varied and getattr(first, field) is not None]  # fmt: skip
-    held = " held" * (first.target_held and "target_accuracy" not in varied)
-    words += [f"stops at {' or '.join(stops)}{held}"] if stops else []
+    ending = " held" * (first.target_held and "target_accuracy" not in varied)
+    words += [f"stops at {' or '.join(stops)}{ending}"] if stops else []
     lines = [", ".join(filter(None, [*words, _seeds(runs, spread)])), *_clusters(crowd, "cluster" in varied)]
     return lines + (["single machine: the same computation, no network"] if len(crowd) < len(runs) else [])
 
 
 def _clusters(runs: Sequence[Run], several: bool) -> list[str]:
-    """The cluster of all runs; of several the fields that they share, and other fields of named presets."""
+    """Return lines about the runs' clusters: the common properties, then the further properties of each preset."""
     words = {_cluster(run.cluster): cluster_words(run.cluster, run.engine) for run in runs}
     shared = set.intersection(*({*cluster_words(run.cluster, run.engine)} for run in runs))
     common = ", ".join(word for word in cluster_words(runs[0].cluster, runs[0].engine) if word in shared)
     lines = [f"{'all clusters' if several else 'cluster'}: {common or 'not emulated'}"] if common or not several else []
     presets = {f"cluster {preset}" for preset in PRESETS} if several else ()
-    return lines + [f"{name}: {', '.join(word for word in own if word not in shared)}"
-                    for name, own in words.items() if name in presets]  # fmt: skip
+    return lines + [f"{name}: {', '.join(word for word in members if word not in shared)}"
+                    for name, members in words.items() if name in presets]  # fmt: skip
 
 
 def _seeds(runs: Sequence[Run], spread: str) -> str:

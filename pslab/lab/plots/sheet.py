@@ -1,9 +1,8 @@
 """Draw a plotly figure on paper by matplotlib, as PNG, SVG and PDF, without a browser.
 
-The figure is the description. This module draws the traces scatter, bar, heatmap and waterfall, panels by the domains
-of their axes, shapes, annotations, one legend below and the title above. Any other trace is refused by name as
-`NotDrawn`; attributes that have no meaning here are left out with a warning. Sizes, fonts and the positions of words
-suit a paper: a figure is 7.16 or 3.5 inches wide, and as high as its panels and the words around them need.
+This module draws the traces scatter, bar and heatmap, panels by the domains of their axes, shapes, annotations, a
+legend below and the title above. It refuses any other trace with `NotDrawn`, and warns of attributes that it ignores.
+Sizes and fonts suit a paper: a figure is 7.16 or 3.5 inches wide, and as high as its panels and texts need.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,14 +29,21 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgb, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.offsetbox import AnnotationBbox, HPacker, TextArea, VPacker
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import (
+    EngFormatter,
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+)
 from matplotlib.transforms import Bbox, blended_transform_factory
 
 from pslab.version import install
 
-PX = 0.75  # points of a px of a screen
+PX = 0.75  # points per px
 TYPE, TITLE, INK, PALE = 7.0, 8.0, "#222222", "#E6E6E6"
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": TYPE, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK,
@@ -60,22 +67,21 @@ SYMBOLS = {"circle": "o", "square": "s", "diamond": "D", "cross": "P", "x": "X",
            "cross-thin": "+", "line-ns": "|", "line-ew": "_"}  # fmt: skip
 DASHES = {"solid": (), "dot": (1, 1), "dash": (3, 3), "longdash": (5, 5), "dashdot": (3, 1, 1, 1),
           "longdashdot": (5, 2, 1, 2)}  # fmt: skip
-STEPS = {"linear": "default", "hv": "steps-post", "vh": "steps-pre", "hvh": "steps-mid", "spline": "default"}
-#: The drawn attributes of each part; SCREEN is for a screen alone.
+STEPS = {"linear": "default", "hv": "steps-post", "vh": "steps-pre", "hvh": "steps-mid"}
+#: Part of a figure -> the attributes that are drawn. Attributes that match SCREEN matter on a screen alone.
 DRAWN = {
-    "scatter": "fill fillcolor mode line marker cliponaxis connectgaps textposition textfont error_x error_y",
+    "scatter": "fill fillcolor mode line marker cliponaxis textposition textfont error_x error_y",
     "bar": "base width marker texttemplate textposition textangle constraintext insidetextanchor insidetextfont "
     "outsidetextfont textfont error_x error_y cliponaxis",
-    "waterfall": "base measure connector increasing decreasing totals textposition textfont width cliponaxis",
-    "heatmap": "z zmin zmax zmid colorscale reversescale showscale colorbar texttemplate textfont xgap ygap",
+    "heatmap": "z zmin zmax colorscale showscale texttemplate textfont xgap ygap",
     "": "type x y name text visible showlegend legendgroup opacity orientation xaxis yaxis offsetgroup alignmentgroup",
     "marker": "color size symbol opacity line maxdisplayed pattern",
     "line": "color width dash shape",
     "layout": "annotations shapes title legend showlegend width height margin meta font colorway barmode bargap "
-    "bargroupgap scattermode scattergap template uniformtext separators paper_bgcolor plot_bgcolor",
+    "bargroupgap template uniformtext separators paper_bgcolor plot_bgcolor",
     "axis": "anchor domain title type range autorange rangemode matches categoryorder categoryarray tickvals ticktext "
-    "tickmode tick0 dtick nticks tickformat tickprefix ticksuffix ticks ticklen tickfont tickangle showticklabels "
-    "showgrid gridcolor showline linecolor zeroline automargin visible side overlaying fixedrange constrain",
+    "tickmode dtick nticks tickformat ticksuffix ticks ticklen tickfont tickangle showticklabels "
+    "showgrid gridcolor showline linecolor zeroline automargin visible side fixedrange constrain",
 }
 SCREEN = re.compile(
     r"hover|customdata|ids|uid|meta|dragmode|uirevision|modebar|legendrank|clickmode|spike|selected|click"
@@ -91,29 +97,28 @@ class NotDrawn(ValueError):
 def paper(
     fig: go.Figure, kinds: Sequence[str] = ("png", "svg", "pdf"), inches: float | None = None
 ) -> dict[str, bytes]:
-    """Return the figure as files of these kinds. The PDF has no title, which is in the caption under it. Equal figures
-    give equal bytes.
+    """Return the figure as {kind: bytes of the file}. The PDF has no title, because the caption below it begins with
+    the title. Equal figures give equal bytes.
 
     Args:
-        inches: the width; None: the width that a chart drew it for; of other figures 3.5 if they are narrower than
+        inches: the width; None: the width for which a chart was drawn; for other figures 3.5 if they are narrower than
             400 px, else 7.16.
 
     Raises:
-        NotDrawn: a kind of trace, axis or shape that is not drawn here.
+        NotDrawn: the figure has a trace, axis or shape of a kind that this module does not draw.
     """
-    found = {}
+    files = {}
     with matplotlib.rc_context(STYLE):
-        sheet = Sheet(fig, inches or at(fig.to_plotly_json()["layout"], "meta.inches"))
-        for kind in sorted(kinds):  # the PDF, without title, is the first
+        sheet = Sheet(fig, inches)
+        for kind in sorted(kinds):  # the PDF is the first, because it has no title
             sheet.fit(titled=kind != "pdf")
             sheet.made.savefig(file := io.BytesIO(), format=kind, metadata=STEADY[kind])
-            found[kind] = file.getvalue()
-    return found
+            files[kind] = file.getvalue()
+    return files
 
 
 def images(fig: go.Figure, kinds: Sequence[str] = ("png", "svg", "pdf")) -> dict[str, bytes]:
-    """Return the figure as files of these kinds. A figure that `paper` refuses is drawn by a browser if there is one,
-    and the extra "browser".
+    """Return the figure as {kind: bytes of the file}. A figure that `paper` refuses is drawn by kaleido and a browser.
 
     Raises:
         NotDrawn: `paper` refuses it, and there is no kaleido or no browser.
@@ -124,14 +129,14 @@ def images(fig: go.Figure, kinds: Sequence[str] = ("png", "svg", "pdf")) -> dict
         try:
             return {kind: fig.to_image(format=kind, scale=1 if kind != "png" else 2) for kind in kinds}
         except (ImportError, ValueError, RuntimeError) as missing:
-            raise NotDrawn(f"{unknown}; a browser draws it: {install('browser')}, and install Chromium") from missing
+            raise NotDrawn(f"{unknown}. A browser draws it: {install('browser')}, and install Chromium") from missing
 
 
 # -- values, colours, words ------------------------------------------------------------------------
 
 
 def at(part: Any, path: str, default: Any = None) -> Any:
-    """A value within nested mappings."""
+    """Return the value at a dotted path in nested mappings; `default` if it is missing or None."""
     for key in path.split("."):
         part = part.get(key) if isinstance(part, Mapping) else None
         if part is None:
@@ -140,108 +145,84 @@ def at(part: Any, path: str, default: Any = None) -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """Plotly's typed arrays as arrays."""
+    """Replace plotly's encoded arrays, at any depth of a value, by NumPy arrays."""
+    if isinstance(value, Mapping) and {"dtype", "bdata"} <= value.keys():
+        array = np.frombuffer(base64.b64decode(value["bdata"]), dtype=value["dtype"])
+        return array.reshape([int(size) for size in str(value["shape"]).split(",")]) if "shape" in value else array
     if isinstance(value, Mapping):
-        if {"dtype", "bdata"} <= value.keys():
-            found = np.frombuffer(base64.b64decode(value["bdata"]), dtype=value["dtype"])
-            return found.reshape([int(each) for each in str(value["shape"]).split(",")]) if "shape" in value else found
-        return {key: decoded(each) for key, each in value.items()}
-    return [decoded(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: decoded(part) for key, part in value.items()}
+    return [decoded(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def each_of(value: Any, count: int) -> list[Any]:
-    """Return a value for each of so many points."""
+    """Return a list of `count` values: a list is cut or padded with None, and a single value is repeated."""
     many = isinstance(value, (list, tuple, np.ndarray))
     return (list(value) + [None] * count)[:count] if many else [value] * count
 
 
 def colour(value: Any, opacity: float = 1.0) -> Any:
-    """A colour of CSS."""
-    if found := re.fullmatch(r"rgba?\((.*)\)", str(value)):
-        *rgb, alpha = ([float(part) for part in found[1].split(",")] + [1.0])[:4]
+    """Return a CSS colour in matplotlib's form: RGBA from 0 to 1; None is transparent."""
+    if channels := re.fullmatch(r"rgba?\((.*)\)", str(value)):
+        *rgb, alpha = ([float(part) for part in channels[1].split(",")] + [1.0])[:4]
         return (*(part / 255 for part in rgb), alpha * opacity)
     return to_rgba("none" if value in (None, "transparent") else value, None if opacity == 1 else opacity)
 
 
 def on(fill: Any) -> str:
-    """The colour of letters on a colour."""
+    """Return white or INK, whichever is easier to read on this fill."""
     return "white" if np.dot(to_rgb(fill), (0.299, 0.587, 0.114)) < 0.52 else INK
 
 
 def stroke(line: Any, otherwise: Any = INK) -> dict[str, Any]:
-    """How matplotlib draws a line of plotly."""
+    """Return matplotlib's properties for a line of plotly."""
     width, dash = at(line, "width", 2), at(line, "dash", "solid")
-    parts = [each * max(width, 3) for each in DASHES[dash]] if dash in DASHES else [
-        float(each.removesuffix("px")) for each in re.split("[, ]+", dash)]  # fmt: skip
+    parts = [part * max(width, 3) for part in DASHES[dash]] if dash in DASHES else [
+        float(part.removesuffix("px")) for part in re.split("[, ]+", dash)]  # fmt: skip
     return {"color": colour(at(line, "color", otherwise)), "linewidth": PX * width,
             "linestyle": (0, [PX * part for part in parts]) if parts else "-"}  # fmt: skip
 
 
-def styled(text: Any) -> list[list[tuple[str, bool, bool]]]:
-    """Lines of (text, bold, italic) of a text of plotly; raised and lowered letters are mathtext."""
-    found: list[list[tuple[str, bool, bool]]] = [[]]
-    bold = italic = 0
-    script = ""
-    text = f"{text:g}" if isinstance(text, (int, float)) else str(text)
-    for token in re.split(r"(<[^<>]*>)", text.replace("\n", "<br>")):
-        tag = re.fullmatch(r"<(/?)(\w+)[^<>]*>", token)
-        if tag is None:
-            words = html.unescape(token).replace("$", r"\$")
-            if script and words:
-                words = f"${script}" + r"{\mathregular{" + re.sub(r"([_^%&#{} ])", r"\\\1", words) + "}}$"
-            if words:
-                found[-1].append((words, bold > 0, italic > 0))
-        elif tag[2] == "br":
-            found.append([])
-        else:
-            turn = -1 if tag[1] else 1
-            bold += turn * (tag[2] in ("b", "strong"))
-            italic += turn * (tag[2] in ("i", "em"))
-            script = "" if tag[1] else {"sup": "^", "sub": "_"}.get(tag[2], script)
-    return found
-
-
 def plain(text: Any) -> str:
-    """A text of plotly of one style."""
-    return "\n".join("".join(words for words, *_ in line) for line in styled(text))
+    """Return a plotly text without its tags; superscripts and subscripts become mathtext."""
+
+    def script(part: re.Match[str]) -> str:
+        words = re.sub(r"([_^%&#{} ])", r"\\\1", part[2])
+        return f"${'^' if part[1] == 'sup' else '_'}{{\\mathregular{{{words}}}}}$"
+
+    text = f"{text:g}" if isinstance(text, (int, float)) else str(text)
+    text = re.sub(r"<(sup|sub)>(.*?)</\1>", script, text.replace("$", r"\$").replace("<br>", "\n"))
+    return html.unescape(re.sub(r"<[^<>]*>", "", text))
 
 
 def letters(text: Any, **more: Any) -> dict[str, Any]:
-    """Weight and style of a text that has one."""
-    runs = [run for line in styled(text) for run in line] or [("", False, False)]
-    return {"weight": "bold" if all(bold for _, bold, _ in runs) else "normal",
-            "style": "italic" if all(italic for *_, italic in runs) else "normal", **more}  # fmt: skip
+    """Return the font properties of a text, bold if the whole text is; `more` is added."""
+    return {"weight": "bold" if re.fullmatch(r"<b>((?!</b>).)*</b>", str(text), re.DOTALL) else "normal", **more}
 
 
 def number(value: float, how: str = "") -> str:
-    """A number as d3 formats it."""
-    found = re.fullmatch(r"(,?)(?:\.(\d+))?(~?)([sfge%d]?)", how)
-    if found is None:
-        raise NotDrawn(f"tickformat {how!r}")
-    comma, digits, short, kind = found.groups()
-    if kind == "s":
-        step = min(3, max(-4, math.floor(math.log10(abs(value)) / 3 + 1e-9))) if value else 0
-        return f"{value / 1000**step:.{digits or 6}g}{dict(zip(range(-4, 4), 'pnµm kMG', strict=True))[step].strip()}"
-    if kind or digits:
-        text = f"{value:{comma}.{digits or (0 if kind == 'd' else 6)}{'f' if kind == 'd' else kind or 'g'}}"
-        return re.sub(r"\.?0+(?=%?$)", "", text) if short and "." in text else text
-    return (
-        f"{value:{comma}.10g}"
-        if 1e-4 <= abs(value) < 1e6 or not value
-        else re.sub(
-            r"(?:1×)?(.*)e([+-])0*(\d+)",
-            lambda m: f"{'' if m[1] == '1' else m[1] + '×'}10$^{{{m[2].strip('+')}{m[3]}}}$",
-            f"{value:.10g}",
-        )
-    ).replace("-", "−")
+    """Return a number as text in a d3 format: Python's, with ``~`` (no trailing zeros) and ``s`` (SI prefix)."""
+    if how.endswith("s"):
+        digits = re.search(r"\.(\d+)", how)
+        return EngFormatter(sep="").format_eng(float(f"{value:.{digits[1] if digits else 6}g}"))
+    if how:
+        try:
+            text = format(round(value) if how[-1] == "d" else value, how.replace("~", ""))
+        except ValueError:
+            raise NotDrawn(f"the number format {how!r} is unknown: use one of Python, such as '.2f'") from None
+        return re.sub(r"\.?0+(?=%?$)", "", text) if "~" in how and "." in text else text
+    text = f"{value:.10g}"
+    if not 1e-4 <= abs(value) < 1e6 and value:  # 2×10³
+        text = re.sub(r"(?:1×)?(.*)e([+-])0*(\d+)", lambda parts: (
+            f"{'' if parts[1] == '1' else parts[1] + '×'}10$^{{{parts[2].strip('+')}{parts[3]}}}$"), text)  # fmt: skip
+    return text.replace("-", "−")
 
 
 def templated(how: str, values: Mapping[str, Any]) -> str:
-    """A text of values as a template of plotly says."""
+    """Fill these values into a plotly template, such as ``"%{x:.2f} s"``."""
 
-    def word(found: re.Match[str]) -> str:
-        value = values.get(found[1], "")
-        return number(float(value), found[2] or "") if isinstance(value, (int, float)) else str(value)
+    def word(field: re.Match[str]) -> str:
+        value = values.get(field[1], "")
+        return number(float(value), field[2] or "") if isinstance(value, (int, float)) else str(value)
 
     return re.sub(r"%\{(\w+)(?::([^}]*))?\}", word, how)
 
@@ -251,7 +232,7 @@ def templated(how: str, values: Mapping[str, Any]) -> str:
 
 @dataclass
 class Scale:
-    """An axis of the figure: what it shows, and which values have which places."""
+    """An axis of the figure: its range, and the positions of values."""
 
     name: str
     spec: Part
@@ -262,26 +243,24 @@ class Scale:
     tight: bool = True
     filled: bool = False
 
-    def places(self, values: Any) -> np.ndarray:
-        """Values as numbers on this axis."""
+    def positions(self, values: Any) -> np.ndarray:
+        """Return values as numbers on this axis: a category by its rank, a missing value as NaN."""
         values = list(values) if isinstance(values, (list, tuple, np.ndarray)) else [values]
         if self.categories is not None:
             return np.array([self.categories.get(str(value), value if isinstance(value, (int, float)) else math.nan)
                              for value in values], float)  # fmt: skip
         return np.array([math.nan if value is None or value == "" else value for value in values], float)
 
-    def saw(self, values: np.ndarray) -> None:
-        """Widen the range to these values."""
-        found = values[np.isfinite(values) & ((values > 0) | (not self.log))]
-        if len(found):
-            self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
+    def widen(self, values: np.ndarray) -> None:
+        """Widen the range so that it includes these values."""
+        known = values[np.isfinite(values) & ((values > 0) | (not self.log))]
+        if len(known):
+            self.low, self.high = min(self.low, known.min()), max(self.high, known.max())
 
     def limits(self) -> tuple[float, float]:
-        """From where to where it is shown."""
-        back = at(self.spec, "autorange") == "reversed"
-        given = at(self.spec, "range")
-        if given is not None:
-            low, high = (10.0**each if self.log else each for each in map(float, self.places(given)))
+        """Return the values at the beginning and at the end of the axis."""
+        if (given := at(self.spec, "range")) is not None:
+            low, high = (10.0**end if self.log else end for end in map(float, self.positions(given)))
             return (low, high) if low != high else (low - 0.5, high + 0.5)
         low, high = self.low, self.high
         if self.categories is not None:
@@ -293,62 +272,47 @@ class Scale:
             low, high = low / room, high * room
         else:
             zero = at(self.spec, "rangemode") in ("tozero", "nonnegative") or self.filled
-            room = 0.04 * (high - low) or abs(high) / 4 or 1
-            low, high = (0.0 if zero and low >= 0 else low - (0 if self.tight else room),
-                         0.0 if self.filled and high <= 0 else high + (0 if self.tight else room))  # fmt: skip
-        return (high, low) if back else (low, high)
+            room = 0.0 if self.tight else 0.04 * (high - low) or abs(high) / 4 or 1
+            low = 0.0 if zero and low >= 0 else low - room
+            high = 0.0 if self.filled and high <= 0 else high + room
+        return (high, low) if at(self.spec, "autorange") == "reversed" else (low, high)
 
-    def ticks(self, axis: Any) -> None:
+    def draw_ticks(self, axis: Any) -> None:
         """Set the ticks, their texts and the grid."""
         spec = self.spec
-        ends = [plain(at(spec, f"tick{each}", "")) for each in ("prefix", "suffix")]
 
         def text(value: float, _: Any = None) -> str:
-            return ends[0] + number(round(value, 12), at(spec, "tickformat", "")) + ends[1]
+            return number(round(value, 12), at(spec, "tickformat", "")) + str(at(spec, "ticksuffix", ""))
 
         values, texts, step = at(spec, "tickvals"), at(spec, "ticktext"), at(spec, "dtick")
         low, high = sorted(self.limits())
         if values is None and self.categories is not None:
             values = texts = [*self.categories]
         if values is None and isinstance(step, (int, float)) and not self.log:
-            first = at(spec, "tick0", 0.0)
-            values = first + step * np.arange(math.ceil((low - first) / step - 1e-9), (high - first) / step + 1e-9)
+            values = step * np.arange(math.ceil(low / step - 1e-9), high / step + 1e-9)
         if values is not None:
-            shown = self.places(values)
-            words = [plain(each) for each in texts] if texts is not None else [text(each) for each in shown]
-            keep = [k for k, each in enumerate(shown) if low - 1e-9 * abs(low) <= each <= high + 1e-9 * abs(high)]
-            axis.set_major_locator(FixedLocator([float(shown[k]) for k in keep]))
-            axis.set_major_formatter(FixedFormatter([words[k] for k in keep]))
+            ticks = self.positions(values)
+            words = map(plain, texts) if texts is not None else map(text, ticks)
+            shown = [(float(tick), word) for tick, word in zip(ticks, words, strict=False)
+                     if low - 1e-9 * abs(low) <= tick <= high + 1e-9 * abs(high)]  # fmt: skip
+            axis.set_major_locator(FixedLocator([tick for tick, _ in shown]))
+            axis.set_major_formatter(FixedFormatter([word for _, word in shown]))
         else:
-            near = self.log and high / low < 50
-            axis.set_major_locator(
-                LogLocator(subs=(1, 2, 5) if near or step == "D2" else (1,))
-                if self.log
-                else MaxNLocator("auto" if at(spec, "nticks", 9) > 6 else 6, steps=[1, 2, 5, 10], min_n_ticks=3)
-            )
+            fine = (1, 2, 5) if self.log and (high / low < 50 or step == "D2") else (1,)
+            axis.set_major_locator(LogLocator(subs=fine) if self.log else MaxNLocator(
+                "auto" if at(spec, "nticks", 9) > 6 else 6, steps=[1, 2, 5, 10], min_n_ticks=3))  # fmt: skip
             axis.set_major_formatter(FuncFormatter(text))
         axis.set_minor_locator(NullLocator())
         axis.grid(at(spec, "showgrid", True) and self.categories is None)
-        side = axis.axis_name
-        bare = not at(spec, "visible", True)
-        labels = {f"label{'bottom' if side == 'x' else 'left'}": at(spec, "showticklabels", True) and not bare}
-        if self.flipped:
-            labels = {"labelleft": False, "left": False, "labelright": True, "right": True}
+        visible, side = at(spec, "visible", True), "bottom" if axis.axis_name == "x" else "left"
         axis.set_tick_params(
-            **labels,
-            rotation=-(at(spec, "tickangle") or 0),
-            **({"length": 0} if at(spec, "ticks") == "" or bare or self.categories else {}),
-        )
-
-    @property
-    def flipped(self) -> bool:
-        """Whether it stands at the right."""
-        return self.name[0] == "y" and (at(self.spec, "side") == "right" or at(self.spec, "overlaying") is not None)
+            rotation=-(at(spec, "tickangle") or 0), **{f"label{side}": visible and at(spec, "showticklabels", True)},
+            **({"length": 0} if at(spec, "ticks") == "" or not visible or self.categories else {}))  # fmt: skip
 
 
 @dataclass
 class Panel:
-    """Two axes of the figure and the marks between them."""
+    """A pair of plotly axes, and matplotlib's axes for it."""
 
     axes: Axes
     x: Scale
@@ -356,189 +320,155 @@ class Panel:
     span: tuple[float, float]
     rise: tuple[float, float]
     stacks: dict[Any, float] = field(default_factory=dict)
-    last: Any = None
 
 
 # -- the sheet -------------------------------------------------------------------------------------
 
 
 class Sheet:
-    """A figure of matplotlib with all that a figure of plotly says."""
+    """A matplotlib figure with the contents of a plotly figure."""
 
     def __init__(self, fig: go.Figure, inches: float | None = None) -> None:
         spec = decoded(fig.to_plotly_json())
         self.layout: dict[str, Any] = spec["layout"]
-        self.traces = [each for each in spec["data"] if at(each, "visible", True) is True]
+        self.traces = [trace for trace in spec["data"] if at(trace, "visible", True) is True]
         self.base = at(self.layout, "font.size", at(self.layout, "template.layout.font.size", 12))
-        self.colorway = at(
-            self.layout, "colorway", at(self.layout, "template.layout.colorway", plotly.colors.qualitative.Plotly)
-        )
         self._refuse()
-        wide = at(self.layout, "width", 690)
-        self.made = Figure(
-            figsize=(inches or (3.5 if wide < 400 else 7.16), 2 + at(self.layout, "height", 450) / 80), layout=None
-        )
+        narrow = at(self.layout, "width", 690) < 400
+        inches = inches or at(self.layout, "meta.inches") or (3.5 if narrow else 7.16)
+        self.made = Figure(figsize=(inches, 2 + at(self.layout, "height", 450) / 80), layout=None)
         self.renderer: Any = FigureCanvasAgg(self.made).get_renderer()  # type: ignore[no-untyped-call]
-        self.roots: dict[str, str] = {}  # of an axis the one that it matches
+        self.roots: dict[str, str] = {}  # name of an axis -> name of the axis that it matches, or its own
         self.scales = self._scales()
         self.panels = self._panels()
-        self.words: list[tuple[Any, Panel]] = []  # texts that are as wide as their panel
-        self.within: list[tuple[Any, Any]] = []  # texts that stand within a bar
+        self.words: list[tuple[Any, str, Part, Callable[[], float]]] = []  # texts to wrap, their fonts and widths
+        self.within: list[tuple[Any, Any]] = []  # texts within bars, each with its bar
         self.handles: dict[Any, tuple[Any, str]] = {}
         self.arranged = False
+        colorway = at(self.layout, "colorway", at(self.layout, "template.layout.colorway",
+                                                  plotly.colors.qualitative.Plotly))  # fmt: skip
         for rank, trace in enumerate(self.traces):
-            trace.setdefault("_colour", self.colorway[rank % len(self.colorway)])
+            trace.setdefault("_colour", colorway[rank % len(colorway)])
             TRACES[trace["type"]](self, self.panels[at(trace, "xaxis", "x"), at(trace, "yaxis", "y")], trace)
             self._remember(trace)
         for panel in self.panels.values():
             for side, scale in (("x", panel.x), ("y", panel.y)):
-                alike = [each for name, each in self.scales.items() if self.roots[name] == self.roots[scale.name]]
-                scale.low, scale.high = min(each.low for each in alike), max(each.high for each in alike)
-                scale.tight, scale.filled = all(each.tight for each in alike), any(each.filled for each in alike)
+                alike = [other for name, other in self.scales.items() if self.roots[name] == self.roots[scale.name]]
+                scale.low, scale.high = min(other.low for other in alike), max(other.high for other in alike)
+                scale.tight, scale.filled = all(other.tight for other in alike), any(other.filled for other in alike)
                 getattr(panel.axes, f"set_{side}scale")("log" if scale.log else "linear")
                 getattr(panel.axes, f"set_{side}lim")(*scale.limits())
-                scale.ticks(getattr(panel.axes, f"{side}axis"))
+                scale.draw_ticks(getattr(panel.axes, f"{side}axis"))
         for shape in at(self.layout, "shapes", []):
             self._shape(shape)
         for note in at(self.layout, "annotations", []):
             self._note(note)
 
     def _refuse(self) -> None:
-        left = set()
+        """Refuse kinds of traces and axes that are not drawn; warn of attributes that are ignored."""
         if any(key.startswith("coloraxis") for key in self.layout):
-            raise NotDrawn("an axis of colours")
+            raise NotDrawn("coloraxis cannot be drawn on paper: give each trace its own colours")
+        parts = [("layout", "", self.layout)]
         for trace in self.traces:
             kind = trace["type"]
             if kind not in TRACES:
-                raise NotDrawn(f"a trace of type {kind!r}; drawn are {', '.join(TRACES)}")
-            left |= {f"{kind}.{each}" for each in trace.keys() - {*DRAWN[kind].split(), *DRAWN[""].split()}}
-            left |= {
-                f"{part}.{each}"
-                for part in ("marker", "line")
-                for each in at(trace, part, {}).keys() - {*DRAWN[part].split()}
-            }
-        for key, part in self.layout.items():
-            if not re.fullmatch(r"[xy]axis\d*", key):
-                left |= {key} - {*DRAWN["layout"].split()}
-                continue
-            if at(part, "type", "-") not in ("-", "linear", "log", "category"):
-                raise NotDrawn(f"an axis of type {part['type']!r}")
-            left |= {f"{key}.{each}" for each in part.keys() - {*DRAWN["axis"].split()}}
-        if left := {each for each in left if not SCREEN.search(each)}:
+                raise NotDrawn(f"a trace of type {kind!r} cannot be drawn on paper: use {', '.join(TRACES)}")
+            parts += [(kind, f"{kind}.", trace), *((part, f"{part}.", at(trace, part, {})) for part in DRAWN
+                                                   if part in ("marker", "line"))]  # fmt: skip
+        for key, axis in self.layout.items():
+            if re.fullmatch(r"[xy]axis\d*", key):
+                if at(axis, "type", "-") not in ("-", "linear", "log", "category"):
+                    raise NotDrawn(f"an axis of type {axis['type']!r} cannot be drawn on paper: use linear or log")
+                if "overlaying" in axis or axis.get("side") in ("top", "right"):
+                    raise NotDrawn(f"{key} overlays another axis, or is at the top or right: use a panel of its own")
+                parts.append(("axis", f"{key}.", axis))
+        left = {f"{prefix}{key}" for kind, prefix, part in parts for key in part
+                if key not in (*DRAWN[kind].split(), *DRAWN[""].split()) and not SCREEN.search(key)
+                and not (kind == "layout" and re.fullmatch(r"[xy]axis\d*", key))}  # fmt: skip
+        if left:
             warnings.warn(f"left out on paper: {', '.join(sorted(left))}", stacklevel=4)
 
     # -- axes and panels --
 
     def _scales(self) -> dict[str, Scale]:
-        """Return the axes; matched axes share values, names and ends."""
-        found, seen = {}, dict[str, list[Any]]()
-        specs = {
-            key.replace("axis", ""): part for key, part in self.layout.items() if re.fullmatch(r"[xy]axis\d*", key)
-        }
+        """Return the axes by name. Matched axes share values, categories and range."""
+        scales, seen = {}, dict[str, list[Any]]()
+        specs = {key.replace("axis", ""): part for key, part in self.layout.items()
+                 if re.fullmatch(r"[xy]axis\d*", key)}  # fmt: skip
         for trace in self.traces or [{}]:
             for side in "xy":
                 name = at(trace, f"{side}axis", side)
                 self.roots.setdefault(name, at(specs, f"{name}.matches", name))
                 seen.setdefault(self.roots[name], []).extend(at(trace, side, ()))
+        shared = ("type", "categoryorder", "categoryarray", "range", "autorange", "rangemode")
         for name, root in self.roots.items():
             alike = [part for other, part in specs.items() if root in (other, at(part, "matches"))]
-            shared = {
-                key: part[key]
-                for part in alike
-                for key in ("type", "categoryorder", "categoryarray", "range", "autorange", "rangemode")
-                if part.get(key) is not None
-            }
-            scale = found[name] = Scale(name, shared | at(specs, name, {}))
-            values, kind = seen[root], at(scale.spec, "type", "-")
-            scale.log = kind == "log"
+            spec = {key: part[key] for part in alike for key in shared if part.get(key) is not None}
+            spec |= at(specs, name, {})
+            values, kind, order = seen[root], at(spec, "type", "-"), at(spec, "categoryorder", "trace")
             words = [value for value in values if isinstance(value, str)]
-            if any(re.match(r"\d{4}-\d\d-\d\d", each) for each in words) or any(
-                isinstance(value, np.datetime64) or hasattr(value, "year") for value in values
-            ):
-                raise NotDrawn("an axis of dates")
-            named = any(not re.fullmatch(r"[-+.\deE]*", each) for each in words)
-            if kind == "category" or (kind == "-" and (named or at(scale.spec, "categoryarray") is not None)):
-                order, way = [*at(scale.spec, "categoryarray", ()), *values], at(scale.spec, "categoryorder", "trace")
-                if way.startswith("category "):
-                    order = sorted(values, reverse=way.endswith("descending"))
-                elif way not in ("trace", "array"):
-                    raise NotDrawn(f"categories in the order {way!r}")
-                names = dict.fromkeys(str(each) for each in order if each is not None)
-                scale.categories = {each: rank for rank, each in enumerate(names)}
-        return found
+            dates = (isinstance(value, np.datetime64) or hasattr(value, "year") for value in values)
+            if any(dates) or any(re.match(r"\d{4}-\d\d-\d\d", word) for word in words):
+                raise NotDrawn("an axis of dates cannot be drawn on paper: use numbers, such as days since the first")
+            named = any(not re.fullmatch(r"[-+.\deE]*", word) for word in words) or "categoryarray" in spec
+            scale = scales[name] = Scale(name, spec, kind == "log")
+            if kind == "category" or (kind == "-" and named):
+                if order not in ("trace", "array"):
+                    raise NotDrawn(f"categoryorder={order!r} cannot be drawn on paper: use 'trace' or 'array'")
+                ranked = [*at(spec, "categoryarray", ()), *values]
+                names = dict.fromkeys(str(value) for value in ranked if value is not None)
+                scale.categories = {value: rank for rank, value in enumerate(names)}
+        return scales
 
     def _panels(self) -> dict[tuple[str, str], Panel]:
-        def domain(scale: Scale) -> tuple[float, float]:
-            over = at(scale.spec, "overlaying")
-            low, high = at(self.scales[over].spec if over else scale.spec, "domain", (0, 1))
+        def domain(name: str) -> tuple[float, float]:
+            low, high = at(self.scales[name].spec, "domain", (0, 1))
             return round(low, 6), round(high, 6)
 
-        pairs = {(at(trace, "xaxis", "x"), at(trace, "yaxis", "y")): None for trace in self.traces} or {
-            ("x", "y"): None
-        }
-        spans = {pair: (domain(self.scales[pair[0]]), domain(self.scales[pair[1]])) for pair in pairs}
-        lines = []  # begins and ends of columns from the left, of rows from above
-        for way in (0, 1):
-            sides = {span[way] for span in spans.values()}
-            lines.append((sorted({low for low, _ in sides}), sorted({high for _, high in sides})))
-        (left, right), (bottom, top) = lines
-        names = {plain(each["name"]) for each in self.traces if at(each, "name") and at(each, "showlegend", True)}
+        pairs = dict.fromkeys((at(trace, "xaxis", "x"), at(trace, "yaxis", "y")) for trace in self.traces or [{}])
+        spans = {(x, y): (domain(x), domain(y)) for x, y in pairs}
+        # begins and ends of columns from the left, of rows from below
+        (left, right), (bottom, top) = ([sorted({side[end] for side in sides}) for end in (0, 1)]
+                                        for sides in zip(*spans.values(), strict=True))  # fmt: skip
+        names = {plain(trace["name"]) for trace in self.traces if at(trace, "name") and at(trace, "showlegend", True)}
         keys = math.ceil(sum(5.6 * len(name) + 46 for name in names) / at(self.layout, "width", 690))
         under = at(self.layout, "margin.b", at(self.layout, "template.layout.margin.b", 80))
         under = max(under, 45 + 19 * keys * at(self.layout, "showlegend", len(self.traces) > 1))
         inner = at(self.layout, "height", 450) - at(self.layout, "margin.t", 100) - under  # px, of all rows
         lanes = dict[float, int]()  # px that the names beside a row need
         for (_, y), (_, (_, end)) in spans.items():
-            texts = [*map(str, at(self.scales[y].spec, "ticktext", ())), *(self.scales[y].categories or ())]
-            each_px = 10 * max((each.count("<br>") + 1 for each in texts), default=0) + 4
-            lanes[end] = max(lanes.get(end, 0), each_px * len(self.scales[y].categories or ()))
+            categories = self.scales[y].categories or ()
+            texts = [*map(str, at(self.scales[y].spec, "ticktext", ())), *categories]
+            lane = 10 * max((text.count("<br>") + 1 for text in texts), default=0) + 4
+            lanes[end] = max(lanes.get(end, 0), lane * len(categories))
         self.rows = [max(inner * (end - begin), lanes.get(end, 0), 24) * 7.16 / 690
                      for begin, end in zip(bottom, top, strict=True)][::-1]  # fmt: skip
-        grid = self.made.add_gridspec(
-            len(bottom),
-            len(left),
-            height_ratios=self.rows,
-            width_ratios=[end - begin for begin, end in zip(left, right, strict=True)],
-        )
-        found = {}
-        for (x, y), ((x0, x1), (y0, y1)) in spans.items():
-            where = grid[
-                len(top) - 1 - top.index(y1) : len(bottom) - bottom.index(y0), left.index(x0) : right.index(x1) + 1
-            ]
-            axes = self.made.add_subplot(where)
-            found[x, y] = Panel(axes, self.scales[x], self.scales[y], (x0, x1), (y0, y1))
-            if at(self.scales[y].spec, "overlaying"):
-                axes.patch.set_visible(False)
-                axes.xaxis.set_visible(False)
-            if self.scales[y].flipped:
-                axes.yaxis.set_label_position("right")
-                axes.spines[["right", "left"]].set_visible([True, False])
+        wide = [end - begin for begin, end in zip(left, right, strict=True)]
+        grid = self.made.add_gridspec(len(bottom), len(left), height_ratios=self.rows, width_ratios=wide)
+        panels = {}
+        for (x, y), (span, rise) in spans.items():
+            rows = slice(len(top) - 1 - top.index(rise[1]), len(bottom) - bottom.index(rise[0]))
+            axes = self.made.add_subplot(grid[rows, left.index(span[0]) : right.index(span[1]) + 1])
+            panels[x, y] = Panel(axes, self.scales[x], self.scales[y], span, rise)
             for scale, side in ((self.scales[x], "bottom"), (self.scales[y], "left")):
-                axes.spines[side].set_visible(at(scale.spec, "visible", True) and not scale.flipped)
-        return found
+                axes.spines[side].set_visible(at(scale.spec, "visible", True))
+        return panels
 
     # -- legend, title, layout --
 
     def _remember(self, trace: Part) -> None:
-        """Add the sample of a trace to the legend, once for each group or look."""
+        """Add the sample of a trace to the legend, once for each legend group or name."""
         shown, name = at(trace, "showlegend", len(self.traces) > 1), at(trace, "name")
         if not shown or not name or trace["type"] == "heatmap":
             return
         mode = at(trace, "mode", "lines+markers" if trace["type"] == "scatter" else "")
-        tone = colour(
-            at(trace, "marker.color")
-            if isinstance(at(trace, "marker.color"), str)
-            else at(trace, "line.color", trace["_colour"])
-        )
+        fill = at(trace, "marker.color")
+        tone = colour(fill if isinstance(fill, str) else at(trace, "line.color", trace["_colour"]))
         if not mode or ("lines" in mode and at(trace, "fill") and not at(trace, "line.width", 2)):
             sample: Any = Patch(facecolor=tone, edgecolor=colour(at(trace, "marker.line.color", tone)), linewidth=0.4)
         else:
-            sample = Line2D(
-                [],
-                [],
-                **(stroke(at(trace, "line"), trace["_colour"]) if "lines" in mode else {"linestyle": "none"}),
-                **(marks(trace, 0, tone) if "markers" in mode else {}),
-            )
+            line = stroke(at(trace, "line"), trace["_colour"]) if "lines" in mode else {"linestyle": "none"}
+            sample = Line2D([], [], **line, **(marks(trace, 0, tone) if "markers" in mode else {}))
             sample.set_markersize(min(sample.get_markersize(), 7))
         self.handles.setdefault(at(trace, "legendgroup") or name, (sample, plain(name)))
 
@@ -555,31 +485,28 @@ class Sheet:
             legend.remove()
 
     def fit(self, titled: bool) -> None:
-        """Fit words to the width of the sheet, and the sheet's height to its panels and the texts around them."""
+        """Wrap texts to the width of the sheet, and fit its height to the panels and the texts around them."""
         title = at(self.layout, "title.text", "")
         if titled and title:
-            text = title.replace("<br>", " ") if self._own(title) else title
+            ours = re.sub(r"<.*?>", " ", title).split() == str(at(self.layout, "meta.title", "")).split()
+            text = title.replace("<br>", " ") if ours else title  # a chart has wrapped it for the screen
             how = letters(text, size=TITLE)
             self.made.suptitle(self._wrapped(plain(text), 0.98 * self.made.bbox.width, how), x=0.01, ha="left", **how)
-        if not self.arranged:
-            self._legend()
-            self._titles()
-        self._arrange()
-        if not self.arranged:
-            for text, panel in self.words:
-                text(panel.axes.bbox.width)
-            for panel in self.panels.values():
-                self._untangle(panel)
-                self._thin(panel.axes.yaxis)
+        if self.arranged:
             self._arrange()
-            renderer = self.renderer
-            for text, bar in self.within:
-                text.set_visible(text.get_window_extent(renderer).width < bar.get_window_extent(renderer).width + 1)
-            self.arranged = True
-
-    def _own(self, title: str) -> bool:
-        """Whether the title is wrapped by the chart: its words stand in meta."""
-        return re.sub(r"<.*?>", " ", title).split() == str(at(self.layout, "meta.title", "")).split()
+            return
+        self._legend()
+        self._titles()
+        self._arrange()
+        for text, words, look, room in self.words:
+            text.set_text(self._wrapped(words, room(), look))
+        for panel in self.panels.values():
+            self._thin(panel)
+        self._arrange()
+        for text, bar in self.within:
+            wide = bar.get_window_extent(self.renderer).width + 1
+            text.set_visible(text.get_window_extent(self.renderer).width < wide)
+        self.arranged = True
 
     def _arrange(self) -> None:
         for _ in range(2):
@@ -590,525 +517,317 @@ class Sheet:
             if abs(more) < 0.01:
                 break
             self.made.set_figheight(round(self.made.get_figheight() + more, 3))
-        self.made.set_layout_engine("none")  # the places stay, without the last digits, which differ between processes
+        self.made.set_layout_engine("none")  # positions stay, without the last digits, which differ between processes
         for axes in self.made.axes:
             axes.set_position(Bbox.from_bounds(*(round(bound, 5) for bound in axes.get_position().bounds)))
             axes.set_in_layout(True)
 
     def _wrapped(self, text: str, width: float, how: Part) -> str:
-        """A text in lines of so many px of the sheet."""
-        font, renderer = FontProperties(**{"family": "DejaVu Sans", "size": TYPE, **how}), self.renderer
-
-        def wide(words: str) -> float:
-            return float(renderer.get_text_width_height_descent(words, font, words.count("$") > 1)[0])
-
-        found = []
-        for line in text.split("\n"):
-            own = ""
-            for word in re.split(r"(?<= )(?=\S)", line):
-                if own and wide(own + word.rstrip()) > width:
-                    found.append(own.rstrip())
-                    own = ""
-                own += word
-            found.append(own.rstrip())
-        return "\n".join(found)
+        """Return a text in lines that are at most `width` px wide on the sheet."""
+        font, lines = FontProperties(**{"family": "DejaVu Sans", "size": TYPE, **how}), list[str]()
+        for paragraph in text.split("\n"):
+            lines.append("")
+            for word in re.split(r"(?<= )(?=\S)", paragraph):
+                line = lines[-1] + word.rstrip()
+                wide = self.renderer.get_text_width_height_descent(line, font, line.count("$") > 1)[0]
+                lines[-1:] = [lines[-1], word] if lines[-1] and wide > width else [lines[-1] + word]
+        return "\n".join(line.rstrip() for line in lines)
 
     def _titles(self) -> None:
-        """Set the titles of axes; a title shared by a row or column stands at its middle."""
-        for panel in self.panels.values():
-            for side, scale, room in (("x", panel.x, panel.span), ("y", panel.y, panel.rise)):
-                words = at(scale.spec, "title.text", "") if at(scale.spec, "visible", True) else ""
-                if not words:
-                    continue
-                label = getattr(panel.axes, f"set_{side}label")(plain(words), **letters(words))
-                alone = len({each.span if side == "x" else each.rise for each in self.panels.values()
-                             if at((each.x if side == "x" else each.y).spec, "title.text")}) == 1  # fmt: skip
+        """Set the titles of axes, wrapped to the width of the panel, or of all panels if there is only one title."""
+        for side in "xy":
+            specs = [(panel, getattr(panel, side).spec) for panel in self.panels.values()]
+            titled = [(panel, text) for panel, spec in specs
+                      if (text := at(spec, "title.text")) and at(spec, "visible", True)]  # fmt: skip
+            alone = len({panel.span if side == "x" else panel.rise for panel, _ in titled}) == 1
+            for panel, text in titled:
+                words = plain(text.replace("<br>", " ") if side == "x" else text)  # a chart wraps it for the screen
+                label = getattr(panel.axes, f"set_{side}label")(plain(text), **letters(text))
+                beside = [*self.panels.values()] if alone else [panel]
+                share = 1.1 if side == "y" or len(beside) == len(self.panels) else 0.97  # leaves a gap
+                self.words.append((label, words, {}, partial(self._room, beside, side, share)))
 
-                def set_width(
-                    width: float,
-                    label: Any = label,
-                    words: str = words,
-                    panel: Panel = panel,
-                    side: str = side,
-                    alone: bool = alone,
-                ) -> None:
-                    boxes = [each.axes.bbox for each in self.panels.values()] if alone else [panel.axes.bbox]
-                    ends = [(box.x0, box.x1) if side == "x" else (box.y0, box.y1) for box in boxes]
-                    room = 1.1 * (max(end for _, end in ends) - min(begin for begin, _ in ends))
-                    label.set_text(self._wrapped(plain(words), room, {}))
+    def _room(self, panels: Sequence[Panel], side: str, share: float) -> float:
+        whole = Bbox.union([panel.axes.bbox for panel in panels])
+        return share * (whole.width if side == "x" else whole.height)
 
-                self.words.append((set_width, panel))
-
-    def _untangle(self, panel: Panel) -> None:
-        """Wrap or turn names under an axis that touch; leave out every second of numbers."""
-        axis, renderer = panel.axes.xaxis, self.renderer
-        shown = [(tick.get_loc(), tick.label1) for tick in axis.get_major_ticks()
-                 if tick.label1.get_visible() and tick.label1.get_text()]  # fmt: skip
-        boxes = [label.get_window_extent(renderer) for _, label in shown]
-        if not any(right.x0 < left.x1 + 4 for left, right in pairwise(boxes)) or at(panel.x.spec, "tickangle"):
-            return
-        places, texts = [place for place, _ in shown], [label.get_text() for _, label in shown]
-        slot = panel.axes.bbox.width / max(1, len(panel.x.categories or places))
-        if panel.x.categories is None:
-            places, texts = places[::2], texts[::2]
-        else:
-            texts = [self._wrapped(each, 0.95 * slot, {}) for each in texts]
-            font = FontProperties(family="DejaVu Sans", size=TYPE)
-            widest = max(
-                renderer.get_text_width_height_descent(line, font, False)[0]
-                for each in texts
-                for line in each.split("\n")
-            )
-            if widest > slot:
-                texts = [each.replace("\n", " ") for each in texts]
+    def _thin(self, panel: Panel) -> None:
+        """Hide some tick texts of an axis if they touch; names below a panel are turned first."""
+        for axis, side, apart in ((panel.axes.xaxis, "x", 4.0), (panel.axes.yaxis, "y", -4.0)):
+            for _ in range(2):
+                labels = [tick.label1 for tick in axis.get_major_ticks()
+                          if tick.label1.get_visible() and tick.label1.get_text()]  # fmt: skip
+                boxes = [label.get_window_extent(self.renderer) for label in labels]
+                spans = sorted((getattr(box, f"{side}0"), getattr(box, f"{side}1")) for box in boxes)
+                every = next((k for k in range(1, len(spans)) if all(
+                    after[0] > before[1] + apart for before, after in pairwise(spans[::k]))), 1)  # fmt: skip
+                if side == "y" or every == 1 or panel.x.categories is None:
+                    break
                 axis.set_tick_params(rotation=90)
-        axis.set_major_locator(FixedLocator(places))
-        axis.set_major_formatter(FixedFormatter(texts))
-
-    def _thin(self, axis: Any) -> None:
-        """Leave out some of the names beside an axis that touch."""
-        labels = [
-            tick.label1 for tick in axis.get_major_ticks() if tick.label1.get_visible() and tick.label1.get_text()
-        ]
-        boxes = sorted(
-            (label.get_window_extent(self.renderer) for label in labels), key=lambda box: box.y0
-        )
-        every = next((k for k in range(1, len(boxes)) if all(
-            upper.y0 > lower.y1 - 0.2 * lower.height for lower, upper in pairwise(boxes[::k]))), 1)  # fmt: skip
-        for rank, label in enumerate(labels):
-            label.set_visible(rank % every == 0)
+            for rank, label in enumerate(labels):
+                label.set_visible(rank % every == 0)
 
     # -- shapes and annotations --
 
-    def _place(self, part: Part, ends: str = "") -> tuple[Panel, Any, Callable[[str, Any], float]]:
-        """The panel of a shape or annotation, its transform, and its places there: of values, of shares of the panel
-        ("x domain"), or of shares of the figure ("paper"), which belong to the nearest panel."""
+    def _placed(self, part: Part, ends: str = "") -> tuple[Panel, Any, Callable[[str, Any], float]]:
+        """Return the panel of a shape or annotation, its transform, and a function from coordinates to positions there.
+        A coordinate is a value, or a share of a panel ("x domain") or of the figure ("paper": the nearest panel)."""
         refs = {side: at(part, f"{side}ref", side) for side in "xy"}
         names = {side: ref.removesuffix(" domain") for side, ref in refs.items()}
         first = {side: at(part, f"{side}{ends[:1]}", 0) for side in "xy"}
 
         def far(panel: Panel) -> float:
-            return sum((0 if own.name == names[side] else 9) if names[side] != "paper" else
+            return sum((0 if scale.name == names[side] else 9) if names[side] != "paper" else
                        max(room[0] - first[side], first[side] - room[1], 0)
-                       for side, own, room in (("x", panel.x, panel.span), ("y", panel.y, panel.rise)))  # fmt: skip
+                       for side, scale, room in (("x", panel.x, panel.span), ("y", panel.y, panel.rise)))  # fmt: skip
 
-        panel = min(self.panels.values(), key=lambda each: round(far(each), 4))
+        panel = min(self.panels.values(), key=lambda panel: round(far(panel), 4))
         sides = {"x": (panel.x, panel.span), "y": (panel.y, panel.rise)}
 
-        def place(side: str, value: Any) -> float:
+        def position(side: str, value: Any) -> float:
             scale, (low, high) = sides[side]
             if refs[side] == "paper":
                 return float((value - low) / (high - low))
             if " domain" in refs[side]:
                 return float(value)
-            found = float(scale.places(value)[0])
-            return 10**found if scale.log and not ends else found
+            number = float(scale.positions(value)[0])
+            return 10**number if scale.log and not ends else number
 
         data, share = panel.axes.transData, panel.axes.transAxes
         how = blended_transform_factory(*(data if refs[side] == names[side] != "paper" else share for side in "xy"))
-        return panel, how, place
+        return panel, how, position
 
     def _shape(self, shape: Part) -> None:
-        kind = at(shape, "type", "rect")
-        if kind not in ("line", "rect"):
-            raise NotDrawn(f"a shape of type {kind!r}")
-        panel, how, place = self._place(shape, "01")
-        (x0, x1), (y0, y1) = ([place(side, at(shape, f"{side}{end}", 0)) for end in "01"] for side in "xy")
-        fade = at(shape, "opacity", 1.0)
-        edge = {
-            **stroke(at(shape, "line")),
-            "transform": how,
-            "zorder": 0.6 if at(shape, "layer") == "below" else 2.6,
-            "alpha": None if fade == 1 else fade,
-            "clip_on": "paper" not in (at(shape, "xref"), at(shape, "yref")),
-        }
+        if (kind := at(shape, "type", "rect")) not in ("line", "rect"):
+            raise NotDrawn(f"a shape of type {kind!r} cannot be drawn on paper: use line or rect")
+        panel, how, position = self._placed(shape, "01")
+        (x0, x1), (y0, y1) = ([position(side, at(shape, f"{side}{end}", 0)) for end in "01"] for side in "xy")
+        fade, line = at(shape, "opacity", 1.0), stroke(at(shape, "line"))
+        edge = {"transform": how, "zorder": 0.6 if at(shape, "layer") == "below" else 2.6,
+                "alpha": None if fade == 1 else fade,
+                "clip_on": "paper" not in (at(shape, "xref"), at(shape, "yref"))}  # fmt: skip
         if kind == "line":
-            panel.axes.add_line(Line2D([x0, x1], [y0, y1], **edge))
-        else:
-            line = edge.pop("color")
-            edge["edgecolor"] = line if at(shape, "line.width", 2) else "none"
-            panel.axes.add_patch(
-                Rectangle((x0, y0), x1 - x0, y1 - y0, facecolor=colour(at(shape, "fillcolor")), **edge)
-            )
+            panel.axes.add_line(Line2D([x0, x1], [y0, y1], **line, **edge))
+            return
+        tone = line.pop("color")
+        line |= {"facecolor": colour(at(shape, "fillcolor")), "edgecolor": tone if line["linewidth"] else "none"}
+        panel.axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, **line, **edge))
 
     def _note(self, note: Part) -> None:
-        panel, how, place = self._place(note)
-        x, y, text = place("x", at(note, "x", 0)), place("y", at(note, "y", 0)), at(note, "text", "")
-        tone = colour(at(note, "font.color", INK))
-        shift = PX * at(note, "xshift", 0), PX * at(note, "yshift", 0)
+        panel, how, position = self._placed(note)
+        spot, text = (position("x", at(note, "x", 0)), position("y", at(note, "y", 0))), at(note, "text", "")
+        tone, size = colour(at(note, "font.color", INK)), self.size(at(note, "font.size"))
         if at(note, "showarrow", True):
             arrow = {"arrowstyle": "-|>,head_width=0.1,head_length=0.25" if at(note, "arrowhead", 1) else "-",
                      "color": colour(at(note, "arrowcolor", INK)), "linewidth": 0.6 * at(note, "arrowwidth", 1),
                      "shrinkA": 0, "shrinkB": 0}  # fmt: skip
             data = at(note, "axref", "pixel") != "pixel"
-            tail = (place("x", at(note, "ax", 0)), place("y", at(note, "ay", 0))) if data else (
+            tail = (position("x", at(note, "ax", 0)), position("y", at(note, "ay", 0))) if data else (
                 PX * at(note, "ax", -10), -PX * at(note, "ay", -30))  # fmt: skip
-            panel.axes.annotate(plain(text), (x, y), tail, xycoords=how, textcoords=how if data else "offset points",
-                                color=tone, ha="center", va="center", arrowprops=arrow, annotation_clip=False,
-                                zorder=2.45,  # behind markers, whose numbers are read
-                                **letters(text, size=self.size(at(note, "font.size"))))  # fmt: skip
+            panel.axes.annotate(  # behind markers, which may have numbers
+                plain(text), spot, tail, xycoords=how, textcoords=how if data else "offset points", color=tone,
+                ha="center", va="center", arrowprops=arrow, annotation_clip=False, zorder=2.45,
+                **letters(text, size=size))  # fmt: skip
             return
-        refs = [at(note, f"{side}ref", side) for side in "xy"]
-        auto = [("left", "center", "right"), ("bottom", "middle", "top")]
-        anchors = [at(note, f"{side}anchor", "auto") for side in "xy"]
-        for way, value in enumerate((x, y)):
-            if anchors[way] == "auto":
-                share = refs[way] == "paper" or "domain" in refs[way]
-                anchors[way] = auto[way][min(2, max(0, int(3 * value)))] if share else auto[way][1]
-        share = {"left": 0.0, "center": 0.5, "right": 1.0, "bottom": 0.0, "middle": 0.5, "top": 1.0}
-        align = share[anchors[0]], share[anchors[1]]
-        offset = shift[0] + 3 * (0.5 - align[0]) * 2, shift[1] + 3 * (0.5 - align[1]) * 2
-        turn = at(note, "textangle", 0) or 0
-        self.write(panel, text, (x, y), how, offset, align, at(note, "font.size"), tone, turn, "paper" in refs)
+        shares = {"left": 0.0, "center": 0.5, "right": 1.0, "bottom": 0.0, "middle": 0.5, "top": 1.0}
+        align, offset, refs = list[float](), list[float](), [at(note, f"{side}ref", side) for side in "xy"]
+        for side, ref, value in zip("xy", refs, spot, strict=True):
+            third = min(2, max(0, int(3 * value))) / 2 if ref == "paper" or "domain" in ref else 0.5
+            align.append(shares.get(at(note, f"{side}anchor", "auto"), third))
+            offset.append(PX * at(note, f"{side}shift", 0) + 3 * (1 - 2 * align[-1]))
+        turn, wraps = at(note, "textangle", 0) or 0, "paper" in refs and not at(note, "textangle", 0)
+        look, words = letters(text, size=size), plain(text)
+        room = 0.9 * (panel.span[1] - panel.span[0]) * self.made.bbox.width - 0.35 * self.made.dpi
+        drawn = panel.axes.annotate(
+            self._wrapped(words, room, look) if wraps else words, spot, (offset[0], offset[1]), xycoords=how,
+            color=tone, zorder=4, textcoords="offset points", rotation=-turn, annotation_clip=False,
+            ha=("left", "center", "right")[int(2 * align[0])], va=("bottom", "center", "top")[int(2 * align[1])],
+            **look)  # fmt: skip
+        if wraps:
+            self.words.append((drawn, words, look, lambda: panel.axes.bbox.width))
 
     def size(self, px: float | None) -> float:
-        """Return the points of letters of so many px; the figure's default size becomes the paper's."""
+        """Return a font size in points for px; the figure's default size becomes TYPE."""
         return TYPE * float(px or self.base) / float(self.base)
-
-    def write(self, panel: Panel, text: str, where: Any, how: Any, offset: Any, align: Any, px: float | None, tone: Any,
-              turn: float = 0, wraps: bool = False) -> None:  # fmt: skip
-        """Write a text with its bold and italic parts, at a position or beside it."""
-        size = self.size(px)
-
-        def rows(width: float) -> list[Any]:
-            found = []
-            for line in styled(text):
-                whole = "".join(words for words, *_ in line)
-                parts = self._wrapped(
-                    whole, width, {"size": size, "weight": "bold" if line and line[0][1] else "normal"}
-                ).split("\n")
-                if len(parts) == 1 or len(line) < 2:
-                    cut = [[(part, *line[0][1:])] for part in parts] if len(line) == 1 else [line]
-                else:  # a head and words after it that have no room beside it
-                    cut = [
-                        [line[0]],
-                        *(
-                            [(part, *line[1][1:])]
-                            for part in self._wrapped(
-                                "".join(words for words, *_ in line[1:]).strip(), width, {"size": size}
-                            ).split("\n")
-                        ),
-                    ]
-                for own in cut:
-                    found.append(HPacker(pad=0, sep=0, align="baseline", children=[
-                        TextArea(words, textprops={"size": size, "color": tone, "weight": "bold" if bold else "normal",
-                                                   "style": "italic" if italic else "normal", "rotation": -turn})
-                        for words, bold, italic in own or [(" ", False, False)]]))  # fmt: skip
-            return found
-
-        def show(width: float) -> Any:
-            side: Any = ("left", "center", "right")[int(2 * align[0])]
-            return panel.axes.add_artist(
-                AnnotationBbox(
-                    VPacker(pad=0, sep=1.5, align=side, children=rows(width)),
-                    where,
-                    xybox=offset,
-                    xycoords=how,
-                    pad=0,
-                    boxcoords="offset points",
-                    box_alignment=align,
-                    frameon=False,
-                    annotation_clip=False,
-                    zorder=4,
-                )
-            )
-
-        if not wraps or turn:
-            show(math.inf)
-            return
-        first = show(0.9 * (panel.span[1] - panel.span[0]) * self.made.bbox.width - 0.35 * self.made.dpi)
-        self.words.append((lambda width: (first.remove(), show(width)), panel))
 
 
 # -- traces ----------------------------------------------------------------------------------------
 
 
 def marks(trace: Part, rank: int, tone: Any) -> dict[str, Any]:
-    """How matplotlib draws the marker of a point."""
+    """Return matplotlib's properties for the marker of a point."""
 
-    def own(path: str, default: Any) -> Any:
+    def value_of(path: str, default: Any) -> Any:
         value = at(trace, f"marker.{path}")
         value = value[rank] if isinstance(value, (list, np.ndarray)) else value
         return default if value is None else value
 
-    symbol = str(own("symbol", "circle"))
-    shape, tone = symbol.removesuffix("-dot").removesuffix("-open"), colour(own("color", tone), own("opacity", 1.0))
+    symbol = str(value_of("symbol", "circle"))
+    shape = symbol.removesuffix("-dot").removesuffix("-open")
     if shape not in SYMBOLS:
-        raise NotDrawn(f"a marker {symbol!r}")
-    fill, thin = symbol.removeprefix(shape), shape.endswith(("thin", "-ns", "-ew"))
-    pale = (*(0.4 * part + 0.6 for part in tone[:3]), tone[3])  # in place of a dot, which matplotlib has not
-    width = own("line.width", 1.1 if fill or thin else 0)
-    return {
-        "marker": SYMBOLS[shape],
-        "markersize": PX * own("size", 6) * (1 if shape != "diamond" else 0.85),
-        "markerfacecolor": {"": tone, "-open": "white", "-dot": pale, "-open-dot": "#bbbbbb"}[fill],
-        "markeredgewidth": PX * (width or (1.1 if fill or thin else 0)),
-        "markeredgecolor": tone if fill or thin else colour(own("line.color", "#444444")),
-    }
-
-
-def _grouped(sheet: Sheet, panel: Panel, kind: str, trace: Part) -> tuple[float, float]:
-    """How far from its place, and how wide in shares of it, a trace of several side by side stands."""
-    axes = [at(trace, "xaxis"), at(trace, "yaxis")]
-    own = [at(each, "offsetgroup") or at(each, "name", str(k)) for k, each in enumerate(sheet.traces)
-           if each["type"] == kind and [at(each, "xaxis"), at(each, "yaxis")] == axes]  # fmt: skip
-    every = list(dict.fromkeys([*(at(each, "offsetgroup") for each in sheet.traces if at(each, "offsetgroup")), *own]))
-    room = 1 - at(sheet.layout, f"{kind}gap", at(sheet.layout, "bargap", 0.2))
-    rank = every.index(at(trace, "offsetgroup") or at(trace, "name", own[0]))
-    return room * ((rank + 0.5) / len(every) - 0.5), room / len(every)
+        raise NotDrawn(f"marker.symbol={symbol!r} cannot be drawn on paper: use another one, such as 'circle'")
+    tone, fill = colour(value_of("color", tone), value_of("opacity", 1.0)), symbol.removeprefix(shape)
+    outlined = fill or shape.endswith(("thin", "-ns", "-ew"))
+    pale = (*(0.4 * part + 0.6 for part in tone[:3]), tone[3])  # instead of a dot, which matplotlib lacks
+    larger = {"diamond": 0.85, "star": 1.5}.get(shape, 1.0)  # than matplotlib's, so that areas look alike
+    return {"marker": SYMBOLS[shape], "markersize": PX * value_of("size", 6) * larger,
+            "markerfacecolor": {"": tone, "-open": "white", "-dot": pale, "-open-dot": "#bbbbbb"}[fill],
+            "markeredgewidth": PX * (value_of("line.width", 0) or (1.1 if outlined else 0)),
+            "markeredgecolor": tone if outlined else colour(value_of("line.color", "#444444"))}  # fmt: skip
 
 
 def _errors(panel: Panel, trace: Part, x: np.ndarray, y: np.ndarray, tone: Any) -> None:
     for side, scale, middle in (("x", panel.x, x), ("y", panel.y, y)):
         error = at(trace, f"error_{side}", {})
-        if at(error, "visible", bool(error)) and "array" in error:
-            more = np.array(each_of(error["array"], len(x)), float)
-            less = np.array(each_of(error.get("arrayminus", error["array"]), len(x)), float)
-            ends = [np.nan_to_num(np.clip(each, 0, None)) for each in (less, more)]
-            keep = (ends[0] + ends[1] > 0) & np.isfinite(middle)
-            panel.axes.errorbar(
-                x[keep],
-                y[keep],
-                xerr=[end[keep] for end in ends] if side == "x" else None,
-                yerr=[end[keep] for end in ends] if side == "y" else None,
-                fmt="none",
-                zorder=2.4,
-                ecolor=colour(at(error, "color", tone)),
-                elinewidth=PX * at(error, "thickness", 2),
-                capthick=PX * at(error, "thickness", 2),
-                capsize=PX * at(error, "width", 4),
-            )
-            scale.saw(np.concatenate([middle - ends[0], middle + ends[1]]))
+        if not at(error, "visible", bool(error)) or "array" not in error:
+            continue
+        arrays = (each_of(error.get("arrayminus", error["array"]), len(x)), each_of(error["array"], len(x)))
+        less, more = (np.nan_to_num(np.clip(np.array(array, float), 0, None)) for array in arrays)
+        shown, width = (less + more > 0) & np.isfinite(middle), PX * at(error, "thickness", 2)
+        ends: dict[str, Any] = {f"{side}err": [less[shown], more[shown]]}
+        panel.axes.errorbar(x[shown], y[shown], **ends, fmt="none", zorder=2.4,
+                            ecolor=colour(at(error, "color", tone)), elinewidth=width, capthick=width,
+                            capsize=PX * at(error, "width", 4))  # fmt: skip
+        scale.widen(np.concatenate([middle - less, middle + more]))
 
 
 def scatter(sheet: Sheet, panel: Panel, trace: Part) -> None:
     """Draw lines, markers, bands, error bars and texts."""
-    axes, x, y = panel.axes, panel.x.places(at(trace, "x", ())), panel.y.places(at(trace, "y", ()))
-    if not len(x) or not len(y):
-        x = np.arange(len(y), dtype=float) if not len(x) else x
+    axes, x, y = panel.axes, panel.x.positions(at(trace, "x", ())), panel.y.positions(at(trace, "y", ()))
+    x = x if len(x) else np.arange(len(y), dtype=float)
     count = min(len(x), len(y))
     x, y, mode = x[:count], y[:count], at(trace, "mode", "lines+markers" if count < 20 else "lines")
-    if at(sheet.layout, "scattermode") == "group":
-        shift, _ = _grouped(sheet, panel, "scatter", trace)
-        x, y = (x, y + shift) if at(trace, "orientation") == "h" else (x + shift, y)
-    panel.x.saw(x)
-    panel.y.saw(y)
+    panel.x.widen(x)
+    panel.y.widen(y)
     panel.y.tight = False
     panel.x.tight &= "markers" not in mode
     tone, fade = at(trace, "line.color", at(trace, "marker.color", trace["_colour"])), at(trace, "opacity", 1.0)
-    tone = tone if isinstance(tone, str) else trace["_colour"]
-    if (fill := at(trace, "fill", "none")) != "none":
-        _fill(axes, panel, fill, x, y, colour(at(trace, "fillcolor", colour(tone, 0.5)), 1.0), fade)
+    tone, alpha = tone if isinstance(tone, str) else trace["_colour"], fade if fade < 1 else None
+    fill = at(trace, "fill", "none")
+    if fill not in ("none", "toself"):
+        raise NotDrawn(f"fill={fill!r} cannot be drawn on paper: use 'toself'")
+    if fill != "none":
+        red, green, blue, opacity = colour(at(trace, "fillcolor", colour(tone, 0.5)))
+        axes.fill(x, y, facecolor=(red, green, blue, opacity * fade), linewidth=0, zorder=1.9)
     if "lines" in mode and at(trace, "line.width", 2):
-        shown = np.isfinite(x + y) if at(trace, "connectgaps") else slice(None)
         shape = at(trace, "line.shape", "linear")
-        axes.plot(x[shown], y[shown], drawstyle=STEPS[shape], alpha=fade if fade < 1 else None, zorder=2.2,
-                  **stroke(at(trace, "line"), tone))  # fmt: skip
+        if shape not in STEPS:
+            raise NotDrawn(f"line.shape={shape!r} cannot be drawn on paper: use {', '.join(STEPS)}")
+        axes.plot(x, y, drawstyle=STEPS[shape], alpha=alpha, zorder=2.2, **stroke(at(trace, "line"), tone))
     if "markers" in mode:
-        looks: dict[Any, list[int]] = {}
-        many = any(not isinstance(at(trace, f"marker.{key}", 0), (int, float, str)) for key in (
-            "symbol", "size", "color", "opacity", "line.color", "line.width"))  # fmt: skip
+        looks: dict[str, list[int]] = {}
         most = at(trace, "marker.maxdisplayed", 0)
         every = math.ceil(count / most) if most else 1
         for k in range((count - 1) % every if count else 0, count, every):
-            looks.setdefault(repr(marks(trace, k, tone)) if many else "", []).append(k)
-        for own in looks.values():
-            how = marks(trace, own[0], tone)
-            axes.plot(x[own], y[own], linestyle="none", alpha=fade if fade < 1 else None, zorder=2.5, **how,
-                      clip_on=at(trace, "cliponaxis", True))  # fmt: skip
+            looks.setdefault(repr(marks(trace, k, tone)), []).append(k)
+        for points in looks.values():
+            axes.plot(x[points], y[points], linestyle="none", alpha=alpha, zorder=2.5,
+                      **marks(trace, points[0], tone), clip_on=at(trace, "cliponaxis", True))  # fmt: skip
     _errors(panel, trace, x, y, tone)
     if "text" in mode:
         _texts(sheet, panel, trace, x, y)
-    panel.last = x, y
-
-
-def _fill(axes: Axes, panel: Panel, fill: str, x: np.ndarray, y: np.ndarray, tone: Any, fade: float) -> None:
-    how: dict[str, Any] = {"facecolor": (*tone[:3], tone[3] * fade), "linewidth": 0, "zorder": 1.9}
-    if fill == "toself":
-        axes.fill(x, y, **how)
-    elif fill == "tonexty" and panel.last is not None:
-        axes.fill(np.concatenate([x, panel.last[0][::-1]]), np.concatenate([y, panel.last[1][::-1]]), **how)
-    elif fill in ("tozeroy", "tonexty"):
-        axes.fill_between(x, y, 0, **how)
-    else:
-        raise NotDrawn(f"a filling {fill!r}")
 
 
 def _texts(sheet: Sheet, panel: Panel, trace: Part, x: np.ndarray, y: np.ndarray) -> None:
     rows, sides = {"top": (1, "bottom"), "bottom": (-1, "top")}, {"right": (1, "left"), "left": (-1, "right")}
-    radius = (
-        PX * max(each_of(at(trace, "marker.size", 6), 1) or [6]) / 2 + 2 if "markers" in at(trace, "mode", "") else 0
-    )
-    for k, text in enumerate(each_of(at(trace, "text", ""), len(x))):
-        row, _, side = str(each_of(at(trace, "textposition", "middle center"), len(x))[k]).partition(" ")
+    marked = "markers" in at(trace, "mode", "")
+    radius = PX * max(each_of(at(trace, "marker.size", 6), 1) or [6]) / 2 + 2 if marked else 0
+    texts, positions, tones = (each_of(at(trace, path, default), len(x)) for path, default in (
+        ("text", ""), ("textposition", "middle center"), ("textfont.color", INK)))  # fmt: skip
+    for k, text in enumerate(texts):
+        row, _, side = str(positions[k]).partition(" ")
         (up, va), (right, ha) = rows.get(row, (0, "center_baseline")), sides.get(side, (0, "center"))
         if text not in (None, "") and np.isfinite(x[k] + y[k]):
             panel.axes.annotate(
-                plain(text),
-                (x[k], y[k]),
-                (right * radius, up * radius),
-                textcoords="offset points",
-                ha=ha,
-                va=va,
-                zorder=3,
-                color=colour(each_of(at(trace, "textfont.color", INK), len(x))[k]),
-                annotation_clip=False,
-                in_layout=bool(up or right),
-                **letters(text, size=sheet.size(at(trace, "textfont.size"))),
-            )
+                plain(text), (x[k], y[k]), (right * radius, up * radius), textcoords="offset points", ha=ha, va=va,
+                zorder=3, color=colour(tones[k]), annotation_clip=False, in_layout=bool(up or right),
+                **letters(text, size=sheet.size(at(trace, "textfont.size"))))  # fmt: skip
 
 
 def bar(sheet: Sheet, panel: Panel, trace: Part) -> None:
-    """Draw bars side by side, stacked or at their bases, with a text within or behind each."""
+    """Draw bars side by side, stacked, or each at its base, with a text inside or beyond the end of each."""
     flat, mode = at(trace, "orientation") == "h", at(sheet.layout, "barmode", "group")
-    long, cross = (panel.x, panel.y) if flat else (panel.y, panel.x)
-    lengths, places = (scale.places(at(trace, scale.name[0], ())) for scale in (long, cross))
-    places = places if len(places) else np.arange(len(lengths), dtype=float)
-    count, room = len(lengths), 1 - at(sheet.layout, "bargap", 0.2)
-    gaps = np.diff(np.unique(places[np.isfinite(places)]))
+    along, cross = (panel.x, panel.y) if flat else (panel.y, panel.x)
+    lengths, middles = (scale.positions(at(trace, scale.name[0], ())) for scale in (along, cross))
+    middles = middles if len(middles) else np.arange(len(lengths), dtype=float)
+    count, wide = len(lengths), 1 - at(sheet.layout, "bargap", 0.2)
+    gaps = np.diff(np.unique(middles[np.isfinite(middles)]))
     unit = 1.0 if cross.categories is not None or not len(gaps) else float(gaps.min())
-    shift, wide = _grouped(sheet, panel, "bar", trace) if mode == "group" else (0.0, room)
-    width = np.array(each_of(at(trace, "width", unit * wide), count), float)
-    places = places + unit * shift
     begin = np.array(each_of(at(trace, "base", 0.0), count), float)
-    if mode in ("relative", "stack") and "base" not in trace:
-        for k, (place, length) in enumerate(zip(places, lengths, strict=True)):
-            begin[k] = panel.stacks.get((place, length >= 0), 0.0)
-            panel.stacks[place, length >= 0] = begin[k] + np.nan_to_num(length)
-    _bars(
-        sheet,
-        panel,
-        trace,
-        flat,
-        places,
-        begin,
-        lengths,
-        width,
-        each_of(at(trace, "marker.color", trace["_colour"]), count),
-    )
-
-
-def _bars(
-    sheet: Sheet,
-    panel: Panel,
-    trace: Part,
-    flat: bool,
-    places: np.ndarray,
-    begin: np.ndarray,
-    lengths: np.ndarray,
-    width: np.ndarray,
-    tones: Sequence[Any],
-) -> None:
-    axes, count = panel.axes, len(places)
-    long, cross = (panel.x, panel.y) if flat else (panel.y, panel.x)
+    if mode == "group":  # side by side
+        groups = list(dict.fromkeys(at(other, "offsetgroup") or at(other, "name", str(k)) for k, other in enumerate(
+            sheet.traces) if other["type"] == "bar" and ("offsetgroup" in other or (
+                at(other, "xaxis"), at(other, "yaxis")) == (at(trace, "xaxis"), at(trace, "yaxis")))))  # fmt: skip
+        mine = at(trace, "offsetgroup") or at(trace, "name", groups[0])
+        middles = middles + unit * wide * ((groups.index(mine) + 0.5) / len(groups) - 0.5)
+        wide /= len(groups)
+    elif mode in ("relative", "stack") and "base" not in trace:
+        for k, (middle, length) in enumerate(zip(middles, lengths, strict=True)):
+            begin[k] = panel.stacks.get((middle, length >= 0), 0.0)
+            panel.stacks[middle, length >= 0] = begin[k] + np.nan_to_num(length)
+    width = np.array(each_of(at(trace, "width", unit * wide), count), float)
+    tones = each_of(at(trace, "marker.color", trace["_colour"]), count)
     edge, edges = at(trace, "marker.line.width", 0), at(trace, "marker.line.color", "#444444")
     hatch = at(trace, "marker.pattern.shape", "")
-    drawn = (axes.barh if flat else axes.bar)(
-        places, lengths, width, begin, zorder=1.5, color=[colour(tone, at(trace, "opacity", 1.0)) for tone in tones],
-        edgecolor=colour(edges) if edge else [colour(tone) for tone in tones], linewidth=PX * edge if edge else 0.25,
+    drawn = (panel.axes.barh if flat else panel.axes.bar)(
+        middles, lengths, width, begin, zorder=1.5, color=[colour(tone, at(trace, "opacity", 1.0)) for tone in tones],
+        edgecolor=colour(edges) if edge else [colour(tone) for tone in tones],
+        linewidth=PX * edge if edge else 0.25,
         hatch=3 * hatch if isinstance(hatch, str) and hatch else None)  # fmt: skip
     ends = begin + lengths
-    long.saw(np.concatenate([begin, ends]))
-    long.tight, long.filled, cross.tight = False, "base" not in trace, True
-    cross.saw(np.concatenate([places - width / 2, places + width / 2]))
-    x, y = (ends, places) if flat else (places, ends)
+    along.widen(np.concatenate([begin, ends]))
+    along.tight, along.filled, cross.tight = False, "base" not in trace, True
+    cross.widen(np.concatenate([middles - width / 2, middles + width / 2]))
+    x, y = (ends, middles) if flat else (middles, ends)
     _errors(panel, trace, x, y, at(trace, "error_x.color", INK))
-    over = np.array(each_of(at(trace, f"error_{long.name[0]}.array", 0.0), count), float)
-    texts, how = each_of(at(trace, "text", ""), count), at(trace, "texttemplate", "")
-    for k, text in enumerate(texts):
-        text = templated(how, {"text": text, "value": lengths[k], long.name[0]: lengths[k]}) if how else text
+    over = np.array(each_of(at(trace, f"error_{along.name[0]}.array", 0.0), count), float)
+    positions, how = each_of(at(trace, "textposition", "inside"), count), at(trace, "texttemplate", "")
+    for k, text in enumerate(each_of(at(trace, "text", ""), count)):
+        text = templated(how, {"text": text, "value": lengths[k], along.name[0]: lengths[k]}) if how else text
         if text in (None, "") or not np.isfinite(ends[k]):
             continue
-        inside = each_of(at(trace, "textposition", "inside"), count)[k] != "outside"
+        inside, upwards = positions[k] != "outside", lengths[k] >= 0
         font = at(trace, "insidetextfont" if inside else "outsidetextfont", at(trace, "textfont", {}))
-        tip = ends[k] + (np.nan_to_num(over[k]) if lengths[k] >= 0 else 0)
-        spot = begin[k] + lengths[k] / 2 if inside else tip
-        away = 0 if inside else 3 if lengths[k] >= 0 or trace["type"] == "waterfall" else -3
-        spot = max(begin[k], ends[k]) if trace["type"] == "waterfall" and not inside else spot
-        note = axes.annotate(
-            plain(text),
-            (spot, places[k]) if flat else (places[k], spot),
-            (away, 0) if flat else (0, away),
-            textcoords="offset points",
-            ha="center" if inside or not flat else "left" if away > 0 else "right",
-            zorder=3,
-            va="center_baseline" if inside or flat else "bottom" if away > 0 else "top",
-            annotation_clip=True,
-            color=colour(at(font, "color", on(colour(tones[k])) if inside else INK)),
-            in_layout=not inside,
-            **letters(text, size=sheet.size(at(font, "size", 0.88 * sheet.base if inside else None))),
-        )
+        spot = begin[k] + lengths[k] / 2 if inside else ends[k] + (np.nan_to_num(over[k]) if upwards else 0)
+        away = 0 if inside else 3 if upwards else -3
+        note = panel.axes.annotate(
+            plain(text), (spot, middles[k]) if flat else (middles[k], spot), (away, 0) if flat else (0, away),
+            textcoords="offset points", ha="center" if inside or not flat else "left" if upwards else "right",
+            va="center_baseline" if inside or flat else "bottom" if upwards else "top", zorder=3, annotation_clip=True,
+            color=colour(at(font, "color", on(colour(tones[k])) if inside else INK)), in_layout=not inside,
+            **letters(text, size=sheet.size(at(font, "size", 0.88 * sheet.base if inside else None))))  # fmt: skip
         if inside and flat:
             sheet.within.append((note, drawn[k]))
 
 
-def waterfall(sheet: Sheet, panel: Panel, trace: Part) -> None:
-    """Draw sums as bars from zero, and the steps between them, with lines from each bar to the next."""
-    flat = at(trace, "orientation") == "h"
-    long, cross = (panel.x, panel.y) if flat else (panel.y, panel.x)
-    sizes, places = (scale.places(at(trace, scale.name[0], ())) for scale in (long, cross))
-    kinds, begin, ends, tones, total = each_of(at(trace, "measure"), len(sizes)), [], [], [], at(trace, "base", 0.0)
-    for kind, size in zip(kinds, sizes, strict=True):
-        whole = kind in ("absolute", "total", "a", "t")
-        low = 0.0 if whole else total
-        total = (size if kind in ("absolute", "a") else total) if whole else total + size
-        begin.append(low)
-        ends.append(total)
-        way, default = (
-            ("totals", "#4499FF") if whole else ("increasing", "#3D9970") if size >= 0 else ("decreasing", "#FF4136")
-        )
-        tones.append(at(trace, f"{way}.marker.color", default))
-    width = np.full(len(sizes), at(trace, "width", 0.8))
-    starts, lengths = np.array(begin), np.array(ends) - np.array(begin)
-    _bars(sheet, panel, trace, flat, places, starts, lengths, width, tones)
-    if at(trace, "connector.visible", True):
-        line = stroke(at(trace, "connector.line"), "#444444")
-        for k in range(len(sizes) - 1):
-            across, along = [places[k] + 0.4, places[k + 1] - 0.4], [ends[k], ends[k]]
-            panel.axes.plot(*((along, across) if flat else (across, along)), zorder=1.4, **line)
-
-
 def heatmap(sheet: Sheet, panel: Panel, trace: Part) -> None:
-    """Draw cells in colours, with their texts."""
+    """Draw coloured cells with their texts."""
     z = np.array(at(trace, "z"), dtype=float)
-    centres = [
-        scale.places(at(trace, scale.name[0], range(size)))
-        for scale, size in ((panel.x, z.shape[1]), (panel.y, z.shape[0]))
-    ]
+    scales = (panel.x, z.shape[1]), (panel.y, z.shape[0])
+    centres = [scale.positions(at(trace, scale.name[0], range(size))) for scale, size in scales]
     edges = []
-    for scale, middle in zip((panel.x, panel.y), centres, strict=True):
-        half = np.diff(middle) / 2 if len(middle) > 1 else np.array([0.5])
-        edges.append(
-            np.concatenate([[middle[0] - half[0]], middle[:-1] + half[: len(middle) - 1], [middle[-1] + half[-1]]])
-        )
-        scale.saw(edges[-1])
+    for (scale, size), middle in zip(scales, centres, strict=True):
+        half = np.diff(middle) / 2 if size > 1 else np.array([0.5])
+        edges.append(np.concatenate([[middle[0] - half[0]], middle[:-1] + half[: size - 1], [middle[-1] + half[-1]]]))
+        scale.widen(edges[-1])
         scale.tight = True
-    scale_ = at(trace, "colorscale", at(sheet.layout, "template.layout.colorscale.sequential", "Plasma"))
-    steps = plotly.colors.get_colorscale(scale_) if isinstance(scale_, str) else scale_
-    shades = LinearSegmentedColormap.from_list("", [(float(place), colour(tone)) for place, tone in steps], N=2048)
-    shades = shades.reversed() if at(trace, "reversescale") else shades
+    named = at(trace, "colorscale", at(sheet.layout, "template.layout.colorscale.sequential", "Plasma"))
+    steps = plotly.colors.get_colorscale(named) if isinstance(named, str) else named
+    shades = LinearSegmentedColormap.from_list("", [(float(share), colour(tone)) for share, tone in steps], N=2048)
     norm = Normalize(at(trace, "zmin", np.nanmin(z)), at(trace, "zmax", np.nanmax(z)))
-    mesh = panel.axes.pcolormesh(*edges, np.ma.masked_invalid(z), cmap=shades, norm=norm, zorder=1, edgecolors="white",
+    panel.axes.pcolormesh(*edges, np.ma.masked_invalid(z), cmap=shades, norm=norm, zorder=1, edgecolors="white",
                                  linewidth=PX * at(trace, "xgap", 0))  # fmt: skip
     if at(trace, "showscale", True):
-        sheet.made.colorbar(mesh, ax=panel.axes, label=plain(at(trace, "colorbar.title.text", "")), aspect=30, pad=0.01,
-                            use_gridspec=False)  # fmt: skip
+        raise NotDrawn("the colour bar of a heatmap cannot be drawn on paper: set showscale=False")
     texts, how = at(trace, "text"), at(trace, "texttemplate", "")
     for row, column in np.ndindex(z.shape) if how else ():
         words = templated(how, {"z": z[row, column], "text": texts[row][column] if texts is not None else ""})
         if np.isfinite(z[row, column]) and words not in ("", "nan", "None"):
             panel.axes.annotate(
-                plain(words),
-                (centres[0][column], centres[1][row]),
-                ha="center",
-                va="center",
-                zorder=3,
-                in_layout=False,
-                color=on(shades(norm(z[row, column]))),
-                linespacing=0.95,
-                **letters(words, size=sheet.size(at(trace, "textfont.size"))),
-            )
+                plain(words), (centres[0][column], centres[1][row]), ha="center", va="center", zorder=3,
+                in_layout=False, color=on(shades(norm(z[row, column]))), linespacing=0.95,
+                **letters(words, size=sheet.size(at(trace, "textfont.size"))))  # fmt: skip
 
 
 TRACES: dict[str, Callable[[Sheet, Panel, Any], None]] = {
-    "scatter": scatter, "bar": bar, "heatmap": heatmap, "waterfall": waterfall}  # fmt: skip
+    "scatter": scatter, "bar": bar, "heatmap": heatmap}  # fmt: skip

@@ -1,1 +1,1 @@
-"""Records on disk, and the values that are read from them."""
+"""Records on disk, and the tables and measures that are read from them."""

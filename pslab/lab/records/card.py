@@ -1,4 +1,4 @@
-"""A result as a person reads it: how it ended, the remarks on it, and its card in a notebook."""
+"""A result in words: how its run ended, remarks on the result, and its card in a notebook."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-#: A mark behind a figure's label, words for it, a test on the manifest.
+#: For each mark behind a figure's label: the mark, its words, a test on the manifest.
 MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("*", "the machine was too slow for the emulated cluster: its seconds are not to be trusted",
      lambda manifest: manifest.get("emulation_ok") is False),
@@ -17,28 +17,28 @@ MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("§", "weights of a million and more: training was about to diverge",
      lambda manifest: (manifest.get("largest_weight") or 0.0) >= 1e6),
 )  # fmt: skip
-WITH_ALL = "server ", "the run was ended"  # how the words for the end of a process begin that ended with all others
+WITH_ALL = "server ", "the run was ended"  # first words of `how`, if a process ended because the whole run did
 
 
 def remarks(manifest: Mapping[str, Any]) -> list[str]:
-    """The remarks on a result, a sentence each: the words of its marks, and from what it recovered."""
-    found = [words for _, words, test in MARKS if test(manifest)]
-    found += ["interrupted: what it completed is no result"] * (manifest.get("outcome") == "interrupted")
-    found += ["no step was applied: its weights are the first ones"] * nothing_applied(manifest)
-    return found + ([f"recovered: {words}"] if (words := recovered(manifest)) else [])
+    """Return the remarks on a result, such as that its emulation was not kept, or that the run was interrupted."""
+    marked = [words for _, words, test in MARKS if test(manifest)]
+    marked += ["interrupted: this is only the completed part of a run"] * (manifest.get("outcome") == "interrupted")
+    marked += ["no step was applied: the weights are the initial weights"] * nothing_applied(manifest)
+    return marked + ([f"recovered: {words}"] if (words := recovered(manifest)) else [])
 
 
 def nothing_applied(manifest: Mapping[str, Any]) -> bool:
-    """Whether a run has ended by its budget before its first step."""
+    """Whether a run used up its budget, in pushes or seconds, before its first step."""
     return manifest.get("outcome") in ("budget", "seconds") and manifest.get("pushes") == 0
 
 
 def recovered(manifest: Mapping[str, Any]) -> str:
-    """The failures that a run recovered from, in words: its own end, a worker's process's or a server's; or ""."""
+    """Return in words from which failures the run recovered, such as a replaced worker process; "" if none."""
     resumed, again, begun = (manifest.get(name, ()) for name in ("resumed", "rewinds", "fallen_starts"))
-    own = (life for life in manifest.get("lives", ()) if not life["how"].startswith(WITH_ALL))
-    workers = sorted({life["worker"] for life in own})
-    words = [f"went on at push {each['pushes']} from the checkpoint of {each['made']}" for each in resumed[-1:]]
+    ended = (entry for entry in manifest.get("lives", ()) if not entry["how"].startswith(WITH_ALL))
+    workers = sorted({entry["worker"] for entry in ended})
+    words = [f"continued at push {made['pushes']} from the checkpoint of {made['made']}" for made in resumed[-1:]]
     words += [f"its server was replaced {_times(len(again))}"] if again else []
     many = "s" * (len(workers) > 1)
     words += [f"processes of worker{many} {', '.join(map(str, workers))} were replaced"] if workers else []
@@ -47,8 +47,8 @@ def recovered(manifest: Mapping[str, Any]) -> str:
 
 
 def times(manifest: Mapping[str, Any]) -> str:
-    """A run's seconds in words, ``"3.21 s"``; where the cluster's time is not this machine's, both: ``"5.19 s of
-    cluster time; took 164 s here"``."""
+    """Return a run's duration in words, ``"3.21 s"``; if the cluster's clock is not this machine's, by both clocks:
+    ``"5.19 s of cluster time; took 164 s here"``."""
     seconds = f"{manifest['seconds']:.2f} s"
     if manifest["run"]["engine"] == "local" and manifest.get("dilation", 1.0) == 1:
         return seconds
@@ -65,21 +65,21 @@ def _times(count: int) -> str:
 WIDTH, HEIGHT, EDGE = 240, 48, 4  # pixels of the curve, and of the margin around it
 FRAME = ("display:inline-block;max-width:44em;padding:.6em .9em;border:1px solid rgba(128,128,128,.5);"
          "border-radius:6px;line-height:1.5")  # fmt: skip
-NOWRAP = "display:inline-block"  # a name stays with its value
+NOWRAP = "display:inline-block"  # no line break between a name and its value
 
 
-def card(ended: str, fields: Mapping[str, object], curve: str, remarks: Iterable[str], place: str) -> str:
-    """A result as HTML, in the colours of the page that shows it: how it ended, its curve, its fields, where it is."""
+def card(ended: str, fields: Mapping[str, object], curve: str, remarks: Iterable[str], folder: str) -> str:
+    """Return a result as HTML in the page's colours: how its run ended, its curve, fields, remarks and folder."""
     named = (f"<span style='{NOWRAP}'>{html.escape(name)} <code>{html.escape(str(value))}</code></span>"
              for name, value in fields.items())  # fmt: skip
     rows = [f"<b>{html.escape(ended)}</b>", curve, " · ".join(named) or "every field at its default"]
     rows += [f"⚠ {html.escape(remark)}" for remark in remarks]
-    rows.append(f"<code style='opacity:.7'>{html.escape(place)}</code>")
+    rows.append(f"<code style='opacity:.7'>{html.escape(folder)}</code>")
     return f"<div style='{FRAME}'>{''.join(f'<div>{row}</div>' for row in rows if row)}</div>"
 
 
 def sparkline(at: Sequence[float], values: Sequence[float], words: Callable[[float], str]) -> str:
-    """A curve as a small SVG with its first and its last value in words; "" if nothing of it is finite."""
+    """Return a curve as a small SVG with its first and last value in words; "" if it has no finite value."""
     points = [(x, y) for x, y in zip(at, values, strict=True) if math.isfinite(y)]
     if not points:
         return ""

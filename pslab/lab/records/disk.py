@@ -1,4 +1,4 @@
-"""Files and folders that are on disk as a whole or not at all: a record's folder, a figure's file."""
+"""Files and folders that are written completely or not at all: a record's folder, a figure's file."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from pslab.errors import DamagedRecord, RecordError, Unwritable
 from pslab.lab.records import journal
 
 MANIFEST = "manifest.json"
-DAMAGED = "damaged"  # the folder beside the records' folders
-TABLE_TIMES = 8  # the memory of a table, in sizes of its text: its bytes, and eight for each number of one digit
+DAMAGED = "damaged"  # the folder for damaged records, beside the records' folders
+TABLE_TIMES = 8  # memory that reading a table needs, as a multiple of its file's size
 T = TypeVar("T")
 
 
 class Damaged(UserWarning):
-    """A record that cannot be read was moved aside, and what it is a record of is made again."""
+    """A damaged record was moved to results/damaged/, and will be made again."""
 
 
-def draft_of(place: Path) -> Path:
-    """The file that this process writes before it becomes `place`: beside it, with the writer in its name."""
-    return place.with_name(f".{place.name}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+def draft_of(folder: Path) -> Path:
+    """Return a new path beside `folder` for a draft of it; the name has this machine and process."""
+    return folder.with_name(f".{folder.name}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
 
 
-def publish(draft: Path, place: Path, aside: Path | None = None) -> bool:
-    """Move the draft to its place, in one step; False if another process was first: its record stays, the draft goes.
+def publish(draft: Path, folder: Path, aside: Path | None = None) -> bool:
+    """Rename the draft to `folder`; return False, and remove the draft, if another process has made `folder` first.
 
-    A record that is there may be read by another process, so it is never overwritten: one that is to be replaced is
-    first moved `aside` as a whole.
+    Another process may be reading an existing record, so the record's files are never overwritten: to replace the
+    record, its whole folder is first moved to `aside`.
     """
     try:
-        if aside is not None and place.is_dir():
+        if aside is not None and folder.is_dir():
             aside.parent.mkdir(exist_ok=True)
-            place.rename(aside)
-        draft.rename(place)
-        _flush(place.parent)
+            folder.rename(aside)
+        draft.rename(folder)
+        _flush(folder.parent)
         return True
     except OSError:
-        if not place.is_dir():
+        if not folder.is_dir():
             raise
         shutil.rmtree(draft, ignore_errors=True)
         return False
     finally:
-        journal.note(read=f"{place.parent.name}/{place.name}")
+        journal.note(read=f"{folder.parent.name}/{folder.name}")
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file in one step; a file that has this content already stays as it is.
+    """Write a file completely or not at all; do nothing if it has this content already. Return its path.
 
     Raises:
-        Unwritable: the disk is full or the directory cannot be written to.
+        Unwritable: the disk is full or the directory is not writable.
     """
     draft = draft_of(path)
     try:
@@ -75,83 +75,83 @@ def write_file(path: Path, content: bytes) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise Unwritable(f"{path} ({len(content)} bytes) cannot be written: {error}") from error
+        problem = f"{path} ({len(content)} bytes) cannot be written: {error} ({room_at(path)})"
+        raise Unwritable(f"{problem}; free some space, or choose another folder") from error
     return path
 
 
 def records_in(folder: Path) -> list[Path]:
-    """The folders of records, whole or not, the one first whose manifest was written first."""
-    return sorted(folder.glob("[!.]*"), key=lambda place: (written_s(place / MANIFEST), place.name))
+    """Return the folders of records, complete or not, in order of the times at which their manifests were written."""
+    return sorted(folder.glob("[!.]*"), key=lambda record: (written_s(record / MANIFEST), record.name))
 
 
 def written_s(path: Path) -> float:
-    """When a file was written; 0 if there is none, or another process has moved it away meanwhile."""
+    """Return the time at which a file was written, in seconds since 1970; 0 if the file does not exist."""
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
-    """The manifest of a record that has these files, and all that it names.
+def read_manifest(folder: Path, files: Iterable[str]) -> dict[str, Any]:
+    """Return the manifest of a record; check that the record has these files, and the files that the manifest lists.
 
     Raises:
-        DamagedRecord: files are missing, or the manifest is no JSON.
-        RecordError: it cannot be opened now.
+        DamagedRecord: files are missing, or the manifest is not a JSON object.
+        RecordError: the manifest cannot be opened now.
     """
     manifest: Any = {}
     try:
-        if (place / MANIFEST).is_file():
-            manifest = read_json(place / MANIFEST)
+        if (folder / MANIFEST).is_file():
+            manifest = read_json(folder / MANIFEST)
         if not isinstance(manifest, dict) or not isinstance(manifest.get("sha256", {}), dict):
-            raise DamagedRecord(place, f"{place / MANIFEST} is no manifest")
+            raise DamagedRecord(folder, f"{folder / MANIFEST} is not a JSON object with the files' checksums")
         names = dict.fromkeys([MANIFEST, *files, *manifest.get("sha256", ())])
-        if missing := [name for name in names if not (place / name).is_file()]:
-            raise DamagedRecord(place, f"{place} is not a complete record: {', '.join(missing)} missing")
+        if missing := [name for name in names if not (folder / name).is_file()]:
+            raise DamagedRecord(folder, f"{folder} is not a complete record: {', '.join(missing)} missing")
     except ValueError as error:
-        raise DamagedRecord(place, f"{place / MANIFEST} cannot be read ({error})") from error
+        raise DamagedRecord(folder, f"{folder / MANIFEST} cannot be read ({error})") from error
     except OSError as error:
-        raise RecordError(f"{place / MANIFEST} cannot be read: {error}") from error
-    journal.note(read=f"{place.parent.name}/{place.name}")
+        raise RecordError(f"{folder / MANIFEST} cannot be read: {error}; make the file readable") from error
+    journal.note(read=f"{folder.parent.name}/{folder.name}")
     return dict(manifest)
 
 
-def write_manifest(place: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Write a record's last file, the manifest: these facts and the sums of the other files. It is returned."""
-    sums = {name: hashlib.sha256((place / name).read_bytes()).hexdigest() for name in names if name != MANIFEST}
+def write_manifest(folder: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Write a record's manifest, as its last file: these facts, and the other files' checksums. Return the manifest."""
+    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names if name != MANIFEST}
     whole = {**manifest, "sha256": sums}
-    (place / MANIFEST).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
-    for path in (*(place / name for name in (*sums, MANIFEST)), place):
-        _flush(path)
+    (folder / MANIFEST).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
+    for path in (*(folder / name for name in (*sums, MANIFEST)), folder):
+        _flush(path)  # a record that is renamed afterwards is complete even after a power failure
     return whole
 
 
-def write_record(place: Path, facts: Mapping[str, Any], files: Mapping[str, Callable[[Path], Any]]) -> dict[str, Any]:
-    """Write a record into a draft beside its place, which takes that place when it is complete. Its manifest is
-    returned; what another process has recorded there meanwhile stays.
+def write_record(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Callable[[Path], Any]]) -> dict[str, Any]:
+    """Write a record into a draft beside its folder, and rename the draft when it is complete; return its manifest. A
+    record that another process has written meanwhile is kept instead.
 
     Args:
-        files: by name, what writes each of them.
+        files: the function that writes each file, by the file's name.
 
     Raises:
-        Unwritable: the disk is full, or the place cannot be written to.
+        Unwritable: the disk is full, or the folder is not writable.
     """
-    draft = draft_of(place)
+    draft = draft_of(folder)
     try:
         draft.mkdir(parents=True)
         for name, write in files.items():
             write(draft / name)
         manifest = write_manifest(draft, facts, files)
-        publish(draft, place)
+        publish(draft, folder)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        problem = f"the record of {place.name} cannot be written to {place.parent}: {error} ({room_at(place)})"
-        raise Unwritable(problem) from error
+        problem = f"the record of {folder.name} cannot be written to {folder.parent}: {error} ({room_at(folder)})"
+        raise Unwritable(f"{problem}; free some space, or choose another folder by results=") from error
     return manifest
 
 
 def _flush(path: Path) -> None:
-    """Flush to the disk, so that a file or folder that is renamed afterwards is whole even after a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -159,33 +159,33 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_file(place: Path, name: str, manifest: Mapping[str, Any]) -> BytesIO:
-    """The content of a record's file, which has not changed since this manifest was written.
+def read_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> BytesIO:
+    """Return the content of a record's file; check that it has the checksum in this manifest.
 
     Raises:
-        DamagedRecord: it was changed.
-        RecordError: it cannot be opened now.
+        DamagedRecord: the file was changed.
+        RecordError: the file cannot be opened now.
     """
     try:
-        content = read_bytes(place / name, TABLE_TIMES)
+        content = read_bytes(folder / name, TABLE_TIMES)
     except OSError as error:
-        raise RecordError(f"{place / name} cannot be read: {error}") from error
+        raise RecordError(f"{folder / name} cannot be read: {error}; make the file readable") from error
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256", {}).get(name):
-        raise DamagedRecord(place, f"{place / name} is not what its manifest says: it was changed since: find it anew")
+        raise DamagedRecord(folder, f"{folder / name} was changed since its manifest was written")
     return BytesIO(content)
 
 
-def check_sums(place: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse a record of whose files one was changed: as `read_file`."""
+def check_sums(folder: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Check that these files of a record are unchanged; raises as `read_file`."""
     for name in names:
-        read_file(place, name, manifest)
+        read_file(folder, name, manifest)
 
 
 def find_whole(find: Callable[[], T]) -> T | None:
-    """Return what `find` finds on disk; None for a damaged record, which is moved to results/damaged/ with a warning.
+    """Return the result of `find`; None for a damaged record, which is moved to results/damaged/ with a warning.
 
     Raises:
-        RecordError: the record cannot be opened now, or not be moved.
+        RecordError: the record cannot be opened now, or cannot be moved.
     """
     with contextlib.suppress(DamagedRecord):
         return find()
@@ -200,39 +200,39 @@ def find_whole(find: Callable[[], T]) -> T | None:
             return None
         except OSError:
             raise error from None
-        words = f"{error.problem}; the damaged record was moved to {aside}, and is made again"
+        words = f"{error.problem}; the damaged record was moved to {aside}, and will be made again"
         warnings.warn(words, Damaged, stacklevel=3)
         return None
 
 
 def read_table(
-    place: Path, name: str, manifest: Mapping[str, Any], dtypes: dict[str, str] | None = None
+    folder: Path, name: str, manifest: Mapping[str, Any], dtypes: dict[str, str] | None = None
 ) -> pd.DataFrame:
-    """A table of a record.
+    """Return a table of a record.
 
     Raises:
-        DamagedRecord: it was changed, or is no table.
-        RecordError: it cannot be opened now.
+        DamagedRecord: the file was changed, or is not a table.
+        RecordError: the file cannot be opened now.
     """
     try:
-        return pd.read_csv(read_file(place, f"{name}.csv", manifest), dtype=dtypes)
+        return pd.read_csv(read_file(folder, f"{name}.csv", manifest), dtype=dtypes)
     except (ValueError, OverflowError) as error:
-        raise DamagedRecord(place, f"{place / name}.csv cannot be read ({error})") from error
+        raise DamagedRecord(folder, f"{folder / name}.csv cannot be read ({error})") from error
 
 
-def room_at(place: Path) -> str:
-    """Return the free space in words: ``"12.3 MB are free in results"``."""
-    folder, free = free_bytes(place)
+def room_at(path: Path) -> str:
+    """Return the free space for a path in words: ``"12.3 MB are free in results"``."""
+    folder, free = free_bytes(path)
     return f"{in_bytes(free)} are free in {folder}"
 
 
-def free_bytes(place: Path) -> tuple[Path, int]:
-    """The place, or the first folder above it that is there, and the room in it."""
-    folder = next(each for each in (place, *place.absolute().parents) if each.exists())
+def free_bytes(path: Path) -> tuple[Path, int]:
+    """Return the path or, if it does not exist, its nearest existing parent folder, and the free bytes there."""
+    folder = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     return folder, shutil.disk_usage(folder).free
 
 
 def in_bytes(count: float) -> str:
-    """``"12.3 MB"``."""
+    """Return a number of bytes in words: ``"12.3 MB"``."""
     power = min(4, int(math.log(max(count, 1), 1000)))
     return f"{count / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

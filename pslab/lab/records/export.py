@@ -1,6 +1,6 @@
-"""Results as notebooks that run them, as event files for TensorBoard, and as runs in MLflow.
+"""Exports of results: notebooks that execute the runs again, event files for TensorBoard, and runs in MLflow.
 
-TensorBoard and MLflow need packages that nothing else here does: pip install 'pslab-workbench[export]'.
+TensorBoard and MLflow need packages that pslab needs for nothing else: pip install 'pslab-workbench[export]'.
 """
 
 from __future__ import annotations
@@ -25,43 +25,44 @@ from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import evaluations
 from pslab.version import install
 
-EXPERIMENT, DIGEST = "pslab", "pslab.digest"  # the experiment in MLflow, and the tag that a run is found by
-AT_ONCE = 1000  # values that MLflow takes in one call
+EXPERIMENT, DIGEST = "pslab", "pslab.digest"  # the experiment in MLflow, and the tag that identifies a run
+AT_ONCE = 1000  # most values that MLflow accepts in one call
 OLD_STORE = "MLFLOW_ALLOW_FILE_STORE"  # MLflow 3 opens a folder only if this is set
 
 
 def export(results: Given, to: str, out: Path | str | None = None) -> str:
-    """Write results for another tool; where they are now.
+    """Write results for another tool; return the folder or address to which they were written.
 
     Args:
-        to: notebook (one for each run, which runs it: own objects' sources, parameters, the Run), tensorboard (a folder
-            of events for each run; steps are pushes, times the cluster's) or mlflow (runs of the experiment "pslab";
-            runs that are there already stay).
-        out: a folder, by default results/exports/<to>; of mlflow also a store's address, such as sqlite:///mlflow.db.
+        to: "notebook": a notebook for each run, which defines the user's objects and executes the run again.
+            "tensorboard": a folder of events for each run; steps are pushes, times are in the cluster's seconds.
+            "mlflow": runs of the experiment "pslab"; runs that this experiment has already are not changed.
+        out: a folder, by default results/exports/<to>; for mlflow also the address of a store, such as
+            sqlite:///mlflow.db.
 
     Raises:
-        ConfigError: an unknown tool, or its package is not installed. ExportError: nothing can be written there.
+        ConfigError: the tool is unknown, or its package is not installed. ExportError: `out` is not writable.
     """
     if to not in TOOLS:
         raise ConfigError("to", to, nearest(str(to), TOOLS))
     package, write = TOOLS[to]
     if find_spec(package) is None:
         raise ConfigError("to", to, f"needs the package {package}: {install('export')}")
-    place = str(default_results() / "exports" / to if out is None else out)
+    target = str(default_results() / "exports" / to if out is None else out)
     try:
-        write(unique(results), place)
+        write(unique(results), target)
     except OSError as error:
-        raise ExportError(f"{place} cannot be written: {error}") from error
-    return place
+        raise ExportError(f"{target} cannot be written: {error}; name another folder by out=") from error
+    return target
 
 
-def _tensorboard(results: Sequence[Result], place: str) -> None:
+def _tensorboard(results: Sequence[Result], target: str) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     for result in results:
-        folder = Path(place) / result.digest
+        folder = Path(target) / result.digest
         for old in folder.glob("events.out.tfevents.*"):
-            old.unlink()  # TensorBoard would show both
+            old.unlink()  # TensorBoard would show the old events, too
         with SummaryWriter(str(folder)) as writer:
             begun_s = _begun_s(result)
             for row in evaluations(result).to_dict("records"):
@@ -71,16 +72,16 @@ def _tensorboard(results: Sequence[Result], place: str) -> None:
             writer.add_hparams(fields, {"final": result.final}, run_name=".")
 
 
-def _mlflow(results: Sequence[Result], place: str) -> None:
+def _mlflow(results: Sequence[Result], target: str) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, RunTag
     from mlflow.exceptions import MlflowException
 
-    folder = "://" not in place
+    folder = "://" not in target
     if folder:
         os.environ.setdefault(OLD_STORE, "true")
     try:
-        client = MlflowClient(Path(place).absolute().as_uri() if folder else place)
+        client = MlflowClient(Path(target).absolute().as_uri() if folder else target)
         known = client.get_experiment_by_name(EXPERIMENT)
         number = known.experiment_id if known else client.create_experiment(EXPERIMENT)
         for result in results:
@@ -91,18 +92,22 @@ def _mlflow(results: Sequence[Result], place: str) -> None:
             values = [Metric(name, value, begun_ms + round(1000 * row["seconds"]), row["pushes"])
                       for row in evaluations(result).to_dict("records")
                       for name, value in _scalars(result, row).items()]  # fmt: skip
-            client.log_batch(run, params=[Param(name, str(value)) for name, value in _fields(result).items()],
-                             tags=[RunTag("outcome", result.ended), RunTag("remarks", "; ".join(result.remarks))])
+            client.log_batch(
+                run,
+                params=[Param(name, str(value)) for name, value in _fields(result).items()],
+                tags=[RunTag("outcome", result.ended), RunTag("remarks", "; ".join(result.remarks))],
+            )
             for first in range(0, len(values), AT_ONCE):
                 client.log_batch(run, metrics=values[first : first + AT_ONCE])
             client.log_artifact(run, str(result.path / MANIFEST))
             client.set_terminated(run, end_time=begun_ms + round(1000 * result.seconds))
     except MlflowException as error:
-        raise ExportError(f"MLflow refuses {place}: {error}") from error
+        problem = f"MLflow refuses {target}: {error}"
+        raise ExportError(f"{problem}; name another store by out=, such as sqlite:///mlflow.db") from error
 
 
 def _begun_s(result: Result) -> float:
-    """When the run began, had the cluster's seconds been the clock's: tools that show times of day take it for one."""
+    """Return a start time, in seconds since 1970, that fits the record's date: the run's end minus its duration."""
     return (result.path / MANIFEST).stat().st_mtime - result.seconds
 
 
@@ -111,13 +116,12 @@ def _fields(result: Result) -> dict[str, Any]:
 
 
 def _scalars(result: Result, row: Mapping[Any, Any]) -> dict[str, float]:
-    """The finite numbers of an evaluation, by name; an accuracy by the name of the run's metric."""
     named = {metric_of(result.run).name if name == "accuracy" else name: value for name, value in row.items()}
     return {name: float(value) for name, value in named.items() if name != "pushes" and math.isfinite(value)}
 
 
-def _notebook(results: Sequence[Result], place: str) -> None:
-    Path(place).mkdir(parents=True, exist_ok=True)
+def _notebook(results: Sequence[Result], path: str) -> None:
+    Path(path).mkdir(parents=True, exist_ok=True)
     for result in results:
         texts = dict(result.manifest.get("source", {}))
         files = {name: texts.pop(name) for name in [*texts] if name not in FIELDS}
@@ -126,10 +130,10 @@ def _notebook(results: Sequence[Result], place: str) -> None:
         lacking = {name: value for name, value in fields.items() if named_object(value)}
         statements = [f"raise NotImplementedError({f'{name} was {value}, which the record does not contain'!r})"
                       for name, value in lacking.items()]  # fmt: skip
-        statements += [statement for each, _ in read.values() for statement in each]
+        statements += [statement for sources, _ in read.values() for statement in sources]
         given = [f"{name}={text}" for name, (_, text) in read.items()] + [f"{name}={name}" for name in fields]
         parameters = "\n".join(f"{name} = {value!r}" for name, value in fields.items() if name not in lacking)
-        words = "Written by `pslab export`. If `result.digest` is another one, an object is not what it was."
+        words = "Written by `pslab export`. If `result.digest` differs, the run or one of its objects has changed."
         cells = [_cell(f"# Run {result.digest}\n\n{result.ended}. {words}", kind="markdown")]
         cells += [_cell(f"%%writefile {name}\n{text}") for name, text in files.items()]
         cells += map(_cell, cells_of(dict.fromkeys(statements)))
@@ -137,7 +141,7 @@ def _notebook(results: Sequence[Result], place: str) -> None:
                   _cell(f"from pslab import Run, run\n\nresult = run(Run({', '.join(given)}))\nresult")]  # fmt: skip
         kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
         notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 4}
-        (Path(place) / f"{result.digest}.ipynb").write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+        (Path(path) / f"{result.digest}.ipynb").write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
 def _cell(text: str, *, kind: str = "code", **metadata: Any) -> dict[str, Any]:
@@ -145,7 +149,7 @@ def _cell(text: str, *, kind: str = "code", **metadata: Any) -> dict[str, Any]:
     return {"cell_type": kind, "metadata": metadata, "source": text.splitlines(keepends=True), **outputs}
 
 
-#: The package that a tool needs, and what writes for it.
+#: For each tool: the package that it needs, and the function that writes for it.
 TOOLS: Mapping[str, tuple[str, Callable[[Sequence[Result], str], None]]] = MappingProxyType(
     {"notebook": ("json", _notebook), "tensorboard": ("tensorboard", _tensorboard), "mlflow": ("mlflow", _mlflow)}
 )

@@ -1,9 +1,8 @@
 """Runs and results as one DataFrame: a row for each point of a grid, a column for each axis, and the columns `run` and
 `result`. pandas filters, joins and groups it: `results[results.sync == "bsp"]`, concat, assign, groupby.
 
-A run may stand in several rows: a run with dense gradients belongs to the row of every pruning family. Functions of
-results count each record once. Where a row has no value in a column (NaN), or the table has no such column, a field of
-Run is read from the row's run.
+A run may be in several rows: a run with dense gradients is in a row of every pruning family. Functions of results count
+each record once. A field of Run is read from the row's run if the table has no such column, or NaN in this row.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.record import Result
 
-Given = Result | Iterable[Result] | pd.DataFrame  # what a function of results takes
+Given = Result | Iterable[Result] | pd.DataFrame  # the arguments that functions of results accept
 By = str | Sequence[str]
 RUN, RESULT, CHOICE = "run", "result", "choice"
-ITEMS = (RUN, RESULT, CHOICE)  # columns that hold objects, and are no axes
-AXES, ORDERS = "axes", "orders"  # in `attrs`: the grid's axes; of each column all values in the grid's order
+ITEMS = (RUN, RESULT, CHOICE)  # columns that contain objects, and are no axes
+AXES, ORDERS = "axes", "orders"  # keys of `attrs`: the grid's axes; all values of each column in the grid's order
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How `best` chose a run among the runs that differ in `over` alone."""
+    """How `best` chose a run among the runs that differ only in `over`."""
 
     over: str
-    measure: str  #: in words
-    goal: float | None  #: of a measure to a goal
-    among: int  #: the number of values
-    at_end: bool  #: whether the chosen value is the smallest or the largest of them
-    beyond: float | None = None  #: the next number beyond that end, by the ratio of the last two
+    measure: str  #: words for the measure
+    goal: float | None  #: the goal, if the measure has one
+    among: int  #: the number of values tried
+    at_end: bool  #: whether the chosen value is the smallest or the largest value tried
+    beyond: float | None = None  #: if so, the number to try next; see `tuning.beyond`
 
     def __str__(self) -> str:
         return f"best of {self.among}" + ", at an end" * self.at_end
@@ -52,10 +51,14 @@ def table(
     items: Sequence[Run | Result], points: Iterable[Mapping[str, Any]] | None = None,
     orders: Mapping[str, Sequence[Any]] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Return a row for each run or result; with points, at its point, equal rows once.
+    """Return a table with a row for each run or result.
 
-    Columns: the axes of the points, the other fields in which the runs differ, `run`, and of results `result`. All have
-    the dtype object, so that None and whole numbers stay as they are. `orders` has values of axes in the grid's order.
+    Columns: the axes of the points, the other fields in which the runs differ, `run`, and for results `result`. All
+    have the dtype object, so that None and whole numbers are unchanged.
+
+    Args:
+        points: for each item, its values on the axes of a grid; of equal rows only the first is kept.
+        orders: for each axis, values in the grid's order.
     """
     rows: list[tuple[Run | Result, Mapping[str, Any]]] = [(item, {}) for item in items]
     if points is not None:
@@ -76,14 +79,14 @@ def table(
 
 
 def identity(item: Run | Result) -> Hashable:
-    """The key of an item, equal for equal items; a run that its digest does not name completely is equal to no
-    other."""
+    """Return a key that is equal for equal items; a run whose digest does not describe it completely equals no other
+    run."""
     run = item if isinstance(item, Run) else item.run
     return run.digest, id(item) if run.unknown else "" if isinstance(item, Run) else str(item.path)
 
 
 def runs_in(given: Run | Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
-    """Return a table of runs, each of whose rows has one.
+    """Return a table with a row for each given run; of a given table, check that each row has a run.
 
     Raises:
         ConfigError: an item, or a cell of the column `run`, is no Run.
@@ -92,35 +95,35 @@ def runs_in(given: Run | Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
 
 
 def results_in(given: Given) -> pd.DataFrame:
-    """Return a table of results, each of whose rows has one.
+    """Return a table with a row for each given result; of a given table, check that each row has a result.
 
     Raises:
         ConfigError: an item, or a cell of the column `result`, is no Result.
     """
     frame = _checked(given, Result, RESULT, "sweep(runs) gives the column 'result' and executes missing runs; "
-                     "dropna(subset='result') leaves rows out; a table's results are [*table.result]")  # fmt: skip
+                     "dropna(subset='result') drops rows without one; [*table.result] lists the results")  # fmt: skip
     return frame if RUN in frame else frame.assign(run=[result.run for result in frame[RESULT]])
 
 
-def _checked(given: Any, kind: type[Run] | type[Result], name: str, way: str) -> pd.DataFrame:
+def _checked(given: Any, kind: type[Run] | type[Result], name: str, remedy: str) -> pd.DataFrame:
     items: list[Any]
     if isinstance(given, pd.DataFrame):
         items = [*given[name]] if name in given else [None] * max(1, len(given))
     else:
         items = [given] if isinstance(given, (Run, Result)) else list(given)
     if wrong := [item for item in items if not isinstance(item, kind)]:
-        rows = f"in {len(wrong)} of {len(items)} rows"
-        raise ConfigError(f"{name}s", wrong[0], f"must be a {kind.__name__}, {rows}: {way}")
+        rows = f"{len(wrong)} of {len(items)} rows have none"
+        raise ConfigError(f"{name}s", wrong[0], f"must be a {kind.__name__}, but {rows}: {remedy}")
     return given if isinstance(given, pd.DataFrame) else table(items)
 
 
 def unique(given: Given) -> list[Result]:
-    """The results of a table, each record once."""
+    """Return the results of a table, each record once."""
     return list({identity(result): result for result in results_in(given)[RESULT]}.values())
 
 
 def distinct(runs: pd.DataFrame) -> dict[Hashable, Run]:
-    """The runs of a table, each once, by `identity`."""
+    """Return the runs of a table by their `identity`, each run once."""
     first: dict[Hashable, Run] = {}
     for run in runs[RUN]:
         first.setdefault(identity(run), run)
@@ -128,7 +131,7 @@ def distinct(runs: pd.DataFrame) -> dict[Hashable, Run]:
 
 
 def finished(runs: pd.DataFrame, results: Mapping[Hashable, Result]) -> pd.DataFrame:
-    """Return the rows of runs that have a result, by `identity`, with it in the column `result`."""
+    """Return the rows whose run has a result, with a column `result`; `results` has the results by `identity`."""
     items = [results.get(identity(run)) for run in runs[RUN]]
     rows = runs.assign(result=pd.Series(items, index=runs.index, dtype=object)).dropna(subset=RESULT)
     return rows.assign(run=rows[RESULT].map(lambda result: result.run))
@@ -145,19 +148,19 @@ def values(frame: pd.DataFrame, name: str) -> list[Any]:
     """
     if name in ITEMS or (name not in frame and name not in FIELDS):
         known = nearest(str(name), [*FIELDS, *(str(other) for other in frame if other not in ITEMS)])
-        raise ConfigError("column", name, f"no axis and no field of Run; {known}")
+        raise ConfigError("column", name, f"is neither an axis of the table nor a field of Run; {known}")
     cells = frame[name].tolist() if name in frame else [math.nan] * len(frame)
     return [plain(cell) if not missing(cell) else plain(getattr(run, name)) if name in FIELDS else None
             for cell, run in zip(cells, frame[RUN], strict=True)]  # fmt: skip
 
 
 def fields_of(run: Run, names: Iterable[str]) -> tuple[Any, ...]:
-    """The values of some fields of a run, as a table has them."""
+    """Return the values of some fields of a run in the form that tables have."""
     return tuple(plain(getattr(run, name)) for name in names)
 
 
 def missing(cell: object) -> bool:
-    """Whether this is the NaN by which a table marks a missing value; None is a value that a field may have."""
+    """Whether a cell is NaN, which marks a missing value in a table; None is an ordinary value of a field."""
     return cell is pd.NA or (isinstance(cell, float) and math.isnan(cell))
 
 
@@ -173,8 +176,8 @@ def levels(frame: pd.DataFrame, name: str) -> list[Any]:
 
 
 def axes(frame: pd.DataFrame) -> list[str]:
-    """The columns that are axes: the grid's, and a column of the reader's own unless it is numbers, such as a
-    measure. A concat of grids with several axes has lost their `attrs`: then each field of Run is one."""
+    """Return the columns that are axes: the grid's axes, and columns that the user added, except columns of numbers. If
+    a concat of different grids has removed `attrs`, each column that is a field of Run is an axis."""
     known = frame.attrs.get(AXES, FIELDS)
     return [str(name) for name in frame if name not in ITEMS and (
         name in known or not (name in FIELDS or all(map(_measured, frame[name]))))]  # fmt: skip
@@ -185,23 +188,23 @@ def _measured(cell: object) -> bool:
 
 
 def labels(frame: pd.DataFrame) -> list[str]:
-    """The columns, but for the seed, that together tell these runs apart, as few as the axes and fields allow."""
+    """Return the columns that are needed to distinguish these runs; the seed is never among them."""
     cells = {name: values(frame, name) for name in dict.fromkeys([*axes(frame), *FIELDS]) if name != "seed"}
     chosen, digests = [name for name, column in cells.items() if len({*column}) > 1], seedless(frame)
     for name in reversed(chosen):
         others = [cells[other] for other in chosen if other != name]
         if len({*zip(*others, strict=True)}) == len({*zip(digests, *others, strict=True)}) or len({*digests}) == 1:
-            chosen.remove(name)  # the others tell the runs apart
+            chosen.remove(name)  # the other columns distinguish the runs
     return chosen
 
 
 def seedless(frame: pd.DataFrame) -> list[str]:
-    """For each row the digest of its run with seed 0: equal for runs that differ in the seed alone."""
+    """Return for each row the digest of its run with seed 0: it is equal for runs that differ in the seed alone."""
     return [run.but(seed=0).digest for run in frame[RUN]]
 
 
 def columns_of(frame: pd.DataFrame, *by: By) -> list[str]:
-    """The names of columns, each once, with the columns that "label" stands for.
+    """Return the names of columns, each once; "label" is replaced by the columns in which the runs differ (`labels`).
 
     Raises:
         ConfigError: an unknown column.
@@ -216,8 +219,9 @@ def columns_of(frame: pd.DataFrame, *by: By) -> list[str]:
 
 
 def where(table: pd.DataFrame, /, **wanted: Any) -> pd.DataFrame:
-    """Return the rows of runs or results with these values in these columns or fields of Run; a list admits any of its
-    entries.
+    """Return the rows of a table of runs or results that have these values in these columns or fields of Run.
+
+    If a value is a list, a row may have any of its entries.
 
     Raises:
         ConfigError: an unknown column, or a value that no run has.
@@ -237,10 +241,10 @@ def where(table: pd.DataFrame, /, **wanted: Any) -> pd.DataFrame:
 
 
 def groups(given: Given, by: By = "label", **others: By | None) -> dict[tuple[Any, ...], list[Result]]:
-    """Return the results by the values of these columns, in the grid's order; within a group they differ in the seed
-    alone.
+    """Return groups of results by their values in these columns, in the grid's order.
 
-    `label` stands for the columns that tell the results apart. `others`, such as facet="sync", are named in messages.
+    The results of a group may differ only in the seed. `label` stands for all columns that distinguish the results.
+    `others` are columns given in other options of a figure, such as facet="sync".
 
     Raises:
         ConfigError: an unknown column, or a group whose runs differ in more than the seed.
@@ -252,7 +256,7 @@ def groups(given: Given, by: By = "label", **others: By | None) -> dict[tuple[An
     for row, key in enumerate(zip([0] * len(frame), *(values(frame, name) for name in names), strict=True)):
         split.setdefault(key[1:], []).append(row)
 
-    def rank(key: tuple[Any, ...]) -> list[int]:  # what has no value of an axis comes last
+    def rank(key: tuple[Any, ...]) -> list[int]:  # results without a value on an axis are last
         return [known[name].index(value) if value in known[name] else len(known[name])
                 for name, value in zip(names, key, strict=True)]  # fmt: skip
 
@@ -268,13 +272,13 @@ def _refuse(key: Sequence[Any], group: pd.DataFrame, by: By, others: Mapping[str
     words = " and ".join(f"{name} ({', '.join(map(str, levels(group, name)))})" for name in names)
     which = ", ".join(map(str, key)) or "all"
     options = "by=, facet= or row=" if others or "facet" in others else "by="
-    problem = (f"{len(unique(group))} runs of {which} differ in {words}: name it in {options}, take one with "
-               f"where(results, {names[0]}=...), or choose with best(results, over={names[0]!r})")  # fmt: skip
+    problem = (f"{len(unique(group))} runs of {which} differ in {words}: name {names[0]} in {options}, keep one value "
+               f"with where(results, {names[0]}=...), or choose with best(results, over={names[0]!r})")  # fmt: skip
     raise ConfigError("by", [by] if isinstance(by, str) else list(by), problem)
 
 
 def words(runs: pd.DataFrame, name: Hashable) -> str:
-    """The words that distinguish a run of this table, by its `identity`, from the others: ``"sync ssp:3, seed 1
+    """Return words that distinguish the run with this `identity` from the table's other runs: ``"sync ssp:3, seed 1
     (0123456789abcdef)"``."""
     row = next(row for _, row in runs.iterrows() if identity(row[RUN]) == name)
     columns = [str(column) for column in runs if column not in ITEMS and len({*runs[column]}) > 1]
@@ -283,7 +287,7 @@ def words(runs: pd.DataFrame, name: Hashable) -> str:
 
 
 def notes(frame: pd.DataFrame) -> list[str]:
-    """How `best` chose among these results, in a sentence for each kind of choice."""
+    """Return sentences for a caption that say how `best` chose these results, one for each kind of choice."""
     kinds: dict[str, set[tuple[str, Choice]]] = {}
     for digest, run, how in zip(seedless(frame), frame[RUN], frame.get(CHOICE, [None] * len(frame)), strict=True):
         if isinstance(how, Choice):
@@ -296,5 +300,5 @@ def notes(frame: pd.DataFrame) -> list[str]:
 
 
 def single(run: Run, others: Iterable[Run]) -> bool:
-    """Whether this is the single machine beside runs of several workers."""
+    """Whether the run has one worker while others have several: the single machine to compare with."""
     return run.workers == 1 and any(other.workers > 1 for other in others)

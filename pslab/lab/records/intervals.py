@@ -11,29 +11,29 @@ import pandas as pd
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
 
-NOBODY = -1  # waits for no worker
-#: Phases that are shown as part of another.
+NOBODY = -1  # stands for "waits for no worker"
+#: Phases that are shown as part of another phase.
 ACTIVITIES = {"encode": "select", "decode": "pull"}
-AT_SERVER = ("apply", "serve")  # while the server has it, a worker does nothing
-#: What goes on at one time at a worker whose pulls and pushes overlap with computing.
+AT_SERVER = ("apply", "serve")  # a worker is idle while the server handles its message
+#: Groups of phases; phases of different groups overlap if a worker pushes and pulls while it computes.
 WAYS = {"computing": ("compute", "select", "encode"), "pushing": ("push", "apply"),
         "pulling": ("wait", "serve", "pull", "decode")}  # fmt: skip
-#: What counts as a worker's activity where its phases overlap: the last of these.
+#: If a worker's phases overlap, the last one in this order counts as its activity.
 FOREMOST = ("push", "apply", "pull", "serve", "wait", "decode", "encode", "select", "compute")
 CANDIDATES = 64  # windows that are compared
 
 
 def spans(result: Result) -> pd.DataFrame:
-    """The phases by worker and begin, each with its activity; what ends before it begins is left out."""
+    """Return the phases in order of worker and begin, with a column `activity`, except phases with end_s < begin_s."""
     table = result.phases.assign(activity=result.phases.phase.replace(ACTIVITIES))
     table = table[table.end_s >= table.begin_s].sort_values(["worker", "begin_s", "end_s"], kind="stable")
     return table.reset_index(drop=True)
 
 
 def releases(result: Result) -> pd.DataFrame:
-    """Each waiting that another worker ended: worker, iteration, begin_s, at_s, by, by_iteration.
+    """Return every wait that another worker ended: worker, iteration, begin_s, at_s, by, by_iteration.
 
-    `by_iteration` is the releaser's push that the server took last before `at_s` (-1: none is recorded).
+    `by_iteration` is the iteration of that other worker's last push before `at_s` (-1: none is recorded).
     """
     waits = result.phases[(result.phases.phase == "wait") & (result.phases.waits_for != NOBODY)]
     table = waits.rename(columns={"end_s": "at_s", "waits_for": "by"})
@@ -46,9 +46,9 @@ def releases(result: Result) -> pd.DataFrame:
 
 
 def steps(result: Result) -> pd.DataFrame:
-    """The server's steps: range, version, at_s, pushes (how many became part of it), staleness (the largest).
+    """Return the server's steps: range, version, at_s, pushes (the number in the step), staleness (the largest).
 
-    A step of several pushes is where a barrier fell.
+    A step with several pushes ends at a barrier.
     """
     groups = result.pushes.groupby(["range", "version_applied"], as_index=False)
     table = groups.agg(at_s=("seconds", "max"), pushes=("push", "size"), staleness=("staleness", "max"))
@@ -56,15 +56,15 @@ def steps(result: Result) -> pd.DataFrame:
 
 
 def barriers(result: Result) -> pd.DataFrame:
-    """The steps that applied several pushes at once."""
-    found = steps(result)
-    return found[found.pushes > 1].reset_index(drop=True)
+    """Return the steps that applied several pushes at once."""
+    table = steps(result)
+    return table[table.pushes > 1].reset_index(drop=True)
 
 
 def common_starts(result: Result) -> pd.DataFrame:
-    """Instants at which all workers began on the same weights: version, at_s (when the last one began).
+    """Return the instants at which all workers began on the same weights: version, at_s (when the last worker began).
 
-    Under a policy that applies pushes as they come, its barriers.
+    Under a policy that applies each push on arrival, these are its barriers.
     """
     pulled = result.pushes.groupby("version_pulled").worker.nunique()
     common = pulled[(pulled == result.run.workers) & (pulled.index > 0)].index
@@ -75,31 +75,31 @@ def common_starts(result: Result) -> pd.DataFrame:
 
 
 def inside(table: pd.DataFrame, begin_s: float, end_s: float) -> pd.DataFrame:
-    """The part of spans that lies in the window, cut at its ends."""
+    """Return the spans that overlap a window, cut off at the window's begin and end."""
     part = table[(table.end_s > begin_s) & (table.begin_s < end_s)]
     return part.assign(begin_s=part.begin_s.clip(lower=begin_s), end_s=part.end_s.clip(upper=end_s))
 
 
 def overlapped(result: Result) -> bool:
-    """Whether weights travel while their worker computes, as with an eager worker."""
+    """Whether a worker's pulls overlap with its computing, as with an eager worker."""
     return bool(_within(result.phases, "pull").any())
 
 
 def computed_over(phases: pd.DataFrame, phase: str) -> pd.Series:
-    """The seconds of each span of this phase that lie in its worker's computations. Index: the rows' index."""
-    found = []
-    for worker, own in phases[phases.phase == phase].groupby("worker"):
+    """Return for each span of this phase, by its row's index, the seconds in which its worker also computes."""
+    rows = []
+    for worker, spans in phases[phases.phase == phase].groupby("worker"):
         computing = phases[(phases.worker == worker) & (phases.phase == "compute")].sort_values("begin_s")
         edges = np.stack([computing.begin_s, computing.end_s], axis=1).ravel()
-        # seconds of computing until an instant: it grows by one a second inside a computation, and not outside
+        # seconds of computing until an instant: grows by one a second inside a computation, and is constant outside
         until = np.stack([np.zeros(len(computing)), computing.end_s - computing.begin_s], axis=1).ravel().cumsum()
-        seconds = np.interp(own.end_s, edges, until) - np.interp(own.begin_s, edges, until) if len(edges) else 0.0
-        found.append(pd.Series(seconds, index=own.index, dtype=float))
-    return pd.concat(found) if found else pd.Series(dtype=float)
+        seconds = np.interp(spans.end_s, edges, until) - np.interp(spans.begin_s, edges, until) if len(edges) else 0.0
+        rows.append(pd.Series(seconds, index=spans.index, dtype=float))
+    return pd.concat(rows) if rows else pd.Series(dtype=float)
 
 
 def _within(phases: pd.DataFrame, phase: str) -> pd.Series:
-    """Whether each span of this phase begins within one of its worker's computations."""
+    # whether each span of this phase begins within one of its worker's computations
     spans = phases[phases.phase == phase].sort_values("begin_s").astype({"begin_s": float, "worker": int})
     computing = phases[phases.phase == "compute"].sort_values("begin_s").astype({"begin_s": float, "worker": int})
     last = pd.merge_asof(spans, computing[["worker", "begin_s", "end_s"]], on="begin_s", by="worker",
@@ -108,25 +108,25 @@ def _within(phases: pd.DataFrame, phase: str) -> pd.Series:
 
 
 def activity(result: Result) -> pd.DataFrame:
-    """Activities: worker, phase, waits_for (-1: none), begin_s, end_s; of one worker nothing overlaps.
+    """Return the activities: worker, phase, waits_for (-1: none), begin_s, end_s.
 
-    A transfer that overlaps with computing appears only where it goes on beyond that.
+    The activities of a worker never overlap: a transfer counts only while the worker does not compute.
     """
     parts = []
-    for worker, own in result.phases.groupby("worker"):
-        instants, rows = _foremost(own)
+    for worker, intervals in result.phases.groupby("worker"):
+        instants, rows = _foremost(intervals)
         there = rows >= 0
-        phase = own.phase.to_numpy()[rows[there]]
+        phase = intervals.phase.to_numpy()[rows[there]]
         parts.append(pd.DataFrame({
             "worker": worker, "phase": phase,
-            "waits_for": np.where(phase == "wait", own.waits_for.to_numpy()[rows[there]], NOBODY),
+            "waits_for": np.where(phase == "wait", intervals.waits_for.to_numpy()[rows[there]], NOBODY),
             "begin_s": instants[:-1][there], "end_s": instants[1:][there]}))  # fmt: skip
     columns = ["worker", "phase", "waits_for", "begin_s", "end_s"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
 def _foremost(phases: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Instants, and for each stretch between two of them the row of the foremost phase; -1 where there is none."""
+    # all begins and ends, sorted; and for each interval between two the row of the foremost phase, -1 without one
     begins, ends = phases.begin_s.to_numpy(float), phases.end_s.to_numpy(float)
     instants = np.unique([begins, ends])
     foremost = np.full(len(instants), -1)
@@ -138,30 +138,29 @@ def _foremost(phases: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def budget(result: Result) -> pd.DataFrame:
-    """Seconds and share of a worker's time by worker, phase and waits_for; "gap" is what no phase covers."""
+    """Return each worker's time by phase and waits_for, in seconds and as a share; "gap" is time outside all phases."""
     table = activity(result)
     spent = (table.end_s - table.begin_s).groupby([table.worker, table.phase, table.waits_for]).sum()
-    found = spent.rename("seconds").reset_index()
+    shares = spent.rename("seconds").reset_index()
     ends = result.phases.groupby("worker").agg(begin_s=("begin_s", "min"), end_s=("end_s", "max"))
     whole = (ends.end_s - ends.begin_s).rename("seconds")
-    gaps = (whole - found.groupby("worker").seconds.sum()).clip(lower=0.0).reset_index()
-    found = pd.concat([found, gaps.assign(phase="gap", waits_for=NOBODY)], ignore_index=True)
-    found = found.sort_values("worker", kind="stable", ignore_index=True)
-    found["share"] = found.seconds / found.groupby("worker").seconds.transform("sum")
-    return found[["worker", "phase", "waits_for", "seconds", "share"]]
+    gaps = (whole - shares.groupby("worker").seconds.sum()).clip(lower=0.0).reset_index()
+    shares = pd.concat([shares, gaps.assign(phase="gap", waits_for=NOBODY)], ignore_index=True)
+    shares = shares.sort_values("worker", kind="stable", ignore_index=True)
+    shares["share"] = shares.seconds / shares.groupby("worker").seconds.transform("sum")
+    return shares[["worker", "phase", "waits_for", "seconds", "share"]]
 
 
 def waiting(result: Result, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
-    """The share (0 to 1) of its time that a worker waits, between two instants: the mean over those present then.
+    """Return the share (0 to 1) of the time between two instants that workers spend waiting: a mean over workers.
 
-    A worker's time is that from its first phase to its last, so that one that ends early does not count as working. A
-    worker that computes meanwhile does not wait. Without any worker it is 0.
+    A worker's time lasts from its first phase to its last. Time in which a worker also computes is not waiting. Without
+    workers the share is 0.
     """
     return _waiting(activity(result), begin_s, end_s)
 
 
 def _waiting(table: pd.DataFrame, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
-    """The same of a table of activities."""
     if not len(table):
         return 0.0
     workers, waits = table.worker.to_numpy(int), (table.phase == "wait").to_numpy()
@@ -175,9 +174,9 @@ def _waiting(table: pd.DataFrame, begin_s: float = -np.inf, end_s: float = np.in
 
 
 def lead(result: Result) -> int:
-    """The most iterations by which a worker was ahead of the slowest one when it started one.
+    """Return the most iterations by which a worker, when it started an iteration, was ahead of the slowest worker.
 
-    Of events at one instant the lower worker's come first, and a start follows the push that allowed it.
+    At equal instants events of lower workers come first, but an iteration starts after the push that allowed the start.
     """
     waits, pushed, started = (result.phases[result.phases.phase == name] for name in ("wait", "push", "compute"))
     released = {(w.worker, w.iteration + 1): w.waits_for for w in records(waits) if w.waits_for != NOBODY}
@@ -194,23 +193,24 @@ def lead(result: Result) -> int:
 
 
 def duration(result: Result) -> float:
-    """Seconds until the last phase or push."""
+    """Return the seconds from the start of the run to the end of the last phase or push; 0 without any."""
     ends = [*result.phases.end_s, *result.pushes.seconds]
     return float(max(ends, default=0.0))
 
 
 def window(results: Iterable[Result], iterations: float = 6) -> tuple[float, float]:
-    """So many iterations of the slowest worker, in seconds, that stand for the runs.
+    """Return begin and end, in seconds, of a window that is typical of the runs; (0, 1) if no run has phases.
 
-    Of the windows that begin in the middle half of its iterations: the one whose waiting is most like the whole runs'.
+    The window is as long as this many iterations of the slowest worker, and begins in the middle half of its
+    iterations. Of these windows, it is the one in which the share of waiting is most like the share in the whole runs.
     """
-    found = [result for result in results if len(result.phases)]
-    if not found:
+    timed = [result for result in results if len(result.phases)]
+    if not timed:
         return 0.0, 1.0
-    slowest = max(found, key=_slowest_s)
-    whole = min(map(duration, found))
+    slowest = max(timed, key=_slowest_s)
+    whole = min(map(duration, timed))
     length = min(iterations * _slowest_s(slowest), whole)
-    tables = [activity(result) for result in found]
+    tables = [activity(result) for result in timed]
     usual = [_waiting(table) for table in tables]
     begins = _begins(slowest)
     middle = begins[len(begins) // 4 : 3 * len(begins) // 4]
@@ -225,7 +225,7 @@ def window(results: Iterable[Result], iterations: float = 6) -> tuple[float, flo
 
 
 def _slowest_s(result: Result) -> float:
-    """The slowest worker's median seconds from one computation's start to the next; 0 if there is none."""
+    """Return the median seconds between starts of the slowest worker's computations; without two, `duration`."""
     begins = _begins(result)
     if len(begins) > 1:
         return float(np.median(np.diff(begins)))
@@ -233,30 +233,29 @@ def _slowest_s(result: Result) -> float:
 
 
 def _begins(result: Result) -> np.ndarray:
-    """The beginnings of the iterations of the worker that makes the fewest in its time."""
     computing = result.phases[result.phases.phase == "compute"].sort_values("begin_s")
-    begins = [own.to_numpy(float) for _, own in computing.groupby("worker").begin_s]
-    return max(begins, key=lambda own: float(np.median(np.diff(own))) if len(own) > 1 else 0.0, default=np.zeros(0))
+    begins = [times.to_numpy(float) for _, times in computing.groupby("worker").begin_s]
+    return max(begins, key=lambda s: float(np.median(np.diff(s))) if len(s) > 1 else 0.0, default=np.zeros(0))
 
 
 def _spread(values: np.ndarray) -> list[float]:
-    """At most CANDIDATES of them, evenly."""
+    # at most CANDIDATES of the values, evenly spaced
     places = np.linspace(0, len(values) - 1, min(len(values), CANDIDATES)).astype(int)
     return [float(value) for value in values[places]]
 
 
 def records(table: pd.DataFrame) -> list[Any]:
-    """The rows of a table, with its columns as attributes."""
+    """Return the rows of a table as objects that have the columns as attributes."""
     return list(table.itertuples(index=False))
 
 
 def rows_of(begins: Sequence[float], ends: Sequence[float], *, nested: bool = False) -> list[int]:
-    """The lowest row on which each span finds room among those before it; spans come by begin, longer ones first.
+    """Return a row (0 is the lowest) for each span, so that spans on a row do not overlap.
 
-    On a row spans do not overlap; with `nested` one may lie wholly inside another.
+    Spans must be sorted by begin, longer spans first. With `nested`, a span may lie wholly inside another on its row.
     """
-    rows: list[list[float]] = []  # on each row the ends of the spans that are open, the outermost first
-    found = []
+    rows: list[list[float]] = []  # ends of the open spans on each row, outermost first
+    listed = []
     for begin, end in zip(begins, ends, strict=True):
         for open_ in rows:
             while open_ and open_[-1] <= begin:
@@ -266,5 +265,5 @@ def rows_of(begins: Sequence[float], ends: Sequence[float], *, nested: bool = Fa
         if row == len(rows):
             rows.append([])
         rows[row].append(end)
-        found.append(row)
-    return found
+        listed.append(row)
+    return listed

@@ -1,4 +1,4 @@
-"""The figures of merit: of what as little as possible is to be spent until a goal is held."""
+"""The figures of merit: quantities of which a run should spend as little as possible until it holds a goal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Merit(NamedTuple):
     """A quantity that a run spends until it holds a goal; less is better."""
 
     name: str
-    measure: str  #: of `summary`
-    columns: tuple[str, ...]  #: of `evaluations`, and measures of a whole run, that sum to it
-    title: str  #: of an axis
-    less: str  #: a difference in words: ``"3.2 s sooner"``
+    measure: str  #: its measure in `summary`
+    columns: tuple[str, ...]  #: columns of `evaluations`, and measures of a whole run, whose sum it is
+    title: str  #: the title of an axis
+    less: str  #: word for a smaller value: ``"3.2 s sooner"``
     more: str
-    same: str  #: of two runs that need the same
-    text: Callable[..., str]  #: a value with its unit, beside a larger one if that is given: ``"4.0 s"`` beside 30.1 s
+    same: str  #: words for an equal value
+    text: Callable[..., str]  #: returns a value with its unit, with the decimals of a larger value if one is given
 
 
 def _seconds(value: float, most: float | None = None) -> str:
@@ -31,8 +31,8 @@ def _gradients(value: float, most: float = 0.0) -> str:
     return f"{digits(value)}{SPACE}gradients"
 
 
-#: By name. Bytes are sent and received by workers, gradients are applied ones.
-MERITS: Mapping[str, Merit] = MappingProxyType({each.name: each for each in (
+#: The merits by name. Bytes are sent and received by workers; gradients are counted when they are applied.
+MERITS: Mapping[str, Merit] = MappingProxyType({merit.name: merit for merit in (
     Merit("seconds", "held_s", ("seconds",), "training time to the goal (s)", "sooner", "later", "as soon as",
           _seconds),
     Merit("bytes", "held_bytes", ("bytes_up", "bytes_down"), "bytes sent and received to the goal", "less", "more",
@@ -44,10 +44,10 @@ SECONDS = MERITS["seconds"]
 
 
 def merit_of(name: str) -> Merit:
-    """The figure of merit of this name.
+    """Return the figure of merit of this name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no figure of merit has this name.
     """
     if name not in MERITS:
         raise ConfigError("merit", name, nearest(str(name), MERITS))

@@ -1,7 +1,7 @@
-"""The source text of own objects: of functions and classes in cells, and of what they reach, as a new kernel needs it.
+"""The source text of a user's objects, so that a new kernel can create them again.
 
-A text is a list of statements whose last one is an expression: the object. A class of a cell has no file that Python
-knows, so its text is the statement in the cell that its methods were compiled from.
+A text is a list of statements: the functions, classes and values of cells that an object refers to, and at last an
+expression for the object. Python knows no file for a class defined in a cell: its methods' line numbers lead to it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from pslab.config import sources
 from pslab.config.run import Run
 
 LAMBDA = "<lambda>"
-LETTERS = 200_000  # of the files in one record: a sweep has hundreds of records
+LETTERS = 200_000  # most characters of files in one record: a sweep has hundreds of records
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
 def texts_of(run: Run) -> dict[str, str]:
-    """The text of each field of a run that holds an object, and each file of the user's modules that one imports, by
-    its path: ``{"model": ..., "mine.py": ...}``. The files of a large package are left out."""
+    """Return the source texts of a run's objects by their fields, and the texts of the user's files that the objects
+    import by their paths: ``{"model": ..., "mine.py": ...}``. Files of more than LETTERS together are left out."""
     texts, files = dict[str, str](), dict[str, str]()
     for field in run.surveys:
         source = _Source()
         try:
             last = source.expression(getattr(run, field))
-        except Exception:  # of a user's class; a record is written without this text, which only readers need
+        except Exception:  # raised by a user's class; a record is complete without this text, which only readers need
             continue
         texts[field] = "\n".join([*source.statements, last, ""])
         files |= source.files
@@ -42,30 +42,30 @@ def texts_of(run: Run) -> dict[str, str]:
 
 
 def statements_of(text: str) -> tuple[list[str], str]:
-    """The statements of a text, and its expression."""
+    """Return the statements of a text, and its last expression."""
     nodes = [_lines(text, node) for node in ast.parse(text).body]
     return nodes[:-1], nodes[-1]
 
 
 def cells_of(statements: Iterable[str]) -> list[str]:
-    """The texts of cells with these statements. Imports have a cell of their own, as in most notebooks: Python compiles
-    the calls of a module's functions otherwise where the module is imported by the same cell."""
+    """Return the texts of cells with these statements. Imports have a cell of their own, as in most notebooks: Python
+    compiles calls of a module's functions differently if the same cell imports the module."""
     imports, others = list[str](), list[str]()
-    for each in statements:
-        (imports if each.startswith(("import ", "from ")) else others).append(each)
+    for statement in statements:
+        (imports if statement.startswith(("import ", "from ")) else others).append(statement)
     return ["\n".join(part) for part in (imports, others) if part]
 
 
 class _Source:
-    """Return the statements for one object, each behind the statements that it needs."""
+    """The statements for one object, each after the statements that it needs."""
 
     def __init__(self) -> None:
         self.statements: dict[str, None] = {}
         self.files: dict[str, str] = {}
-        self._names: set[str] = set()  # which have a statement, or will have one
+        self._names: set[str] = set()  # names that have a statement, or will have one
 
     def expression(self, value: Any) -> str:
-        """Return Python for a value, and add the statements that it needs."""
+        """Return a Python expression for a value, and add the statements that the expression needs."""
         if (literal := _literal(value)) is not None:
             return literal
         if isinstance(value, type) or isinstance(inspect.unwrap(value), types.FunctionType):
@@ -79,13 +79,13 @@ class _Source:
             self._add("import functools")
             named = (f"{name}={self.expression(part)}" for name, part in value.keywords.items())
             return f"functools.partial({', '.join([*map(self.expression, (value.func, *value.args)), *named])})"
-        if (name := next((name for name, part in _main().items() if part is value and name[0] != "_"), "")):
+        if name := next((name for name, part in _main().items() if part is value and name[0] != "_"), ""):
             self._define(name, value, _main())
             return name
         return self._call(value)
 
     def _call(self, value: Any) -> str:
-        """Return the call of an object's class with the arguments that the object keeps under their names."""
+        """Return a call of an object's class; each argument is the object's attribute of the same name."""
         kind = type(value)
         try:
             wanted = [] if kind.__init__ is object.__init__ else [*inspect.signature(kind).parameters]
@@ -102,7 +102,7 @@ class _Source:
         return self._closed(value, node, text)
 
     def _closed(self, value: types.FunctionType, node: Definition, text: str) -> str:
-        """Return an expression for a function; one with a closure is made by a function of its free variables."""
+        # a function with a closure is made by another function, whose local names are its free variables
         closed = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         inside = {name: cell.cell_contents for name, cell in closed if name != "__class__"}
         self._reach(text, {name: part for name, part in value.__globals__.items() if name not in inside})
@@ -117,7 +117,6 @@ class _Source:
         return f"make_{name}({given})"
 
     def _define(self, name: str, value: Any, namespace: Mapping[str, Any]) -> None:
-        """Add the statement that binds a name to a value."""
         if name in self._names:
             return
         self._names.add(name)
@@ -142,7 +141,6 @@ class _Source:
             self._lacking(name, value)
 
     def _own(self, name: str, value: types.FunctionType | type) -> None:
-        """Add the definition of a function or class of a cell."""
         function = inspect.unwrap(value)
         node, text = _definition(function)
         if node is None:
@@ -150,22 +148,22 @@ class _Source:
             return
         if isinstance(function, types.FunctionType):
             expression = self._closed(function, node, text)
-            attributes = {each: literal for each, part in vars(value).items()
-                          if (literal := _literal(part)) is not None and not each.startswith("__")}  # fmt: skip
+            attributes = {attribute: literal for attribute, part in vars(value).items()
+                          if (literal := _literal(part)) is not None and not attribute.startswith("__")}  # fmt: skip
         else:
             self._reach(text, _namespace(value))
             expression, attributes = self._add(text, value.__name__), {}
         if expression != name:
             self._add(f"{name} = {expression}")
-        for each, literal in attributes.items():
-            self._add(f"{name}.{each} = {literal}")
+        for attribute, literal in attributes.items():
+            self._add(f"{name}.{attribute} = {literal}")
 
     def _reach(self, text: str, namespace: Mapping[str, Any]) -> None:
         for name in sorted({*_globals(symtable.symtable(text, "", "exec"))} & namespace.keys()):
             self._define(name, namespace[name], namespace)
 
     def _keep(self, module: str) -> None:
-        """Keep the files of a module of the user's, and of the modules that it imports."""
+        # add the files of a user's module, and of the user's modules that it imports
         for name in sources.of(module):
             path = Path(str(import_module(name).__file__))
             parts = [*name.split("."), "__init__"] if path.stem == "__init__" else name.split(".")
@@ -186,13 +184,13 @@ def _main() -> dict[str, Any]:
 
 
 def _namespace(value: Any) -> dict[str, Any]:
-    """The globals of the module or the notebook that defines a class."""
+    # the globals of the module or notebook that defines the class
     function = next(_functions(value), None)
     return _main() if function is None else function.__globals__
 
 
 def _functions(value: Any) -> Iterator[types.FunctionType]:
-    """A function itself; the methods that a class defines, with their own code."""
+    # a function itself, or the methods that a class defines with code of their own
     for part in vars(value).values() if isinstance(value, type) else [value]:
         part = getattr(part, "fget", getattr(part, "__func__", part))
         if isinstance(part, types.FunctionType) and linecache.getlines(inspect.unwrap(part).__code__.co_filename):
@@ -200,7 +198,7 @@ def _functions(value: Any) -> Iterator[types.FunctionType]:
 
 
 def _definition(value: types.FunctionType | type) -> tuple[Definition | None, str]:
-    """The statement or the lambda that defines a function or a class, and its text; None if there is no text of it."""
+    """Return the syntax node that defines a function or class, and its text; (None, "") if the text is not found."""
     function = next(_functions(value), None)
     texts = [*_cells()] if function is None else ["".join(linecache.getlines(function.__code__.co_filename))]
     for text in texts:
@@ -221,28 +219,28 @@ def _defines(node: Definition, value: types.FunctionType | type, function: Any, 
         return made is not None and node.lineno == code.co_firstlineno and made.co_varnames == code.co_varnames and (
             {*made.co_names} == {*code.co_names, *code.co_freevars})  # fmt: skip
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name and (
-        code.co_firstlineno in (node.lineno, *(each.lineno for each in node.decorator_list)))  # fmt: skip
+        code.co_firstlineno in (node.lineno, *(decorator.lineno for decorator in node.decorator_list)))  # fmt: skip
 
 
 def _globals(table: symtable.SymbolTable) -> Iterator[str]:
-    """The names that a text has from around it."""
+    # the global names that a text reads
     yield from (name.get_name() for name in table.get_symbols() if name.is_global() or table.get_type() == "module")
     for child in table.get_children():
         yield from _globals(child)
 
 
 def _binding(name: str) -> str | None:
-    """The text of the last statement of a cell that assigns to a name."""
+    # the last statement of a cell that assigns to the name
     for text in _cells():
         for node in reversed(_parsed(text).body):
-            stored = (each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in (each.id for each in stored):
+            stored = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in (part.id for part in stored):
                 return _lines(text, node)
     return None
 
 
 def _cells() -> Iterator[str]:
-    """The texts of a notebook's cells, or of a script, the last one first."""
+    # the cells of a notebook, or the text of a script, the last one first
     main = _main()
     yield from reversed(main.get("In", []) or ["".join(linecache.getlines(str(main.get("__file__", ""))))])
 
@@ -255,11 +253,10 @@ def _parsed(text: str) -> ast.Module:
 
 
 def _lines(text: str, node: ast.AST) -> str:
-    """The text of a node, with its decorators, as if it began at the margin."""
     if isinstance(node, ast.expr):
         return str(ast.get_source_segment(text, node))
     assert isinstance(node, ast.stmt)
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
     lines = text.split("\n")[first - 1 : node.end_lineno]
     lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
     indent = len(lines[0]) - len(lines[0].lstrip())
@@ -267,14 +264,14 @@ def _lines(text: str, node: ast.AST) -> str:
 
 
 def _attribute(module: str, value: Any) -> Any:
-    found: Any = sys.modules.get(module)
+    target: Any = sys.modules.get(module)
     for name in str(getattr(value, "__qualname__", "")).split("."):
-        found = getattr(found, name, None)
-    return found
+        target = getattr(target, name, None)
+    return target
 
 
 def _literal(value: Any) -> str | None:
-    """The text of a value that Python reads as the same value."""
+    # text that Python evaluates to an equal value
     try:
         text = repr(value)
         return text if type(ast.literal_eval(text)) is type(value) and ast.literal_eval(text) == value else None

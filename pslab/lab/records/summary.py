@@ -1,8 +1,8 @@
-"""Results in one table: what each run says by a measure, reduced over seeds and over nothing else.
+"""Results in one table: measures of runs, as the median and the range over seeds.
 
-A run reaches a goal at its first evaluation that is as good; nothing is interpolated. A run that never does counts
-as infinite, so a median exists only where more than half of the seeds arrive. One lucky evaluation is enough for that;
-the measures `held_s`, `held_pushes` and `held_bytes` ask for more, and interpolate: see `held`.
+A run reaches a goal at its first evaluation that is at least as good; nothing is interpolated. If a run never reaches
+the goal, the measure is infinity, so a median exists only if more than half of the seeds reach the goal. One lucky
+evaluation is enough to reach a goal; `held_s`, `held_pushes` and `held_bytes` are stricter and interpolate: see `held`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pslab.lab.records.record import Result
 from pslab.lab.records.results import evaluations
 from pslab.lab.records.units import DASH, UNITS, Unit, plain
 
-MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
-Seeds = Sequence[tuple[int, float]]  # what each seed says
+MIDDLE = 0.1  # share of a run's pushes that `iteration_s` leaves out at the start, and as many at the end
+Seeds = Sequence[tuple[int, float]]  # the value of each seed
 
 
 # -- measures --------------------------------------------------------------------------------------
@@ -37,20 +37,20 @@ Seeds = Sequence[tuple[int, float]]  # what each seed says
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that a finished run has; `of` takes the result and the goal, and may give inf or NaN."""
+    """A number measured on a finished run; `of` computes it from the result and the goal, and may return inf or NaN."""
 
     words: str
     unit: str  #: s, B, share, pushes, iterations, pushes/s, steps
     of: Callable[[Result, float], float]
-    of_seconds: bool = False  #: whether it says nothing where the emulation was not kept
+    of_seconds: bool = False  #: whether it depends on seconds, which mean nothing if the emulation was not kept
     to_goal: bool = False
-    counted: str = "reached"  #: of one to the goal: the column of a summary that says how many seeds get there
+    counted: str = "reached"  #: for a measure to the goal, the summary's column with the number of seeds that reach it
     higher: bool = False  #: whether more is better
-    exchange: bool = False  #: of what workers and server exchange: a single machine has none
+    exchange: bool = False  #: whether it is about messages between workers and server; a single machine sends none
 
 
 def arrival(column: str) -> Callable[[Result, float], float]:
-    """A column of `evaluations` at the first one that is as good as the goal; infinite if there is none."""
+    """Return a measure: a column's value at the first evaluation that is as good as the goal; infinity without one."""
 
     def at(result: Result, goal: float) -> float:
         table, metric = evaluations(result), metric_of(result.run)
@@ -61,59 +61,56 @@ def arrival(column: str) -> Callable[[Result, float], float]:
 
 
 def held(result: Result, goal: float) -> tuple[float, float]:
-    """The seconds and pushes at which a run holds the goal; both are infinite if it never does.
+    """Return the seconds and pushes at which a run holds the goal; both are infinite if it never does.
 
-    It does where the running median of three evaluations (the one before, this one and the next) is first as good as
-    the goal, interpolated linearly on these medians between it and the one before. The first evaluation stands for the
-    one before it, too; the last one has none after it, and is not held.
+    A run holds the goal when the running median of three evaluations (the previous, this one and the next) first is as
+    good as the goal; the point is interpolated linearly between this median and the previous one. The first evaluation
+    also counts as its own previous one; the last evaluation has no next one, and cannot hold a goal.
     """
     seconds, pushes = held_at(result, goal, "seconds", "pushes")
     return seconds, pushes
 
 
 def held_at(result: Result, goal: float, *columns: str) -> tuple[float, ...]:
-    """The values of some columns of `evaluations` where a run holds the goal; see `held`."""
+    """Return the values of some columns of `evaluations` at the point where a run holds the goal; see `held`."""
     table, metric = evaluations(result), metric_of(result.run)
     middle, places = medians(table.accuracy.tolist()), table[list(columns)].to_numpy(float)
     first = next((at for at, value in enumerate(middle) if metric.reaches(value, goal)), None)
     if first is None:
         return (math.inf,) * len(columns)
-    found = places[first]
-    if first > 0:  # the goal may be the median itself, but for the slack of `reaches`
+    reached = places[first]
+    if first > 0:  # the goal may equal the median up to the tolerance of `reaches`
         share = min(1.0, (goal - middle[first - 1]) / (middle[first] - middle[first - 1]))
-        found = places[first - 1] + share * (places[first] - places[first - 1])
-    return tuple(map(float, found))
+        reached = places[first - 1] + share * (places[first] - places[first - 1])
+    return tuple(map(float, reached))
 
 
 def best_accuracy(result: Result, within: float = 1.0) -> float:
-    """The best evaluation by the run's metric, within the first so large a share of the run's pushes."""
+    """Return the best evaluation by the run's metric within the first share `within` of the run's pushes."""
     table = evaluations(result)
     early = table[table.pushes <= within * table.pushes.max()] if len(table) else table
     return float(metric_of(result.run).best(early.accuracy))
 
 
 def applied(result: Result) -> int:
-    """The number of gradients in the weights: the server accepted them and did not drop them."""
-    manifest = result.manifest
-    if not manifest["pushes"]:  # some were accepted for a step that did not come
-        return 0
-    return int(manifest.get("accepted", manifest["pushes"])) - int(manifest.get("dropped", 0))
+    """Return the number of applied gradients, without dropped pushes and pushes that still waited for their step."""
+    return int(result.manifest["pushes"])
 
 
 def iteration_s(result: Result) -> float:
-    """Seconds in which as many gradients are applied as there are workers: workers / rate, in the middle of the run.
+    """Return the mean seconds in which as many gradients are applied as there are workers, in the middle of the run.
 
-    The first and the last tenth are left out: filling and emptying the pipeline belong to no iteration. What a single
-    worker's iteration takes is another matter where workers differ in speed.
+    The first and the last tenth of the pushes are left out: the start and the end of a run are not typical. If workers
+    differ in speed, this is not the time of any one worker's iteration.
     """
     pushes = result.pushes.sort_values("seconds", kind="stable").drop_duplicates(["worker", "iteration"], keep="last")
     instants, workers = pushes.seconds.to_numpy(float), result.run.workers
-    each = applied(result) / len(instants) if len(instants) else math.nan  # gradients: more than one under local SGD
+    gradients = applied(result) / len(instants) if len(instants) else math.nan  # several a push under local SGD
     first = workers * math.ceil(MIDDLE * len(instants) / workers)
     last = workers * math.floor((1 - MIDDLE) * len(instants) / workers)
     if not 0 < first < last:
         return result.seconds * workers / applied(result) if applied(result) else math.nan
-    return float((instants[last - 1] - instants[first - 1]) / (last - first) * workers / each)
+    return float((instants[last - 1] - instants[first - 1]) / (last - first) * workers / gradients)
 
 
 def _rate(result: Result) -> float:
@@ -125,7 +122,7 @@ def _total(column: str) -> Callable[[Result, float], float]:
 
 
 def _crossed(result: Result) -> float:
-    """All bytes pushed and pulled, if no server stands on a worker's machine and no keys are asked for."""
+    """Return the manifest's bytes across the network; without this fact, the bytes of all pushes and pulls."""
     listed = result.pushes[["bytes_up", "bytes_down"]].to_numpy().sum()
     return float(result.manifest.get("network_bytes", listed))
 
@@ -156,11 +153,11 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "bytes_down": Measure("bytes pulled", "B", _total("bytes_down"), exchange=True),
     "network_bytes": Measure("bytes across the network", "B", lambda r, _: _crossed(r), exchange=True),
 })  # fmt: skip
-TEN = 10  # columns that a summary prints
-METRICS = ("accuracy", "best_accuracy")  # measures by the run's metric, of any name
-METRIC = "(metric)"  # in a row: the metric of its runs
-LARGEST = "(largest)"  # in a row: the largest value of each column, whose unit all are written in
-#: How LaTeX writes characters that it takes for something else, or has in mathematics alone.
+TEN = 10  # most columns that a summary prints
+METRICS = ("accuracy", "best_accuracy")  # measures that are values of the runs' metric, which may have another name
+METRIC = "(metric)"  # key in a row: the metric of its runs
+LARGEST = "(largest)"  # key in a row: the largest value of each column, which decides the unit
+#: LaTeX for characters that have another meaning in LaTeX, or exist in its mathematics alone.
 TEX = str.maketrans({
     **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}", "\u00a0": "~", "\u202f": r"\,", "–": "--", **{sign: f"${sign}$" for sign in "<>|"},
@@ -172,10 +169,10 @@ WITHOUT_GOAL = ("accuracy", "seconds", "rate", "waiting", "staleness")
 
 
 def measured(result: Result, measure: str, goal: float | None = None) -> float:
-    """A measure of one run; infinite where it never reaches the goal.
+    """Return a measure of one run; infinite if the run never reaches the goal.
 
     Raises:
-        ConfigError: an unknown measure, or one that needs a goal without one.
+        ConfigError: the measure is unknown, or needs a goal and none is given.
     """
     if measure not in MEASURES:
         raise ConfigError("measure", measure, nearest(str(measure), MEASURES))
@@ -186,15 +183,15 @@ def measured(result: Result, measure: str, goal: float | None = None) -> float:
 
 
 def higher(measure: str, metric: Metric) -> bool:
-    """Whether more of a measure is better, in runs with this metric."""
+    """Whether a higher value of a measure is better, for runs with this metric."""
     return measure in MEASURES and MEASURES[measure].higher and not (measure in METRICS and metric.lower)
 
 
 def metric_among(results: Given, measures: Iterable[object]) -> Metric:
-    """The metric that some measures of these results are about; the accuracy if they are about none.
+    """Return the metric on which some measures of these results depend; the accuracy if they depend on none.
 
     Raises:
-        ConfigError: they are about several.
+        ConfigError: the results have several metrics.
     """
     about = any(name in METRICS or (name in MEASURES and MEASURES[name].to_goal) for name in map(str, measures))
     return one_metric(result.run for result in unique(results)) if about else ACCURACY
@@ -204,7 +201,7 @@ def metric_among(results: Given, measures: Iterable[object]) -> Metric:
 
 
 def over_seeds(values: Iterable[float]) -> tuple[float, float, float]:
-    """Median, lowest and highest; infinite ones are NaN. Runs without a value (NaN) are left out."""
+    """Return median, lowest and highest; infinite values become NaN. Runs without a value (NaN) are left out."""
     known = np.array([value for value in values if not math.isnan(value)])
     if not len(known):
         return math.nan, math.nan, math.nan
@@ -214,66 +211,68 @@ def over_seeds(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def sound(results: Iterable[Result]) -> list[Result]:
-    """The runs that did not diverge, or all if all did."""
-    found = list(results)
-    return [result for result in found if not result.diverged] or found
+    """Return the runs that did not diverge, or all runs if all did."""
+    unmarked = list(results)
+    return [result for result in unmarked if not result.diverged] or unmarked
 
 
 def summary(
     results: Given, *, by: By = "label", goal: float | None = None,
     measures: Sequence[str | Callable[[Result], float]] | None = None, paired: bool = False,
 ) -> Summary:  # fmt: skip
-    """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
+    """Return a row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
 
-    Columns: seeds, reached (with a goal), held (with a measure of that), diverged, emulation_ok, dilation (the
-    largest), recovered (runs that went on after an end; if there are any); and for each measure m its median over
-    seeds, m_low and m_high; a function of a result is a measure of the function's name. A median to the goal is NaN
-    unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged; seeds whose
-    emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, of any name.
-    With `paired`, m_ratio, m_ratio_low and m_ratio_high are the same of how many times the first row's value it is with
-    the same seed, over the seeds with which both have one and the first row gets there. `attrs` has
-    the goal and the metric. Printed, it is what a person reads: see Summary.
+    Columns: the numbers of seeds, of seeds that reach the goal (reached) or hold it (held; only with a measure of
+    this), of diverged runs (diverged) and of runs that recovered from a failure (recovered); emulation_ok; the largest
+    dilation; and for each measure m its median (m) and its range (m_low, m_high). `attrs` has the goal and the metric.
+
+    A median to the goal is NaN unless more than half of the seeds reach the goal. Diverged seeds are left out of
+    accuracies, unless all diverged; seeds whose emulation was not kept are left out of measures in seconds.
+
+    Args:
+        measures: names in MEASURES, or functions of a Result; "accuracy" is the metric of the runs.
+        paired: whether to add m_ratio, m_ratio_low and m_ratio_high: the median and range of the ratios to the first
+            row's value with the same seed, over seeds with a value in both rows.
 
     Raises:
         ConfigError: a group whose runs differ in more than the seed, an unknown column or measure, several metrics.
     """
-    found = results_in(results)
+    frame = results_in(results)
     wanted = tuple(measures) if measures is not None else WITHOUT_GOAL if goal is None else TO_GOAL
-    names, rows = columns_of(found, by), reduced(found, by, goal, wanted, paired)
+    names, rows = columns_of(frame, by), reduced(frame, by, goal, wanted, paired)
     keys = [key for key, _ in rows]
-    index = (
-        pd.MultiIndex.from_tuples(keys, names=names)
-        if len(names) > 1
-        else (pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
-    )
+    index = pd.MultiIndex.from_tuples(keys, names=names) if len(names) > 1 else pd.Index(
+        [key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object)  # fmt: skip
     table = Summary([row for _, row in rows], index=index)
-    table.attrs |= {"goal": goal, "metric": metric_among(found, wanted)}
+    table.attrs |= {"goal": goal, "metric": metric_among(frame, wanted)}
     return table
 
 
 def reduced(
-    found: pd.DataFrame, by: By, goal: float | None, measures: Sequence[str | Callable[[Result], float]],
+    frame: pd.DataFrame, by: By, goal: float | None, measures: Sequence[str | Callable[[Result], float]],
     paired: bool = False,
 ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:  # fmt: skip
-    """The rows of `summary`: the values of `by`, and what its columns say of them."""
-    results, rows = unique(found), []
+    """Return the rows of `summary`, each as the values of `by` and a dict of its columns."""
+    results, rows = unique(frame), []
     runs = [result.run for result in results]
     held_asked = any(MEASURES[name].counted == "held" for name in map(str, measures) if name in MEASURES)
     counts = {"reached": "pushes_to_goal", **({"held": "held_pushes"} if held_asked else {})}
-    first: dict[str, Seeds] = {}  # of each measure, the first row's values by seed
-    for key, group in groups(found, by).items():
+    first: dict[str, Seeds] = {}  # for each measure, the first row's values by seed
+    for key, group in groups(frame, by).items():
         row: dict[str, Any] = {"seeds": len(group)}
         if goal is not None:
             row |= {counted: sum(math.isfinite(measured(result, measure, goal)) for result in group)
                     for counted, measure in counts.items()}  # fmt: skip
-        row |= {"diverged": sum(result.diverged for result in group),
-                "emulation_ok": all(result.emulation_ok for result in group),
-                "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
+        row |= {
+            "diverged": sum(result.diverged for result in group),
+            "emulation_ok": all(result.emulation_ok for result in group),
+            "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group),
+        }
         if any(recovered(result.manifest) for result in results):
             row["recovered"] = sum(bool(recovered(result.manifest)) for result in group)
-        for each in measures:
-            name = each if isinstance(each, str) else each.__name__
-            values = _by_seed(group, each, goal, runs)
+        for chosen in measures:
+            name = chosen if isinstance(chosen, str) else chosen.__name__
+            values = _by_seed(group, chosen, goal, runs)
             row |= _spread(name, values)
             if paired:
                 row |= _spread(f"{name}_ratio", _ratios(values, dict(first.setdefault(name, values))))
@@ -292,7 +291,6 @@ def _ratios(values: Seeds, first: Mapping[int, float]) -> Seeds:
 def _by_seed(
     group: Sequence[Result], measure: str | Callable[[Result], float], goal: float | None, runs: Sequence[Any]
 ) -> Seeds:
-    """The value of a measure by seed, of the runs that count."""
     if not isinstance(measure, str):
         return [(result.run.seed, measure(result)) for result in group]
     name = measure
@@ -308,11 +306,11 @@ def _by_seed(
 
 
 class Summary(pd.DataFrame):
-    """The table of `summary`. It has all columns; it prints its measures with units, in the order in which
-    they were asked for, a range where there are several seeds, and the other columns whose values differ."""
+    """The table of `summary`. It prints the measures, in the requested order, with units and the range over seeds, and
+    other columns if they have an unusual value, such as diverged seeds."""
 
     @property
-    def _constructor(self) -> type[pd.DataFrame]:  # a table made of it prints itself
+    def _constructor(self) -> type[pd.DataFrame]:  # a table derived from it is printed as a plain table
         return pd.DataFrame
 
     def __repr__(self) -> str:
@@ -322,7 +320,7 @@ class Summary(pd.DataFrame):
         return self.read().to_html() + "".join(f"<p>{line}</p>" for line in self._more())
 
     def read(self) -> pd.DataFrame:
-        """The printed columns, at most TEN."""
+        """Return the printed columns, at most TEN, with their cells as text."""
         rows = facts_of(self)
         shown = {column: [cell(row, column) for row in rows] for column in asked(self)}
         return pd.DataFrame({**shown, **telling(self)}, index=self.index).iloc[:, :TEN]
@@ -332,10 +330,12 @@ class Summary(pd.DataFrame):
         return [f"and {', '.join(names)}: all are columns of the frame"] if names else []
 
     def to_latex(self) -> str:  # type: ignore[override]
-        """Return the table that `plots.show` shows as a `tabular` with rules (of the package booktabs), escaped, at
-        most TEN columns with its index: further ones are left out, first columns with the same value in every row, and
-        named in a comment."""
-        shown, caption = import_module("pslab.lab.plots.charts.tables").shown(self)  # with the words of figures
+        """Return the table that `plots.show` shows as a LaTeX `tabular`, for the package booktabs.
+
+        It has at most TEN columns, including the index. Columns with the same value in every row are left out first;
+        a comment names all columns that are left out.
+        """
+        shown, caption = import_module("pslab.lab.plots.charts.tables").shown(self)  # uses the words of figures
         same = [column for column in shown if len(shown) > 1 and shown[column].nunique() == 1]
         further = [*(column for column in shown if column not in same), *same][max(1, TEN - shown.index.nlevels) :]
         shown = shown.drop(columns=further)
@@ -350,39 +350,39 @@ class Summary(pd.DataFrame):
 
 
 def asked(table: pd.DataFrame) -> list[str]:
-    """The measures of a summary."""
+    """Return the names of a summary's measures."""
     return [column for column in table.columns if f"{column}_low" in table]
 
 
 def telling(table: pd.DataFrame) -> dict[str, list[str]]:
-    """The other columns of a summary that say something, in words."""
+    """Return the cells, as text, of a summary's columns beside the measures that have an unusual value."""
     dull = {"seeds": 1, "diverged": 0, "emulation_ok": True, "dilation": 1.0, "recovered": 0}
     names = [name for name, usual in dull.items() if name in table and (table[name] != usual).any()]
     return {name: [plain(value) for value in table[name].tolist()] for name in names}
 
 
 def facts_of(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    """The rows of a summary for `cell`."""
+    """Return the rows of a summary with the keys METRIC and LARGEST, which `cell` needs."""
     metric, most = table.attrs.get("metric", ACCURACY), largest(table, asked(table))
     return [{METRIC: metric, LARGEST: most, **row} for row in table.to_dict("records")]
 
 
 def unit_of(column: str, metric: Metric) -> Unit:
-    """How the values of a column are drawn and written, where runs have this metric."""
+    """Return the unit of a column's values, for runs with this metric."""
     if column in METRICS:
         return UNITS["accuracy"] if metric.share else UNITS[""]._replace(title=metric.in_unit)
     return UNITS.get(MEASURES[column].unit if column in MEASURES else "", UNITS[""])
 
 
 def largest(frame: pd.DataFrame, values: Iterable[str]) -> dict[str, float]:
-    """The largest median of each measure that has a unit to choose."""
+    """Return the largest median of each measure that is written in the unit of its largest value; 0 without one."""
     chosen = [value for value in values if value in MEASURES and UNITS.get(MEASURES[value].unit, UNITS[""]).beside]
-    return {value: max((each for each in frame[value].tolist() if math.isfinite(each)), default=0.0)
+    return {value: max((number for number in frame[value].tolist() if math.isfinite(number)), default=0.0)
             for value in chosen}  # fmt: skip
 
 
 def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
-    """An entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
+    """Return a cell as text: the median with the range over seeds; if `brief`, with the seeds that reach the goal."""
     unit, value = unit_of(column, row.get(METRIC, ACCURACY)), row[column]
     form = unit.form if unit.beside is None else partial(unit.beside, most=row.get(LARGEST, {}).get(column, value))
     low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
@@ -399,6 +399,6 @@ def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
 
 
 def missing(row: Mapping[Any, Any], column: str) -> bool:
-    """Whether some of the seeds never reach the goal that this value is about."""
+    """Whether some of the seeds never reach the goal of this measure."""
     measure = MEASURES.get(column)
     return measure is not None and measure.to_goal and bool(row.get(measure.counted, 0) < row.get("seeds", 0))

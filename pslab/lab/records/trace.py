@@ -1,7 +1,8 @@
-"""A record in Chrome's trace format, which ui.perfetto.dev and chrome://tracing open.
+"""A record in Chrome's trace format, for ui.perfetto.dev and chrome://tracing.
 
-Two processes: the workers, a thread each, and the server, a thread for its work and one for the versions of each range.
-Flows lead from a push to the version that it became part of, and from the push that ended a waiting to that waiting.
+The trace has two processes: the workers, with a thread for each worker, and the server, with a thread for its messages
+and a thread for the versions of each range. Flows lead from a push to the version that contains it, and from a push to
+the wait that it ended.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pslab.lab.records import intervals
 
 Event = dict[str, Any]
 WORKERS, SERVER = 1, 2  # pids, in the order in which they are shown
-ORDER = {"M": -1, "X": 0, "s": 1, "f": 2}  # of events at one instant: a flow binds to the last span before it
+ORDER = {"M": -1, "X": 0, "s": 1, "f": 2}  # order of events at one instant: a flow binds to the last span before it
 
 
 def trace(result: Any) -> Event:
-    """Return the trace of a Result as the format's JSON object, in microseconds of the run with three decimals."""
+    """Return the trace of a Result as the format's JSON object; times are microseconds since the run's start."""
     sizes = result.pushes.groupby(["worker", "iteration"])[["bytes_up", "bytes_down"]].sum().to_dict("index")
     spans = []
     for row in intervals.records(intervals.spans(result)):
@@ -34,14 +35,14 @@ def trace(result: Any) -> Event:
                 pairwise([*rows, {"at_s": intervals.duration(result)}])]  # fmt: skip
         threads.append((SERVER, f"range {index}: versions", made))
     events = [_name("process_name", pid, 0, name) for pid, name in ((WORKERS, repr(result)), (SERVER, "server"))]
-    for pid, name, own in threads:
-        own.sort(key=lambda span: (span["ts"], -span["dur"]))
-        ends = [round(span["ts"] + span["dur"], 3) for span in own]
-        rows_of = intervals.rows_of([span["ts"] for span in own], ends, nested=pid == SERVER)
+    for pid, name, table in threads:
+        table.sort(key=lambda span: (span["ts"], -span["dur"]))
+        ends = [round(span["ts"] + span["dur"], 3) for span in table]
+        rows_of = intervals.rows_of([span["ts"] for span in table], ends, nested=pid == SERVER)
         first = len(events) + SERVER  # a number that no other thread has
-        # several threads, where spans of several ranges overlap
+        # several threads, if spans of several ranges overlap
         events += [_name("thread_name", pid, first + row, f"{name} ({row + 1})" if row else name) for row in {*rows_of}]
-        events += [{**span, "pid": pid, "tid": first + row} for span, row in zip(own, rows_of, strict=True)]
+        events += [{**span, "pid": pid, "tid": first + row} for span, row in zip(table, rows_of, strict=True)]
     events += _flows(result, [event for event in events if event["ph"] == "X"])
     events.sort(key=lambda event: (event["ts"], ORDER[event["ph"]], -event.get("dur", 0.0)))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
@@ -57,7 +58,7 @@ def _name(what: str, pid: int, tid: int, name: str) -> Event:
 
 
 def _flows(result: Any, spans: list[Event]) -> Iterator[Event]:
-    """Yield a start and an end for each push that became part of a version, and for each release."""
+    # start and end of a flow for each push that became part of a version, and for each release
     begun: dict[Any, list[Event]] = {}
     for span in spans:
         args, name = span["args"], span["name"] if span["pid"] == WORKERS else "served"

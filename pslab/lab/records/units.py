@@ -1,4 +1,4 @@
-"""Numbers as a person reads them, with their units."""
+"""Numbers in words, with their units."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 SPACE = "\u00a0"  # between a number and its unit
-DASH = "–"  # where there is no value
+DASH = "–"  # stands for a missing value
 
 
 def plain(value: object) -> str:
-    """A value without a unit; the thousands of a number are separated."""
+    """Return a value without a unit; the thousands of a number are separated."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, (int, float)):
@@ -21,7 +21,7 @@ def plain(value: object) -> str:
 
 
 def size(count: float, most: float = 0.0) -> str:
-    """Bytes: ``12345678`` -> ``"12.3 MB"``; beside a larger number in its unit, so that both can be compared."""
+    """Return bytes in words, ``12345678`` -> ``"12.3 MB"``; with `most`, in the unit of that larger number."""
     unit, step = _byte_unit(count, most)
     shown = count / step
     digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 0.995 else f"{shown:.2g}"
@@ -29,20 +29,20 @@ def size(count: float, most: float = 0.0) -> str:
 
 
 def round_size(count: float, most: float = 0.0) -> str:
-    """Bytes at a tick of an axis: ``10_000_000`` -> ``"10 MB"``."""
+    """Return bytes for a tick of an axis: ``10_000_000`` -> ``"10 MB"``."""
     unit, step = _byte_unit(count, most)
     return f"{plain(round(count / step, 9))}{SPACE}{unit}" if count else "0"
 
 
 def _byte_unit(count: float, most: float) -> tuple[str, float]:
-    """The unit of the larger one, but for less than a thousandth of it."""
+    # the unit of the larger number, unless the value is less than a thousandth of it
     led = most if most <= 1000 * count else count
     units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
     return next(((unit, step) for unit, step in units if max(led, count) >= step), ("B", 1.0))
 
 
 def digits(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Return a number with three significant digits, or with all digits before the point; "–" for NaN."""
     if not math.isfinite(value):
         return DASH if math.isnan(value) else f"{value:g}".replace("inf", "∞")
     if abs(value) >= 100 or float(value).is_integer():
@@ -51,19 +51,19 @@ def digits(value: float) -> str:
 
 
 def seconds(value: float, most: float) -> str:
-    """Seconds with as many decimals as the largest beside them has in three digits: ``"4.0 s"`` beside 30.1 s."""
+    """Return seconds with as many decimals as `most` has if written with three digits: (4, 30.1) -> ``"4.0 s"``."""
     decimals = max(0, 2 - math.floor(math.log10(most))) if most > 0 else 0
     return f"{value:.{decimals}f}{SPACE}s"
 
 
 class Unit(NamedTuple):
-    """How the values of a unit are written."""
+    """How values of a unit are written and drawn; `form` returns a value with its unit."""
 
     form: Callable[..., str]
-    title: str = ""  #: behind an axis' title
-    factor: float = 1.0  #: of drawn values
-    beside: Callable[..., str] | None = None  #: the form of a value beside larger ones
-    tick: Callable[..., str] | None = None  #: the form of a tick, if it has a unit of its own
+    title: str = ""  #: added to an axis' title
+    factor: float = 1.0  #: values are multiplied by it before they are drawn
+    beside: Callable[..., str] | None = None  #: returns a value in the unit of a larger value, if units may differ
+    tick: Callable[..., str] | None = None  #: returns the text of a tick, if units may differ between ticks
 
 
 UNITS: dict[str, Unit] = {

@@ -1,1 +1,1 @@
-"""Runs and sweeps: resolved, executed, measured."""
+"""The resolution, execution and measurement of runs and sweeps."""

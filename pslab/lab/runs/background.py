@@ -1,4 +1,4 @@
-"""Runs in a thread of this process, one after another, so that a notebook's cell is free at once."""
+"""Runs in a thread of this process, one after another, so that a notebook's cell returns at once."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, PslabError, StartFailed, SweepFailed
 from pslab.lab.records.record import Result, default_results
 
-LAST_WORDS_S = 2.5  # what a process that ends gives its runs to end in order
+LAST_WORDS_S = 2.5  # longest wait for runs to shut down cleanly when this process ends
 
 
 class Background:
-    """Runs in the background; the workers are processes anyway.
+    """Executes runs in a background thread of this process.
 
     Raises:
-        StartFailed: this process executes others already: it has one pool.
+        StartFailed: this process already executes runs in the background.
     """
 
     def __init__(self, runs: Iterable[Run], results: Path | str | None = None) -> None:
         global _latest
         self.runs = list(runs)
         self.results = default_results() if results is None else Path(results)
-        self.finished: list[Result] = []  #: completed ones, in the order of the runs, once all have ended
+        self.finished: list[Result] = []  #: results of the completed runs, in order, once all have ended
         self.failure: BaseException | None = None
-        self.note = ""  #: how an ordered stop ended, in words
+        self.note = ""  #: words for how a requested stop ended
         if _latest is not None and _latest.alive:
-            raise StartFailed(f"{len(_latest.runs)} runs are under way in this notebook already: stop them first")
+            problem = f"{len(_latest.runs)} runs are executed in this notebook already, and only one sweep can be"
+            raise StartFailed(f"{problem}: wait for these runs, or stop them")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._execute, name="pslab-background", daemon=True)
         _latest = self
@@ -38,17 +39,17 @@ class Background:
 
     @property
     def alive(self) -> bool:
-        """Whether runs are under way."""
+        """Whether runs are being executed."""
         return self._thread.is_alive()
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was asked for and has not happened yet."""
+        """Whether a stop was requested, and runs are still being executed."""
         return self._stop.is_set() and self.alive
 
     @property
     def error(self) -> str:
-        """The error in words; empty if there is none."""
+        """Return the error that ended the runs, in words; "" if there is none."""
         if self.failure is None:
             return ""
         known = isinstance(self.failure, PslabError)
@@ -56,15 +57,15 @@ class Background:
 
     @property
     def field(self) -> str:
-        """The field of Run that was refused, if that went wrong: ``"sync"``."""
+        """Return the field of Run that was refused, such as ``"sync"``; "" if none was."""
         return self.failure.field.partition(".")[0] if isinstance(self.failure, ConfigError) else ""
 
     def stop(self) -> None:
-        """End the current run in order and start no other; returns at once."""
+        """Request that the current run shuts down cleanly, and that no further run starts; return at once."""
         self._stop.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all have ended, or for so long; whether they have."""
+        """Wait until all runs have ended, at most for `timeout_s`; return whether they have."""
         self._thread.join(timeout_s)
         return not self.alive
 
@@ -77,13 +78,13 @@ class Background:
             self.note = str(interrupt)
         except SweepFailed as error:
             self.finished, self.failure = list(error.results), error
-        except Exception as error:  # a user's model or policy may raise anything; the view says it
+        except Exception as error:  # a user's model or policy may raise any exception; the view shows it
             self.failure = error
         finally:
             atexit.unregister(self._wind_up)
 
     def _wind_up(self) -> None:
-        """Keep the completed part of the run, because the process ends."""
+        # the process ends: keep the completed part of the run
         self.stop()
         self.wait(LAST_WORDS_S)
 
@@ -92,5 +93,5 @@ _latest: Background | None = None
 
 
 def current() -> Background | None:
-    """The runs that are under way in the background of this process, if there are any."""
+    """Return the Background whose runs this process is executing; None if there is none."""
     return _latest if _latest is not None and _latest.alive else None

@@ -1,4 +1,4 @@
-"""Measure computing, selecting, coding, applying and messages on this machine, as a cluster for virtual runs."""
+"""Measurements of computing, selecting, coding, applying and messages here, as a cluster for virtual runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from pslab.lab.records.record import Result
 
 ROUNDS = 60
-WARM = 10  # rounds that are not counted
-OBJECT = "#"  # in a record, an object of the user's is but its name and its digest
+WARM = 10  # first rounds, which are not counted
+OBJECT = "#"  # marks a user's object in a record, which has only its name and digest
 MEASURED = {"select": "select_s", "encode": "encode_s", "decode": "decode_s"}
 
 
 def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Return a cluster, as a mapping of its fields, for virtual runs like this one.
+    """Measure a short run on this machine; return a cluster, as a mapping of its fields, for virtual runs like `run`.
 
-    A short run with all W processes busy at once is measured: the costs of this model, batch, rule, optimizer and rate.
-    The costs of other rules, optimizers and rates follow by the cluster's factors. Where the run's cluster does not
-    model computation, its mean and the spread of its logarithm are measured too; where requests go by layer, what each
-    layer's passes take of it. Links stay as given. Of a run on Ray, this machine's costs are measured.
+    In the short run all worker processes are busy at once. It measures the costs of this model, batch, rule, optimizer
+    and rate; factors in the cluster give the costs of others. If the run's cluster has no `compute_s`, the mean
+    computing time and the spread of its logarithm are measured, too; if weights are requested layer by layer, also each
+    layer's share of the time. The links are not measured: they are the links of the run's cluster.
 
     Raises:
-        ConfigError: the run cannot be. RunError: a worker raised or died.
+        ConfigError: the run is impossible. RunError: a worker raised or died.
     """
     from pslab.engines.local.engine import execute
     from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
@@ -41,8 +41,15 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
 
     budget = rounds * run.workers
     short = run.but(
-        engine="local", ray=None, pushes=budget, seconds=None, target_accuracy=None, target_held=False,
-        eval_every=budget, evaluate="after", dilation=1,  # what it takes in real seconds
+        engine="local",
+        ray=None,
+        pushes=budget,
+        seconds=None,
+        target_accuracy=None,
+        target_held=False,
+        eval_every=budget,
+        evaluate="after",
+        dilation=1,  # real seconds are measured
     )
     outcome = execute(resolve(short), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
@@ -51,19 +58,20 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
 
 
 def calibrated(result: Result) -> dict[str, Any]:
-    """The same from a finished run on real processes: its record decides, so its virtual twins are found again.
+    """Return a cluster as `calibrate` does, from the record of a finished run on real processes. A record always gives
+    the same cluster, so that virtual runs with this cluster are found in their records.
 
     Raises:
-        ConfigError: it was a virtual run, which has measured nothing.
+        ConfigError: the run was not on real processes, so nothing was measured.
     """
     costs = result.manifest.get("costs")
     if result.run.engine != "local" or not isinstance(costs, Mapping):
-        raise ConfigError("engine", result.run.engine, "costs are measured in runs of the engine local")
+        raise ConfigError("engine", result.run.engine, "costs are measured in real runs: set engine='local'")
     return _cluster(result.run, result.phases, result.manifest)
 
 
 def trace(result: Result) -> dict[int, list[float]]:
-    """How long each gradient of a finished run took, by worker, in seconds: a cluster's `trace`."""
+    """Return the seconds of each gradient of a finished run, by worker, in the form of a cluster's `trace`."""
     computing = result.phases[result.phases.phase == "compute"].sort_values("iteration")
     spent = (computing.end_s - computing.begin_s).round(6)
     return {int(str(worker)): [float(s) for s in seconds] for worker, seconds in spent.groupby(computing.worker)}
@@ -76,12 +84,12 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
 
     try:
         sync = policy_of(run, facts)
-    except ConfigError:  # a record does not hold an object of the user
+    except ConfigError:  # a record does not contain the user's objects
         sync = None
     traits = Traits() if sync is None else traits_of(sync)
     costs, layers_s = facts["costs"], facts.get("layers_s") or ()
     warm = phases[phases.iteration >= min(WARM, phases.iteration.max() // 2)]
-    spent = (warm.end_s - warm.begin_s).groupby([warm.phase, warm.worker, warm.iteration]).sum()  # over the ranges
+    spent = (warm.end_s - warm.begin_s).groupby([warm.phase, warm.worker, warm.iteration]).sum()  # sum over the ranges
     by_phase = {str(name): times for name, times in spent.groupby(level=0)}
     cluster = resolve_cluster(run.cluster)
     fields = {f.name: getattr(cluster, f.name) for f in dataclasses.fields(cluster)}
@@ -99,18 +107,18 @@ def _cluster(run: Run, phases: pd.DataFrame, facts: Mapping[str, Any]) -> dict[s
     if layers_s:
         fields["layer_shares"] = [[forward, backward] for forward, backward in layers_s]
     fields["slow"] = dict(cluster.slow)
-    del fields["costs"]  # all of them are measured
+    del fields["costs"]  # the computing times of all workers are measured
     select, apply, inner = _factors(run, cluster, sync)
     fields |= {"select_s": fields["select_s"] / select, "apply_s": fields["apply_s"] / apply}
-    if cluster.compute_s is None:  # between whose gradients a worker's own steps were taken
+    if cluster.compute_s is None:  # the measured times include the steps of the workers' own optimizer
         fields["compute_s"] = max(0.0, fields["compute_s"] - inner * fields["apply_s"])
-    fields["find_s"] = fields["search_s"] = 0.0  # they are in what serving, and a message, has taken
+    fields["find_s"] = fields["search_s"] = 0.0  # they are part of the measured times of serving and of messages
     return {name: value for name, value in fields.items() if value is not None and not _nothing(value)}
 
 
 def _factors(run: Run, cluster: Cluster, sync: Any) -> tuple[float, float, float]:
-    """The times of selecting and applying in this run, over the cluster's `select_s` and `apply_s`, and of a step of a
-    worker's own optimizer, in `apply_s`, if the policy has one."""
+    """Return three ratios: the run's time of selecting to the cluster's `select_s`, its time of applying to `apply_s`,
+    and the time of a step of the workers' own optimizer to `apply_s` (0 if the workers have none)."""
     from pslab.engines.experiment.experiment import apply_factor, select_factor
     from pslab.lab.runs.resolve import optimizers_of
     from pslab.protocol.traits import traits_of
@@ -130,7 +138,7 @@ def _factors(run: Run, cluster: Cluster, sync: Any) -> tuple[float, float, float
         plain, worker_optimizer, _ = optimizers_of(run, sync)
         assert worker_optimizer is not None
         inner = apply_factor(cluster, worker_optimizer.spec, None, False)
-    select = select_factor(cluster, prune, rate) or 1.0  # of a dense gradient nothing is selected
+    select = select_factor(cluster, prune, rate) or 1.0  # a dense gradient needs no selection
     return select, apply_factor(cluster, plain, rate, not isinstance(prune, Everything)) or 1.0, inner
 
 

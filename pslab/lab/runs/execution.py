@@ -1,4 +1,4 @@
-"""Executes runs that are not recorded, one after another or virtual ones several at a time. This module loads torch."""
+"""The execution of runs that have no record: one after another, but virtual runs several at a time. It loads torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pslab.config.run import Run
-from pslab.engines.execute import awaits_evaluation, execute, fits, keep_trained
+from pslab.engines.execute import awaits_evaluation, execute, fits
 from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.errors import RecordError, RunError, RunsInterrupted, Unwritable
 from pslab.lab.judge import tables_of
@@ -30,14 +30,14 @@ Found = dict[str, Result | Exception]
 def run_missing(
     wanted: dict[int, Run], results: Path, progress: bool | None, stop: threading.Event, unwanted: Unwanted
 ) -> dict[int, Result | Exception]:
-    """The result of each run, or why it has none. All of them are checked before the first one starts.
+    """Execute runs; return for each index the result or the error. All runs are checked before the first one starts.
 
-    `unwanted` is told each result as soon as it is recorded. A run that it names then is not begun, or ended, and has
-    neither a result nor an error.
+    `unwanted` gets each result as soon as it is recorded. A run whose digest is in `unwanted` then is not started, or
+    is ended, and has neither a result nor an error.
     """
     names = {index: str(index) if run.unknown else run.digest for index, run in wanted.items()}
     distinct: dict[str, Run] = {}
-    small: dict[str, Run] = {}  # runs that take one core
+    small: dict[str, Run] = {}  # runs that need one core
     for index, run in wanted.items():
         distinct.setdefault(names[index], run)
     with Progress(distinct, taken=taken_before(results), at_once=os.cpu_count() or 1, shown=progress) as shown:
@@ -59,14 +59,14 @@ def run_missing(
 
 
 def _checked(run: Run, results: Path) -> bool:
-    """Whether a run, which can be executed, is one that takes a core."""
-    experiment = resolve(run)  # it is not kept: its weights and data may be many
+    """Check that a run can be executed; return whether it can be executed beside others, each on one core."""
+    experiment = resolve(run)  # the experiment is not stored: its weights and data may be large
     check_disk(experiment, results)
     return fits(experiment) and not awaits_evaluation(checkpoints(run, results))
 
 
 class _UnderWay:
-    """A run under way: its draft, and its progress."""
+    """A current run, with the draft of its record and its progress."""
 
     def __init__(self, name: str, run: Run, results: Path, shown: Progress) -> None:
         self.name, self.run, self.place, self.shown = name, run, results, shown
@@ -75,13 +75,12 @@ class _UnderWay:
         shown.begin(name)
 
     def note(self, news: dict[str, Any]) -> None:
-        """Take the news that the engine reports."""
         if news:
             self.draft.note(news)
             self.shown.update(self.name, news)
 
     def save(self, outcome: Outcome) -> Result:
-        """The run is finished."""
+        """Write the record of the finished run, remove its checkpoints, and return its result."""
         outcome.facts.setdefault("wall_s", time.monotonic() - self._begun_s)
         result = self.draft.save(*tables_of(self.run, outcome))
         forget_checkpoints(self.run, self.place)
@@ -90,7 +89,7 @@ class _UnderWay:
         return result
 
     def set_aside(self, error: Interrupted | RunError) -> str:
-        """Keep what a run had completed that came to no end; how much that is, and where. "" if it is nothing."""
+        """Store the completed part of an unfinished run; return its size and folder in words, "" if it has no push."""
         outcome = error.outcome
         if outcome is None or not outcome.pushes.size:
             self.draft.drop()
@@ -100,19 +99,21 @@ class _UnderWay:
         result = self.draft.set_aside(*tables_of(self.run, outcome))
         where = f"after {result.manifest['pushes']} pushes; kept in {result.path}"
         if isinstance(error, RunError):
-            error.kept = f"the run ended {where}"
+            error.saved = f"the run ended {where}"
         return where
 
     def interrupted(self, outcome: Outcome | None) -> str:
-        """Keep what a run had completed when it was interrupted; how much that is, where, and how it goes on."""
+        """Store the completed part of an interrupted run; return in words its size, its folder and how to continue."""
+        from pslab.engines.trained import keep_trained  # no other run loads it
+
         message = self.set_aside(Interrupted(outcome))
         if outcome is not None and keep_trained(outcome, checkpoints(self.run, self.place)):
-            message += "; asked for again, it goes on with its evaluation"
+            message += "; the next call continues with its evaluation"
         return message
 
 
 def _tried(current: _UnderWay, stop: threading.Event) -> Result | Exception:
-    """The result of a run, or its own error. That a record cannot be written is an error of the whole sweep."""
+    """Execute a run; return its result or its error. A RecordError is raised, because it concerns the whole sweep."""
     try:
         return _execute(current, stop)
     except RecordError:
@@ -139,7 +140,7 @@ def _execute(current: _UnderWay, stop: threading.Event) -> Result:
             current.set_aside(error)
         else:
             current.draft.drop()
-        heed(stop)  # an error that an interrupt caused is none
+        heed(stop)  # an error caused by an interrupt is not reported
         raise
     return current.save(outcome)
 
@@ -147,17 +148,16 @@ def _execute(current: _UnderWay, stop: threading.Event) -> Result:
 def _in_parallel(
     runs: dict[str, Run], results: Path, shown: Progress, stop: threading.Event, unwanted: Unwanted
 ) -> Found:
-    """Virtual runs, several at a time: their results and errors.
+    """Execute virtual runs, several at a time; return their results and errors by name.
 
-    Those without either are unwanted, or were under way in a process that is gone, or not begun: alone these come to
-    the same end.
+    A run without a result or error was unwanted, was not started, or its process died. The caller executes it alone.
     """
-    from pslab.engines.virtual import parallel_runs  # a single run, or one on another engine, loads none of it
+    from pslab.engines.virtual import parallel_runs  # a single run, or a run on another engine, does not load it
 
     names, under_way, done = list(runs), dict[str, _UnderWay](), Found()
     messages: list[str] = []
     unwritable: list[RecordError] = []
-    failed: list[BaseException] = []  # what the caller's own function raised that is told the results
+    failed: list[BaseException] = []  # an error that the caller's function `ended` has raised
 
     def heed_all() -> None:
         heed(stop)
@@ -168,7 +168,7 @@ def _in_parallel(
         done[name] = result = under_way.pop(name).save(outcome)
         try:
             unwanted.told(result)
-        except BaseException as error:  # the others end in order first
+        except BaseException as error:  # the other runs shut down cleanly first
             failed.append(error)
 
     def take(name: str, news: News) -> None:

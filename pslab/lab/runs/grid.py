@@ -1,4 +1,4 @@
-"""grid(base, **axes): every combination of the values on each axis; tuned(runs): a grid that grows beyond its ends."""
+"""grid(base, **axes): runs for every combination of values; tuned(runs): a sweep that extends an axis at its ends."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ REFUSED = ("raise", "drop")
 
 
 class RefusedCombinations(UserWarning):
-    """Combinations of a grid that no run can have were left out."""
+    """Impossible combinations of values were left out of a grid."""
 
 
 def grid(base: Run | pd.DataFrame, *, refused: str = "raise", **axes: Any) -> pd.DataFrame:
-    """Return a table with a row for each combination: a column for each axis, the other fields that the entries change,
-    and the column `run`; the last axis changes fastest.
+    """Return a table with a row for each combination of values; the last axis changes fastest.
 
-    An axis is a field of Run with a list of values or with {name: value}; or a new name with {name: fields}, where a
-    list among the fields is that entry's own axis and a cluster is laid over the base's:
+    Columns: the axes, the other fields that the entries change, and `run`. An axis is a field of Run with a list of
+    values or with {name: value}; or a new name with {name: fields}. A list among these fields is an axis of this entry
+    alone, and a cluster's fields are merged into the base's cluster:
 
         grid(base, sync=["bsp", "asp"], seed=[0, 1])
         grid(base, family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
 
     Args:
-        base: a run; or a table of runs or results, each of whose runs is a base, and whose axes stay:
-            `grid(best(results), seed=[0, 1, 2])`.
-        refused: what becomes of a combination that no run can have, such as a rule that needs rounds under ASP:
-            raise, here or when the sweep begins; drop it, with a warning that lists each with its reason.
+        base: a run; or a table of runs or results, as in `grid(best(results), seed=[0, 1, 2])`: each of its runs is
+            combined with the new axes, and its own axes stay columns.
+        refused: the treatment of an impossible combination, such as a rule that needs rounds under ASP: "raise" an
+            error (here, or when the sweep begins), or "drop" the combination, with a warning that has the reason.
 
     Raises:
-        ConfigError: an axis without values or with an unknown field, or what Run refuses; with drop, nothing is left.
+        ConfigError: an axis without values or with an unknown field, or a value that Run refuses; with "drop", all
+            combinations are impossible.
     """
     if refused not in REFUSED:
         raise ConfigError("refused", refused, nearest(str(refused), REFUSED))
     named = {name: _entries(name, values) for name, values in axes.items()}
     pairs: list[tuple[Run, dict[str, Any]]] = []
-    dropped: dict[str, list[str]] = {}  # why -> which
+    dropped: dict[str, list[str]] = {}  # reason -> combinations
     for (run, start), chosen in product(_bases(base), combinations({name: [*axis] for name, axis in named.items()})):
         point = {name: plain(entry) for name, entry in chosen.items()}
         fields: dict[str, Any] = {}
@@ -77,7 +78,6 @@ def grid(base: Run | pd.DataFrame, *, refused: str = "raise", **axes: Any) -> pd
 
 
 def _bases(base: Run | pd.DataFrame) -> Iterable[tuple[Run, dict[str, Any]]]:
-    """The runs that axes are laid over, at their points."""
     if isinstance(base, Run):
         return [(base, {})]
     rows = frames.runs_in(base)
@@ -87,46 +87,36 @@ def _bases(base: Run | pd.DataFrame) -> Iterable[tuple[Run, dict[str, Any]]]:
 
 
 def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Each combination of the axes' values; the last axis changes fastest."""
+    """Yield each combination of the axes' values; the last axis changes fastest."""
     for values in product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 
 
 def listed(value: Any) -> list[Any]:
-    """A list as it is; one value as a list."""
+    """Return a list or tuple as a list, and any other value as a list of this value alone."""
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _possible(run: Run) -> Run:
-    """The run, if it can be executed.
-
-    Raises:
-        ConfigError: what a sweep would refuse.
-    """
-    from pslab.lab.runs.resolve import resolve  # with torch, which other grids do without
+    from pslab.lab.runs.resolve import resolve  # loads torch, which other grids do not need
 
     resolve(run)
     return run
 
 
 def _say(dropped: Mapping[str, Sequence[str]], used: Sequence[Any]) -> None:
-    """Warn of combinations that were left out: a line for each reason, and under it the combinations.
-
-    Raises:
-        ConfigError: nothing is left.
-    """
+    """Warn of combinations that were left out, by reason; raise ConfigError if all were left out."""
     count = sum(map(len, dropped.values()))
     lines = [line for why, which in dropped.items() for line in (why, *(f"  {words}" for words in which))]
     text = "\n".join([f"{count} of {count + len(used)} combinations are refused:", *lines])
     if not used:
-        raise ConfigError("refused", "drop", f"nothing is left: {text}")
+        raise ConfigError("refused", "drop", f"no combination is left: {text}")
     warnings.warn(text, RefusedCombinations, stacklevel=3)
 
 
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
-    """The entries of an axis: entry -> fields of Run."""
     if name in frames.ITEMS:
-        raise ConfigError(name, values, f"results have a column {name!r} already: give the axis another name")
+        raise ConfigError(name, values, f"tables have a column {name!r} already: give the axis another name")
     if isinstance(values, Mapping) and values:
         if name in FIELDS:
             return {entry: {name: value} for entry, value in values.items()}
@@ -135,7 +125,7 @@ def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
         return {entry: dict(fields) for entry, fields in values.items()}
     if name not in FIELDS:
         known = nearest(name, [*FIELDS, "refused"])
-        problem = f"Run has no such field; {known}; an axis of another name maps names to fields"
+        problem = f"Run has no such field; {known}. A new axis maps names to fields: {{'dense': {{'prune': 'none'}}}}"
         raise ConfigError(name, values, problem)
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not len(values):
         raise ConfigError(name, values, "must be a list with at least one entry, such as [0], or map names to values")
@@ -149,11 +139,11 @@ def _check_fields(name: str, values: Any, fields: Any) -> None:
         if field not in FIELDS:
             raise ConfigError(name, field, f"Run has no such field; {nearest(str(field), FIELDS)}")
         if isinstance(value, (list, tuple)) and not value:
-            raise ConfigError(name, {field: value}, "must be a list with at least one entry")
+            raise ConfigError(name, {field: value}, "must be a list with at least one entry, such as [0]")
 
 
 def _over(base: Any, cluster: Any) -> Any:
-    """A cluster laid over another: its fields win; a name takes the whole place."""
+    """Return the cluster `base` with the fields of `cluster` replaced; a name of a cluster replaces `base` wholly."""
     if not isinstance(cluster, Mapping):
         return cluster
     if not cluster:
@@ -163,7 +153,7 @@ def _over(base: Any, cluster: Any) -> Any:
 
 
 def alone(run: Run) -> Run:
-    """The single machine beside a distributed run: the same modelled computation, no network, nothing pruned."""
+    """Return a single-machine run to compare a run with: the same modelled computation, no network, no pruning."""
     cluster = run.cluster
     if cluster != "free":
         exchange = {*NETWORK, *COSTS, "costs"} - {"apply_s"}
@@ -178,14 +168,14 @@ def tuned(
     runs: pd.DataFrame, *, over: str = "learning_rate", goal: float | None = None, measure: str = "seconds_to_goal",
     rounds: int = 4, results: Path | str | None = None, progress: bool | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Return the results of a grid in which every candidate is tried with the same effort.
+    """Execute a grid, extend it until no best value of `over` lies at an end of its values, and return the results.
 
-    While the best value of `over` (see `best`) of some runs is the smallest or the largest that was tried with them,
-    the next one beyond it is tried too, at the ratio of the last two; at most so many `rounds`, after which figures
-    say how many still lie at an end.
+    If the best value (see `best`) of a group of runs is the smallest or largest value tried, the next value beyond it
+    is tried, too, at the ratio of the last two. Figures say how many best values are still at an end afterwards.
 
     Args:
-        goal: the accuracy (0 to 1) that counts; None: what `pslab.goal` says of the results so far.
+        goal: the accuracy (0 to 1) of the measure; None: `pslab.goal` of the results so far.
+        rounds: the largest number of extensions.
     """
     made = sweep(frames.runs_in(runs), results=results, progress=progress)
     for _ in range(rounds):

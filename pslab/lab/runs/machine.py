@@ -1,4 +1,4 @@
-"""The machine: its cores and memory as a process may use them."""
+"""The machine: its cores, memory and disk, and checks that a run fits on it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pslab.engines.experiment.checkpoint.store import CheckpointStore
     from pslab.engines.experiment.experiment import Experiment
 
-ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and the rows of its phases
-CHECKPOINTS = "checkpoints"  # the folder of all runs' checkpoints, among their results
-CUDA_BYTES = 300 * 2**20  # of a device, for each process that uses it, at least
-CHECKPOINTS_HELD = 2  # by the parent of servers that are replaced: the newest whole one, and the next
+ROWS_BYTES = 400  # least bytes of a range's push in a record: its row, and the rows of its phases
+CHECKPOINTS = "checkpoints"  # the folder of all runs' checkpoints, in the results folder
+CUDA_BYTES = 300 * 2**20  # least memory of a device for each process that uses it
+CHECKPOINTS_HELD = 2  # in the parent, for servers that may be replaced: a complete checkpoint, and the next one
 
 
 def usable_cores() -> float:
-    """Cores that this process may use: by affinity, and by the container's quota."""
+    """Return the number of cores, perhaps a fraction, that affinity and the container's quota allow this process."""
     count = float(cores())
     quota = words_of(Path("/sys/fs/cgroup/cpu.max"))
     if len(quota) == 2 and quota[0].isdigit():
@@ -39,14 +39,14 @@ def usable_cores() -> float:
 
 
 def check_memory(run: Run, weights: int) -> None:
-    """Refuse what this machine's memory cannot hold: `weights` of the model, as often as a run has them at once.
+    """Refuse a run whose copies of the model's weights (`weights` is their number) do not fit in the free memory.
 
-    The parent has them twice, and the server once; each worker has two gradients and what a backward pass makes; each
-    evaluation has the weights that it is of; and the parent holds checkpoints of servers that are to be replaced. Where
-    keys are pulled, only the servers have the weights. The servers and workers of a Ray cluster are not counted.
+    The parent has two copies, the server one, each worker three (two gradients, and the results of a backward pass),
+    each evaluation one, and the parent CHECKPOINTS_HELD more if a server may be replaced. If keys are pulled, only the
+    servers have the weights. The servers and workers of a Ray cluster are not counted.
 
     Raises:
-        ConfigError: it is larger than the free memory.
+        ConfigError: the run needs more than the free memory.
     """
     period, free = run.evaluation_period, free_memory_bytes()
     evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
@@ -63,8 +63,8 @@ def check_memory(run: Run, weights: int) -> None:
 
 
 def _check_device_memory(run: Run, weights: int) -> None:
-    """Check the memory of a device, where each worker has weights, gradients and activations, and a process that
-    evaluates has the weights once more; CUDA itself takes memory in each of these processes."""
+    """Refuse a run whose workers do not fit in a device's free memory: each has four vectors of the size of the weights
+    there, and each process CUDA_BYTES."""
     from pslab.tensors.device import DEVICES
 
     free = DEVICES[run.device].free_bytes() if run.engine != "timing" else []
@@ -80,31 +80,31 @@ def _check_device_memory(run: Run, weights: int) -> None:
 
 
 def record_bytes(experiment: Experiment) -> int:
-    """The least bytes of a run's record, as far as its budget says."""
+    """Return a lower estimate of the bytes of a run's record, from its budget of pushes."""
     run = experiment.run
     weights = experiment.keyspace.size * experiment.weights.element_size() * run.keep_weights
     return weights + ROWS_BYTES * (run.pushes or 0) * len(experiment.parts)
 
 
 def check_disk(experiment: Experiment, results: Path) -> None:
-    """Refuse a run whose record cannot be written.
+    """Refuse a run whose record needs more space than the disk has free.
 
     Raises:
-        Unwritable: it takes more room than there is.
+        Unwritable: the estimated record is larger than the free space.
     """
     folder, free = free_bytes(results)
     if (needed := record_bytes(experiment)) > free:
         room = f"{in_bytes(free)} are free in {folder}"
-        raise Unwritable(f"the record needs {in_bytes(needed)} at least, {room}: fewer pushes or key ranges need less")
+        raise Unwritable(f"the record needs at least {in_bytes(needed)}, but {room}: use fewer pushes or key ranges")
 
 
 def with_checkpoints(experiment: Experiment, results: Path) -> Experiment:
-    """An experiment that is checkpointed among these results, and goes on from there."""
+    """Return the experiment with its folder of checkpoints; it continues from the newest one, if there is any."""
     return dataclasses.replace(experiment, checkpoints=checkpoints(experiment.run, results))
 
 
 def forget_checkpoints(run: Run, results: Path) -> None:
-    """Remove a run's checkpoints, which are of no use any more."""
+    """Remove the checkpoints of a run."""
     from pslab.engines.experiment.checkpoint.store import CheckpointStore
 
     if not run.unknown:
@@ -112,19 +112,19 @@ def forget_checkpoints(run: Run, results: Path) -> None:
 
 
 def forget_old_checkpoints(results: Path) -> str:
-    """Remove the checkpoints of runs that were not asked for again for long; how many, in a sentence, or ""."""
+    """Remove checkpoints that were written longer than OLD_S seconds ago; return a sentence about them, "" if none."""
     from pslab.engines.experiment.checkpoint.store import OLD_S, forget_old
 
     folder = results / CHECKPOINTS
     count, size_bytes = forget_old(folder, time.time())
-    days = f"for {OLD_S / 86400:g} days nobody had asked for them again"
+    days = f"these runs were not requested again for {OLD_S / 86400:g} days"
     return f"checkpoints of {count} runs were removed from {folder} ({in_bytes(size_bytes)}): {days}" if count else ""
 
 
 def checkpoints(run: Run, results: Path) -> CheckpointStore | None:
-    """The folder of a run's checkpoints, for this machine and this source; None if nothing names the run.
+    """Return the folder of a run's checkpoints; None if no digest identifies the run.
 
-    The last bits of a gradient depend on torch, NumPy and the processor's instructions.
+    A checkpoint is used only with equal versions, sources and instructions: the last bits of a gradient depend on them.
     """
     from pslab.engines.experiment.checkpoint.store import CheckpointStore
 
@@ -141,7 +141,6 @@ def _checkpoints_of(run: Run, results: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def _source() -> str:
-    """A digest of the source files whose classes make up the state of a run."""
     package, digest = Path(__file__).parents[2], hashlib.sha256()
     for room in ("config", "protocol", "policies", "tensors", "engines"):
         for file in sorted((package / room).rglob("*.py")):
@@ -150,13 +149,13 @@ def _source() -> str:
 
 
 def resident_bytes() -> int | None:
-    """Memory that this process holds."""
+    """Return the memory that this process uses, in bytes; None if the system does not report it."""
     words = words_of(Path("/proc/self/statm"))
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if words else None
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the processor's name, or its architecture if the system has no name for it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Own objects that a worker's process would not have as this process has them are refused before it starts."""
+"""Refuses, before any process starts, user's objects that would differ in a worker's process."""
 
 from __future__ import annotations
 
@@ -18,52 +18,51 @@ from pslab.tensors.workload.data import Column, Dataset
 from pslab.tensors.workload.torchvision_ops import import_named
 
 CPU = torch.device("cpu")
-BUILT_HERE = ("model", "data")  # they may hold a network: workers get the model's weights, and the data's examples
+BUILT_HERE = ("model", "data")  # may contain a network: workers get only the model's weights and the data's examples
 
 
 def check_defaults(run: Run) -> None:
-    """Refuse a dtype or a device of new tensors that was set in this process: workers create them on the CPU, as
-    float32.
+    """Refuse a default dtype or device of tensors that was set in this process: workers have torch's defaults.
 
     Raises:
-        ConfigError: one was set.
+        ConfigError: torch.get_default_dtype() is not float32, or torch.get_default_device() is not the CPU.
     """
     for field, name, default, value in (("dtype", "set_default_dtype", torch.float32, torch.get_default_dtype()),
                                         ("device", "set_default_device", CPU, torch.get_default_device())):  # fmt: skip
         if value != default:
-            called = f"torch.{name}({value}) was called in this process, and a worker creates new tensors as {default}"
-            how = f"restore torch.{name}({default}) and name the run's {field}"
-            raise ConfigError(field, getattr(run, field), f"{called}: {how}, or {field}=x.{field} where you create one")
+            called = f"torch.{name}({value}) was called in this process, but workers have the default {default}"
+            how = f"call torch.{name}({default}) and set the run's {field}"
+            raise ConfigError(field, getattr(run, field), f"{called}: {how}, or create tensors with {field}=x.{field}")
 
 
 def check_objects(run: Run, dataset: Dataset) -> None:
-    """Refuse own objects that hold a network in training, or reach settings that only this process has.
+    """Refuse user's objects that contain a network in training, or depend on settings that only this process has.
 
     Raises:
-        ConfigError: one does; a module of the user's cannot be imported in another process.
+        ConfigError: there is such an object, or a user's module cannot be imported in another process.
     """
     _checked.clear()
     surveys = {field: _surveyed(run, field, dataset) for field in NAMED}
     for field, surveyed in surveys.items():
         if surveyed.trained and field not in BUILT_HERE:
             value = getattr(run, field)
-            problem = f"holds {surveyed.trained} that requires a gradient; workers have copies, which no step trains"
-            how = "compute with outputs and targets alone; freeze a network that is not trained: requires_grad_(False)"
+            problem = f"contains {surveyed.trained} that requires a gradient, but only the run's model is trained"
+            how = "use only outputs and targets, or freeze the network: requires_grad_(False)"
             raise ConfigError(field, getattr(value, "__name__", value), f"{problem}: {how}")
-        if run.engine != "timing":  # which has no workers
+        if run.engine != "timing":  # the timing engine has no workers
             _check_settings(field, surveyed.settings)
     _checked.update(name for survey in surveys.values() for name in survey.settings)
 
 
 def note_trial() -> None:
-    """Note the settings that were checked last as pslab's own trial of the model left them, which may fill a cache."""
+    """Note the values of the checked settings after pslab's trial of the model, which may have filled a cache."""
     for module, names in _by_module(_checked).items():
         _left.update((name, digest) for name, (digest, _) in settings_of(sys.modules[module], names).items())
     _checked.clear()
 
 
 def _surveyed(run: Run, field: str, dataset: Dataset) -> Survey:
-    if field == "data":  # what makes examples in this process alone is used as it is
+    if field == "data":  # code that makes examples runs in this process alone
         return survey([part.source for part in (dataset.train_x, dataset.test_x) if isinstance(part, Column)])
     value = getattr(run, field)
     if field in USERS and isinstance(value, str):
@@ -77,10 +76,11 @@ def _check_settings(field: str, reached: Iterable[str]) -> None:
     for module, names in _by_module(reached).items():
         here, anew = settings_of(sys.modules[module], names), _anew(module, (*sources.of(module).items(),))
         if isinstance(anew, str):
-            raise ConfigError(field, module, f"cannot be imported in another process, as workers must: {anew}")
+            problem = f"cannot be imported in another process, as workers import it ({anew})"
+            raise ConfigError(field, module, f"{problem}: correct it, or put it into the working directory")
         other = [name for name in names if name in here
                  and here[name][0] not in (anew.get(name, ("absent", ""))[0], _left.get(name))]  # fmt: skip
-        for name in sorted(other, key=lambda name: here[name][1] == CODE):  # values before the code that reaches them
+        for name in sorted(other, key=lambda name: here[name][1] == CODE):  # values before the code using them
             ours, theirs = here[name][1], anew.get(name, ("", "absent"))[1]
             differs = "other code here than" if ours == theirs else f"{ours} in this process, and {theirs}"
             problem = f"is {differs} where workers import {module} anew: pass it as an argument, or edit the file"

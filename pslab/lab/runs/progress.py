@@ -1,7 +1,7 @@
-"""Progress of a sweep: one bar of tqdm, whose total is the time that its runs are expected to take.
+"""Progress of a sweep: one bar of tqdm, whose total is the expected time of its runs.
 
-Times are seconds of this machine's clock. The time left is what such runs took before, by their records, corrected by
-the pace of this sweep.
+Times are seconds of this machine's clock. The time left is estimated from the records of similar runs, corrected by the
+pace of this sweep.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pslab.lab.records.disk import MANIFEST, records_in
 
 FORMAT = "{percentage:3.0f}%|{bar:20}| {desc}"
 LIVE_PERIOD_S, LOG_PERIOD_S, JOURNAL_PERIOD_S = 0.1, 10.0, 1.0
-LATEST = 200  # records that are read
-PRIOR = 0.2  # the weight of former runs against this sweep's own pace, as a share of the sweep
-EVALUATION = 0.1  # the share of a run's time that its evaluation takes
-KIND = ("engine", "model", "batch_size", "cluster", "workers", "prune", "sync")  # what a push's time depends on most
-Kind = tuple[str, ...]  # values of the fields KIND, or of the first of them
+LATEST = 200  # number of records that are read
+PRIOR = 0.2  # weight of earlier runs relative to this sweep's own pace, as a share of the sweep
+EVALUATION = 0.1  # share of a run's time spent on its evaluation
+KIND = ("engine", "model", "batch_size", "cluster", "workers", "prune", "sync")  # they decide the time of a push
+Kind = tuple[str, ...]  # values of the fields KIND, or of the first few
 
 
 class Progress:
-    """Show how far a sweep is, and how long it still takes.
+    """Displays the progress of a sweep and the estimated time left.
 
     Args:
         runs: the runs of the sweep, by name.
-        taken: seconds that a push of each kind of run took before.
-        at_once: how many virtual runs are executed at a time.
-        shown: whether a bar is drawn; None: unless the batch reads this process's journal.
-        stream: where the bar is drawn; None: stdout in a notebook, which shows stderr as a fault, and stderr elsewhere.
+        taken: seconds of a push in earlier runs, by kind of run.
+        at_once: the number of virtual runs that are executed at a time.
+        shown: whether a bar is drawn; None: yes, unless the batch reads this process's journal.
+        stream: the stream for the bar; None: stdout in a notebook, which shows stderr as a fault, and stderr elsewhere.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Progress:
     ) -> None:
         self._runs, self._ended_count = runs, 0
         self._work, self._known = work(runs, taken or {}, at_once), bool(taken)
-        self._shares: dict[str, float] = {}  # of each run's work that is done
-        self._start: tuple[float, float] | None = None  # the instant of the first news, and the work done by then
+        self._shares: dict[str, float] = {}  # share of each run's work that is done
+        self._start: tuple[float, float] | None = None  # the instant of the first report, and the work done by then
         self._noted_s = -math.inf
         in_notebook = stream is None and has_front_end()
         stream = stream or (sys.stdout if in_notebook else sys.stderr) or io.StringIO()  # a process may have no stderr
-        self._lines = not in_notebook  # whether each ended run leaves a line
+        self._lines = not in_notebook  # whether a line is printed for each ended run
         period_s = LIVE_PERIOD_S if in_notebook or stream.isatty() else LOG_PERIOD_S
         shown = not journal.active() if shown is None else shown
         self._bar = tqdm(
@@ -79,7 +79,7 @@ class Progress:
         self._bar.close()
 
     def say(self, name: str, doing: str) -> None:
-        """Show the activity of a run while it has no pushes to count."""
+        """Show the activity of a run that has no pushes yet."""
         self._show(name, doing)
 
     def begin(self, name: str) -> None:
@@ -88,9 +88,9 @@ class Progress:
         self.say(name, "starts its processes" if self._runs[name].engine == "local" else "starts")
 
     def update(self, name: str, news: Mapping[str, Any]) -> None:
-        """Show how far a run is, as its engine reports it (`OnProgress`)."""
+        """Show the progress of a run from a report of its engine (`OnProgress`)."""
         run, anew = self._runs[name], {"repeated", "checkpoint"} & news.keys()
-        if anew:  # neither a second attempt nor the work of an earlier process tells the pace
+        if anew:  # a second attempt, and work before a checkpoint, do not count for the pace
             self._shares[name], self._start = _share(run, news), None
         else:
             self._shares[name] = max(self._shares.get(name, 0.0), _share(run, news))
@@ -101,7 +101,7 @@ class Progress:
         self._show(name, _how_far(run, news))
 
     def end(self, name: str, accuracy: float | None, took: str) -> None:
-        """Show that a run is finished and recorded; `took` are its seconds in words."""
+        """Show that a run is finished and recorded; `took` is its duration in words."""
         reached = "ended" if accuracy is None else metric_of(self._runs[name]).text(accuracy)
         text = f"{self._label(name)}: {reached} after {took}"
         self.drop(name)
@@ -109,19 +109,19 @@ class Progress:
             self._write(text)
 
     def fail(self, name: str, error: Exception) -> None:
-        """Show that a run ended without a result."""
+        """Show that a run ended by an error, without a result."""
         self._write(f"{self._label(name)}: failed: {in_a_sentence(error)}")
         self.drop(name)
 
     def drop(self, name: str) -> None:
-        """Count a run that is not executed any more as done."""
+        """Count a run as done, with or without a result."""
         self._shares[name] = 1.0
         self._show(name, "ended")
         self._ended_count += 1
         self._note(always=True)
 
     def left_s(self) -> float | None:
-        """Seconds until the sweep is done; None while nothing is known."""
+        """Return the estimated seconds until the sweep is done; None while nothing is known about its pace."""
         begun_s, before = self._start or (time.monotonic(), self._done())
         spent_s, done = time.monotonic() - begun_s, self._done() - before
         prior = PRIOR * sum(self._work.values()) if self._known else 0.0
@@ -154,10 +154,11 @@ class Progress:
 
 
 def work(runs: Mapping[str, Run], taken: Mapping[Kind, float], at_once: int = 1) -> dict[str, float]:
-    """Return the work of each run: its budget times the seconds that a push took before, if any are known.
+    """Return the expected seconds of each run, by its name: its budget of pushes times the seconds of a push.
 
-    Virtual runs are executed `at_once` at a time. A kind that was never run counts as the kinds that share most of its
-    first fields.
+    `taken` has the seconds of a push in earlier runs; without any, a push counts 1. A kind without earlier runs takes
+    the median of the kinds that agree with it in the most leading fields of KIND. Virtual runs are executed `at_once`
+    at a time.
     """
     alike: dict[Kind, list[float]] = {}
     for kind, seconds in taken.items():
@@ -174,16 +175,16 @@ def work(runs: Mapping[str, Run], taken: Mapping[Kind, float], at_once: int = 1)
 
 
 def kind_of(plain: Mapping[str, Any]) -> Kind:
-    """The kind of a run, of its fields as its record has them: what the time of a push depends on most."""
+    """Return the kind of a run from its fields (`Run.plain()`): the values of KIND, as JSON."""
     return tuple(json.dumps(plain[field], sort_keys=True) for field in KIND)
 
 
 def taken_before(results: Path) -> dict[Kind, float]:
-    """Seconds of this machine that a push took, by kind: medians over the latest records."""
+    """Return this machine's seconds for a push, by kind of run: medians over the latest records."""
     latest = records_in(results / "runs")[: -LATEST - 1 : -1]
     times: dict[Kind, list[float]] = {}
     for path in latest:
-        with contextlib.suppress(Exception):  # a damaged record is reported where it is asked for
+        with contextlib.suppress(Exception):  # a damaged record is reported when it is requested
             manifest = read_json(path / MANIFEST)
             push_s = manifest.get("wall_s", manifest["seconds"]) / manifest["pushes"]
             if 0 < push_s < math.inf:
@@ -192,7 +193,6 @@ def taken_before(results: Path) -> dict[Kind, float]:
 
 
 def _share(run: Run, news: Mapping[str, Any]) -> float:
-    """The share of its work that a run has done, 0 to 1."""
     evaluation = 0.0 if run.engine == "timing" else EVALUATION
     if "evaluating" in news:
         count, of = map(int, news["evaluating"])
@@ -213,12 +213,12 @@ def _word(value: object) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """``"35 s"``, ``"4 min"``."""
+    """Return a duration in words: ``"35 s"``, ``"4 min"``."""
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 
 def has_front_end() -> bool:
-    """Whether widgets can be seen: in JupyterLab, Notebook, VS Code or Colab; not under papermill or in a script."""
+    """Whether widgets can be shown: in JupyterLab, Notebook, VS Code or Colab; not under papermill or in a script."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython

@@ -57,16 +57,16 @@ if TYPE_CHECKING:
     from pslab.tensors.workload.example_check import Objective
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
-LARGE = 2**24  # weights: a model of more is not made, nor tried, where only time is modelled
-TRIALS = 8  # of a model of which the first one does not reach all parameters
+LARGE = 2**24  # weights; a larger model gets no memory, and is not tried, if only time is modelled
+TRIALS = 8  # trials of a model whose first trial does not reach all parameters
 POLICIES = ("sync", "prune", "quantize", "rate", "ranges", "order", "schedule")
 
 
 def resolve(run: Run) -> Experiment:
-    """The experiment that a run describes.
+    """Return the experiment that a run describes.
 
     Raises:
-        ConfigError: the first thing that is wrong; no process has been started.
+        ConfigError: the run is impossible; the first error is reported, and no process has been started.
     """
     try:
         return _resolved(run)
@@ -85,7 +85,7 @@ def _resolved(run: Run) -> Experiment:
     _check_sent(run)
     downlink = None
     if run.downlink != "none":
-        from pslab.tensors.compression.downlink import downlink_rules  # loaded by runs that have one
+        from pslab.tensors.compression.downlink import downlink_rules  # not loaded by other runs
 
         downlink = downlink_rules(run.downlink)
     check_together(run, policies, cluster)
@@ -101,8 +101,9 @@ def _resolved(run: Run) -> Experiment:
     keyspace = Keyspace.of(module)
     _check_keys(run, dataset, keyspace)
     _check_layers(run, policies["ranges"], module)
-    shell, running = keyspace.shell(module), tuple[str, ...]()
+    shell, running = module, tuple[str, ...]()
     if run.engine != "timing":
+        shell = keyspace.shell(module)
         check_patched(module, loss, metric)
         _once(run, "sent", lambda: check_sent(shell))
     tried = _on_keys(module, keyspace, sample) if run.pull == "keys" else (module, sample)
@@ -110,7 +111,7 @@ def _resolved(run: Run) -> Experiment:
     if not sample.is_meta:
         y = targets(dataset.extreme_targets(), dtype)
         sizes = min(2, run.batch_size), min(2, len(dataset.test_y))
-        named = metric if find("metric", run.metric) is not None else None  # a user's is tried on more examples
+        named = metric if find("metric", run.metric) is not None else None  # a user's loss is tried on more examples
         unreached = _once(run, f"check {run.pull == 'keys'} {sizes}",
                           lambda: check_model(*tried, y, loss, named, dataset.classes, sizes))  # fmt: skip
         objective = _once(run, "objective", lambda: _objective(run, dataset, *tried, loss, metric))
@@ -132,7 +133,7 @@ def _resolved(run: Run) -> Experiment:
     parts = _parts(run, policies, keyspace, owner)
     check_servers(run, parts)
     check_order(run, policies, parts, keyspace.dtype.itemsize)
-    if run.pull != "keys":  # what these take follows from the keys of a batch
+    if run.pull != "keys":  # their sizes depend on the keys of a batch
         cluster = resolve_cluster(run.cluster, keyspace.size)
     experiment = Experiment(
         run=run, optimizer=optimizer, downlink=downlink, inner=inner, outer_learning_rate=outer_learning_rate,
@@ -150,12 +151,16 @@ def _check_objects_given(run: Run) -> None:
     for field in NAMED:
         if named_object(value := getattr(run, field)):
             name = value.partition("#")[0]
-            how = f"give yours as {field}={name}; pslab export DIGEST --to notebook writes a notebook that defines it"
+            how = f"pass your object as {field}={name}; pslab export DIGEST --to notebook writes its definition"
             raise ConfigError(field, value, f"this run used your {name}, which the record does not contain: {how}")
 
 
 def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | None, float]:
-    """The server's optimizer; if workers train by themselves, their own, and the server's learning rate of changes."""
+    """Return the server's optimizer, the workers' own optimizer, and the server's learning rate for pushed changes.
+
+    The last two are None and 1 if workers push gradients, and so take no steps of their own.
+    """
+
     def at_server(value: object) -> OptimizerSpec:
         if not (spec := resolve_optimizer(value)).divides:
             return spec
@@ -165,10 +170,10 @@ def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | 
     if traits_of(sync).method not in TRAINING:
         for name in ("inner", "outer_learning_rate"):
             if (value := getattr(run, name)) != FIELDS[name].default:
-                problem = "is for workers that train by themselves between two exchanges: set sync='diloco:20', say"
+                problem = "applies only if workers take steps between exchanges: use a policy such as sync='diloco:20'"
                 raise ConfigError(name, value, problem)
         return at_server(run.optimizer), None, 1.0
-    from pslab.tensors.update.inner import resolve_inner  # other workers have no optimizer
+    from pslab.tensors.update.inner import resolve_inner  # under other policies workers have no optimizer
 
     outer = sync.outer if run.optimizer == FIELDS["optimizer"].default else run.optimizer
     rate = sync.outer_learning_rate if run.outer_learning_rate is None else run.outer_learning_rate
@@ -176,21 +181,20 @@ def optimizers_of(run: Run, sync: Any) -> tuple[OptimizerSpec, InnerOptimizer | 
 
 
 def trained_model(run: Run, weights: np.ndarray) -> nn.Module:
-    """The model of a run with these weights, flat, as an evaluation has it: frozen parameters as at the start, running
-    statistics recomputed.
+    """Return a run's model in evaluation mode, with these flat weights and with recomputed running statistics.
 
     Raises:
-        ConfigError: the model or the data cannot be made, as `resolve` says; the weights are of another model.
+        ConfigError: the model or the data cannot be made (see `resolve`), or the weights are of another model.
     """
     dataset = _dataset(run)
     made, sample = _model(run, dataset)
     module, keyspace = copied(made), Keyspace.of(made)  # a factory may return the user's own object
     if len(weights) != keyspace.size:
-        problem = f"has {keyspace.size:,} trainable weights, and the record {len(weights):,}: it was changed since"
-        raise ConfigError("model", run.model, problem)
+        problem = f"has {keyspace.size:,} trainable weights, but the record has {len(weights):,}"
+        raise ConfigError("model", run.model, f"{problem}: define the model as when the run was executed")
     keyspace.bind(module, torch.from_numpy(weights.copy()))
     for parameter in module.parameters():
-        parameter.data = parameter.data.clone()  # no view of all of them
+        parameter.data = parameter.data.clone()  # a copy, not a view of all weights
     norms = running_norms(made, sample)
     with restored_globals():
         seed_globals(run.seed, "evaluate")
@@ -200,19 +204,19 @@ def trained_model(run: Run, weights: np.ndarray) -> nn.Module:
 
 
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
-    """The model, and two samples of its input."""
+    """Return the model and two inputs; if only time is modelled, a large model and its inputs have no memory."""
     dtype, model = getattr(torch, run.dtype), fitted(run.model, math.prod(dataset.train_x.shape[1:]))
     name, timing = model if isinstance(model, str) else "", run.engine == "timing"
     sized = None
     if name or timing:
         sized = (_without_memory if name else _without_memory.__wrapped__)(model, dtype, sources.edits())
-    if timing and sized is not None:  # it holds no tensors
+    if timing and sized is not None:  # a cached model without memory
         if name.startswith(("torchvision:", "sizes:")):
             return sized, torch.empty(IMAGE, dtype=dtype, device="meta")
         if _size(sized) > LARGE:
             return sized, _inputs(dataset, slice(2), dtype).to("meta")
     elif sized is not None:
-        check_memory(run, _size(sized))  # before they are made
+        check_memory(run, _size(sized))  # before the weights are made
     module = in_dtype(build_model(model, run.seed), dtype)
     if sized is None and not timing:
         check_memory(run, _size(module))
@@ -220,7 +224,7 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
 
 
 def _inputs(dataset: Dataset, rows: slice, dtype: torch.dtype) -> torch.Tensor:
-    """Training examples as a model is tried on them."""
+    """Return training examples as inputs of the model: tokens as integers, other inputs in the run's dtype."""
     x = dataset.train_x[rows]
     return x.long() if dataset.tokens or x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
 
@@ -228,7 +232,7 @@ def _inputs(dataset: Dataset, rows: slice, dtype: torch.dtype) -> torch.Tensor:
 def _objective(
     run: Run, dataset: Dataset, module: nn.Module, sample: torch.Tensor, loss: Loss, metric: Metric | None
 ) -> Objective | None:
-    """How a user's loss and metric relate to the examples; None of named ones."""
+    """Return how a user's loss and metric depend on the examples; None if the run names both."""
     loss_given, metric_given = find("loss", run.loss) is None, metric is not None and metric is not accuracy
     if not (loss_given or metric_given):
         return None
@@ -236,7 +240,7 @@ def _objective(
 
     y = dataset.train_y
     count = min(EXAMPLES, len(y))
-    rows: Any = slice(count // 16)  # the rows of a stream have to be read
+    rows: Any = slice(count // 16)  # the examples of a stream have to be read
     if isinstance(y, torch.Tensor):
         rows = (y.argsort() if y.ndim == 1 else torch.arange(len(y)))[torch.linspace(0, len(y) - 1, count).long()]
         rows = rows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
@@ -245,10 +249,8 @@ def _objective(
                            metric if metric_given else None)  # fmt: skip
 
 
-def _unreached(
-    names: tuple[str, ...], module: nn.Module, dataset: Dataset, loss: Loss
-) -> tuple[str, ...]:
-    """Return which of these parameters get no gradient on other examples and draws, either."""
+def _unreached(names: tuple[str, ...], module: nn.Module, dataset: Dataset, loss: Loss) -> tuple[str, ...]:
+    """Try the model on other examples and random draws; return the parameters in `names` without any gradient."""
     count = len(dataset.train_y)
     dtype = next(module.parameters()).dtype
     for trial in range(1, TRIALS):
@@ -262,9 +264,10 @@ def _unreached(
 def _without(
     unreached: tuple[str, ...], module: nn.Module, keyspace: Keyspace
 ) -> tuple[nn.Module, tuple[np.ndarray, np.ndarray]]:
-    """A copy in which these parameters are frozen; all first weights, flat, and which of them are exchanged."""
+    """Return a copy of the model with these parameters frozen, and the pair (all initial weights, flat; mask of the
+    weights that are exchanged)."""
     problem = f"no loss reaches {', '.join(unreached[:5])}{', ...' * (len(unreached) > 5)} of the model"
-    warnings.warn(f"{problem}: as in torch these parameters stay as they are, and they are not exchanged", stacklevel=4)
+    warnings.warn(f"{problem}: these parameters stay as they are, as in torch, and are not exchanged", stacklevel=4)
     exchanged, frozen = np.ones(keyspace.size, bool), copied(module)
     for slot in keyspace.parameters:
         if slot.name in unreached:
@@ -274,14 +277,14 @@ def _without(
 
 
 def _on_keys(module: nn.Module, keyspace: Keyspace, sample: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
-    """A model and an input as a worker has them that pulls keys: over the keys of the input alone."""
+    """Return a model and an input that have only the input's keys, as in a worker that pulls keys."""
     keys, shell = np.unique(sample.col_indices().numpy()).astype(np.int64), keyspace.shell(module)
     keyspace.bind_keys(shell, _flat(module, keyspace)[keys])
     return shell, on_keys(sample, keys)
 
 
 def _flat(module: nn.Module, keyspace: Keyspace) -> torch.Tensor:
-    """The initial weights, flat; a single parameter, as of keys, may have many, and takes no memory twice."""
+    """Return the initial weights, flat; a view if there is one parameter, because a model of keys may be large."""
     if len(keyspace.parameters) > 1:
         return keyspace.flatten(module)
     return module.get_parameter(keyspace.parameters[0].name).detach().reshape(-1)
@@ -289,7 +292,7 @@ def _flat(module: nn.Module, keyspace: Keyspace) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def _without_memory(model: object, dtype: torch.dtype, edits: int) -> nn.Module | None:
-    """A model whose layers' sizes and operations are known, and whose weights are never made; None if it needs them."""
+    """Return a model without memory for its weights (device "meta"); None if it cannot be built so."""
     try:
         with WeightsOnMeta():
             return build_model(model, 0).to(device="meta", dtype=dtype)
@@ -302,7 +305,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
-    """A fact about a model, which a sweep may need hundreds of times: found once where all its content is known."""
+    """Return find(), cached by `fact` and the run's model, data, loss and metric, because a sweep asks many times."""
     if run.unknown:
         return find()
     plain = run.plain()
@@ -326,8 +329,8 @@ def _parts(run: Run, policies: dict[str, Any], keyspace: Keyspace, owner: Any) -
     cuts = ranges.cut([layer.flat for layer in keyspace.layers])
     edges = [0, *(cut.stop for cut in cuts)]
     if [cut.start for cut in cuts] != edges[:-1] or edges[-1] != keyspace.size or sorted({*edges}) != edges:
-        problem = f"cuts at {shortened(edges)}: ranges must follow each other, from 0 to {keyspace.size}"
-        raise ConfigError("ranges", str(run.ranges), f"{problem}, and each must have a weight")
+        problem = f"cuts at {shortened(edges)}: ranges must follow each other from 0 to {keyspace.size}"
+        raise ConfigError("ranges", str(run.ranges), f"{problem}, and each must have a weight: correct its `cut`")
     cuts = evenly(cuts, run.servers) if owner is None else in_parts(cuts[0], np.bincount(owner).tolist())
     if not ranges.layered:
         return tuple(Part((slice(cut.start, cut.stop),)) for cut in cuts)
@@ -343,12 +346,12 @@ def _parts(run: Run, policies: dict[str, Any], keyspace: Keyspace, owner: Any) -
 def _shares(
     run: Run, ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
 ) -> tuple[layer_costs.Share, ...]:
-    """The share of an iteration's time that each layer takes; () where requests are about the whole model."""
+    """Return each layer's shares of an iteration's computing time; () if weights are not requested layer by layer."""
     if not ranges.layered:
         return ()
     if given := cluster.layer_shares:
         if len(given) != len(keyspace.layers):
-            problem = f"must have a pair for each of the model's {len(keyspace.layers)} layers, not {len(given)}"
+            problem = f"must have one pair for each of the model's {len(keyspace.layers)} layers; it has {len(given)}"
             raise ConfigError("cluster.layer_shares", given, problem)
         return layer_costs.normalized(given)
 
@@ -357,7 +360,8 @@ def _shares(
             try:
                 return layer_costs.shares(copied(module), keyspace, sample)
             except Exception as error:
-                problem = f"layers cannot be counted on an input {list(sample.shape)}: {type(error).__name__}: {error}"
+                where = f"in a forward pass on an input {list(sample.shape)}: {type(error).__name__}: {error}"
+                problem = f"the operations of each layer cannot be counted {where}"
                 how = "use ranges='whole', or set cluster.layer_shares"
                 raise ConfigError("model", run.model, f"{problem}; {how}") from error
 
@@ -365,34 +369,33 @@ def _shares(
 
 
 def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
-    """Refuse keys unless inputs are sparse and the model has one weight for each key."""
     inputs, shapes = dataset.train_x, [slot.shape for slot in keyspace.parameters]
     if run.pull != "keys":
         return
     if not isinstance(inputs, SparseInputs):
-        problem = "only sparse rows have keys: use data='functions', say, or pull='whole'"
+        problem = "only sparse rows have keys: use sparse data such as data='functions', or pull='whole'"
         raise ConfigError("pull", run.pull, problem)
     if keyspace.size != inputs.key_count or [shape[:1] for shape in shapes] != [(inputs.key_count,)]:
         problem = f"must have one weight for each of the data's {inputs.key_count} keys, and no others, as 'linear' has"
-        raise ConfigError("model", run.model, f"{problem}; it has {list(map(list, shapes))}: use pull='whole'")
+        how = f"its parameters have the shapes {list(map(list, shapes))}: use such a model, or pull='whole'"
+        raise ConfigError("model", run.model, f"{problem}; {how}")
 
 
 def _check_layers(run: Run, ranges: Any, module: nn.Module) -> None:
-    """Refuse requests layer by layer if a layer is used more than once."""
     if ranges.layered and getattr(module, "tied", False):
-        problem = ("its table of bytes is the first layer and the last one: it is used at both ends of a pass, and has "
-                   "no one place in the order of the layers; use ranges='whole'")  # fmt: skip
+        problem = ("its first layer, the table of bytes, is also its last layer, but requests layer by layer need each "
+                   "layer at one point of a pass: use ranges='whole'")  # fmt: skip
         raise ConfigError("model", run.model, problem)
 
 
 def _assigned(run: Run, dataset: Dataset) -> Any:
-    """The worker of each training example; None if all of them are drawn anew in each epoch."""
+    """Return the worker of each training example; None if the examples are shuffled among workers in each epoch."""
     if run.partition == "shuffled":
         return None
     if not isinstance(dataset.train_x, SparseInputs):
-        problem = "is about the keys of sparse rows: use data='functions', say, or partition='shuffled'"
+        problem = "needs sparse rows with keys: use data='functions', for example, or partition='shuffled'"
         raise ConfigError("partition", run.partition, problem)
-    from pslab.tensors.partitioning.partition import partition  # examples that are shuffled need none
+    from pslab.tensors.partitioning.partition import partition  # shuffled examples do not need it
 
     rows = dataset.train_x.rows(dataset.name)
     return _once(run, f"partition {run.partition} {run.workers} {run.seed}",
@@ -400,10 +403,10 @@ def _assigned(run: Run, dataset: Dataset) -> Any:
 
 
 def _owner(run: Run, dataset: Dataset, assignment: Any) -> Any:
-    """The server of each key; None if each has a part of them in their order."""
+    """Return the server of each key; None if each server has a contiguous part of the keys."""
     if run.placement == "even":
         return None
-    from pslab.tensors.partitioning.placement import place  # keys in their order need none
+    from pslab.tensors.partitioning.placement import place  # the even placement does not need it
     from pslab.tensors.partitioning.traffic import used
 
     rows = dataset.train_x.rows(dataset.name)  # type: ignore[union-attr]  # only sparse rows have keys
@@ -417,20 +420,20 @@ def _check_device(run: Run) -> None:
     if run.engine != "ray":
         if not torch.cuda.is_available():
             raise ConfigError("device", "cuda", no_cuda())
-    elif not RayOptions.of(run.ray).gpus:  # whether a worker's host has one is seen there
-        problem = "device='cuda' needs a GPU, or a share of one, for each worker, as ray={'gpus': 0.5}"
+    elif not RayOptions.of(run.ray).gpus:  # each worker checks its own host
+        problem = "device='cuda' needs a GPU, or a share of a GPU, for each worker: set ray={'gpus': 0.5}"
         raise ConfigError("ray.gpus", 0.0, problem)
 
 
 def _check_sent(run: Run) -> None:
-    """Refuse objects that cannot be sent to a worker."""
     if not run.unknown or run.engine == "timing":
         return
     try:
         cloudpickle.dumps(run)
     except Exception as error:
         field = run.unknown.partition(":")[0]
-        raise ConfigError(field, getattr(run, field), f"cannot be sent to a worker's process: {error}") from error
+        problem = f"cannot be sent to a worker's process: {error}; open files, locks, ... only when they are used"
+        raise ConfigError(field, getattr(run, field), problem) from error
 
 
 def _dataset(run: Run) -> Dataset:
@@ -441,16 +444,18 @@ def _dataset(run: Run) -> Dataset:
 
 @lru_cache(maxsize=2)
 def _named_dataset(name: str, root: Path, edits: int) -> Dataset:
-    """The same object each time, so that a pool that has it in shared memory need not copy it again."""
+    # cached, so that a pool that has the dataset in shared memory need not copy it again
     return resolve_data(name, root)
 
 
 def _check_batches(run: Run, dataset: Dataset) -> None:
     if run.device != "cpu" and isinstance(dataset.train_x, SparseInputs):
-        raise ConfigError("device", run.device, f"the rows of {dataset.name} are sparse, for the CPU: use cpu")
+        problem = f"sparse data such as {dataset.name} can be used on the CPU only: set device='cpu'"
+        raise ConfigError("device", run.device, problem)
     examples = len(dataset.train_y)
     if run.workers * run.batch_size > examples:
-        problem = f"{run.workers} workers need {run.workers * run.batch_size} examples a round; {dataset.name} has"
-        raise ConfigError("batch_size", run.batch_size, f"{problem} {examples}")
+        needed = f"{run.workers} workers need {run.workers * run.batch_size} examples a round"
+        problem = f"{needed}; {dataset.name} has {examples}: use smaller batches or fewer workers"
+        raise ConfigError("batch_size", run.batch_size, problem)
     if isinstance(dataset.train_x, Column) and run.engine != "timing":
         dataset.train_x.source.check_room(run.workers, run.batch_size)

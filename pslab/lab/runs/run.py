@@ -1,4 +1,4 @@
-"""run(Run) -> Result: from its record if there is one, else executed now."""
+"""run(Run) -> Result and sweep(runs): results are read from records if they exist, and else executed now."""
 
 from __future__ import annotations
 
@@ -27,44 +27,45 @@ from pslab.lab.runs.interrupts import Ended, Unwanted, import_torch, noted
 from pslab.lab.runs.machine import forget_checkpoints, forget_old_checkpoints
 from pslab.protocol.server import least_budget
 
-_pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
+_pool_in_use = threading.Lock()  # one pool per process: runs in a cell and in the background exclude each other
 
-AGAIN = "PSLAB_AGAIN"  # in the environment: `sweep` executes again runs whose emulation was not kept
+AGAIN = "PSLAB_AGAIN"  # environment variable: `sweep` executes runs again whose emulation was not kept
 
 
 class InvalidRun(UserWarning):
-    """The history of a run breaks a rule of the protocol or of its policy."""
+    """A run was judged invalid: its replay differs from its record."""
 
 
 class NobodyWaited(UserWarning):
-    """A policy of the user's held no worker back, though one was faster than another."""
+    """Under a user's policy no worker waited for another, although one worker was faster than another."""
 
-    WORDS = ("held no worker back, though one was faster than another: it ran as asp does. Iteration 0 starts by "
-             "itself, without Asked: does the policy count it (docs/how-to/policy.md)?")  # fmt: skip
+    WORDS = ("let no worker wait, although one worker was faster than another: it acted as asp. Iteration 0 starts "
+             "without an event Asked: check that the policy counts it (docs/how-to/policy.md)")  # fmt: skip
 
 
 class NothingApplied(UserWarning):
-    """A run has ended before its first step: its weights are the first ones."""
+    """A run has ended before its first step: its final weights are the initial weights."""
 
 
 class Forgotten(UserWarning):
-    """Checkpoints of runs that were not asked for again were removed."""
+    """Checkpoints of runs that were not requested again were removed."""
 
 
 class NotFoundAgain(UserWarning):
-    """A run with an object whose content cannot be known: it is executed each time."""
+    """A run has an object whose content cannot be determined, so it is executed at each call."""
 
 
 def run(
     run: Run, *, results: Path | str | None = None, progress: bool | None = None, again: bool | None = None,
     fresh: bool = False,
 ) -> Result:  # fmt: skip
-    """Return the result of a run; a recorded run is not executed again.
+    """Return the result of a run; a recorded run is not executed again. See `sweep` for the arguments.
 
     Raises:
         ConfigError: the run is impossible; nothing was started.
-        RunError: a worker raised or died; completed pushes are kept, the message says where.
-        RunsInterrupted: (a KeyboardInterrupt) within two seconds; completed pushes are kept, the message says where.
+        RunError: a worker raised or died; the message says where the completed part of the run is stored.
+        RunsInterrupted: a KeyboardInterrupt, raised within two seconds of the interrupt; the message says where the
+            completed part of the run is stored.
     """
     return sweep([run], results=results, progress=progress, again=again, fresh=fresh)[0]
 
@@ -77,65 +78,66 @@ def sweep(  # type: ignore[misc]
     runs: Run | Iterable[Run] | pd.DataFrame, *, results: Path | str | None = None, progress: bool | None = None,
     stop: threading.Event | None = None, again: bool | None = None, fresh: bool = False, ended: Ended | None = None,
 ) -> list[Result] | pd.DataFrame:  # fmt: skip
-    """Return the rows of a grid's table with the column `result`; of a list of runs the results, in their order.
+    """Return the results of runs: of a table its rows with a column `result`; of a list of runs a list in its order.
 
-    Missing runs are executed in one pool, one after another; runs in virtual time, whose results do not depend on what
-    else the machine does, as many at a time as there are cores.
+    Missing runs are executed in one pool, one after another; runs in virtual time, whose results do not depend on the
+    machine's load, one on each core at a time.
 
     With `again`, a recorded run is executed again if its emulation was not kept; the old record is moved to
-    results/replaced/. None: once in this process, if `pslab figures --again` executes it.
+    results/replaced/. None does so once in this process, if `pslab figures --again` executes the notebook.
 
-    A run on real processes with `on_death="restart"` that was ended before its time, however that was, goes on from its
-    newest checkpoint, unless it is to begin `fresh`. Any other run begins again.
+    A run on real processes with `on_death="restart"` that ended early for any reason continues from its newest
+    checkpoint, unless `fresh` is set. Any other run begins again.
 
-    A record that is damaged is moved to results/damaged/, with a warning, and its run is executed again.
+    A damaged record is moved to results/damaged/ with a warning, and its run is executed again.
 
-    All of them are checked before the first one starts, and each is recorded as soon as it is finished. One that fails
-    for a reason of its own does not keep the others from being tried. `stop`, set from another thread, does what an
-    interrupt does.
+    All runs are checked before the first one starts, and each is recorded as soon as it is finished. If one run fails
+    for a reason of its own, the others are still tried. `stop`, set from another thread, has the effect of an
+    interrupt.
 
-    `ended` is called with each result as soon as it is recorded, the ones that were recorded before first. It may name
-    runs, by their digests, that are not wanted any more: they are not begun, and of those in virtual time one that is
-    under way is ended. They leave no record, and are not among the results. What `ended` raises ends the sweep as an
-    interrupt does.
+    `ended` is called with each result as soon as it is recorded, first with the results recorded earlier. It may return
+    digests of runs that are no longer wanted: these are not started, and a current one in virtual time is ended. They
+    leave no record and are not among the results. An error raised by `ended` ends the sweep like an interrupt.
 
     Raises:
-        SweepFailed: some of several runs failed; it has their errors, and the rows, or results, of the others.
+        SweepFailed: some of several runs failed; the error has their errors, and the rows or results of the other runs.
         StartFailed: another thread of this process executes runs.
-        Unwritable: nothing can be recorded; the run under way is set aside elsewhere. And all that `run` raises.
+        Unwritable: records cannot be written; the current run is stored elsewhere. Also all errors that `run` raises.
     """
     frame = runs_in(runs)
     asked = distinct(frame)
     wanted = [run.as_now() for run in asked.values()]
-    place = default_results() if results is None else Path(results)
+    folder = default_results() if results is None else Path(results)
     begun_s, unwanted = time.monotonic(), Unwanted(ended)
-    found: dict[int, Result | None] = {}
+    outcomes: dict[int, Result | None] = {}
     failed: dict[int, Exception] = {}
     for index, run in enumerate(wanted):
         try:
-            found[index] = find_whole(partial(find_run, run, place))
+            outcomes[index] = find_whole(partial(find_run, run, folder))
         except RecordError as error:
             failed[index] = error
-    missing = [index for index, result in found.items() if result is None or _again(result, again)]
-    journal.note(asked=[each.digest for each in wanted], missing=len(missing))
-    recorded = {each.digest: each for index, each in found.items() if each is not None and index not in missing}
-    for each in recorded.values():
-        unwanted.told(each)
+    missing = [index for index, result in outcomes.items() if result is None or _again(result, again)]
+    journal.note(asked=[run.digest for run in wanted], missing=len(missing))
+    recorded = {
+        result.digest: result for index, result in outcomes.items() if result is not None and index not in missing
+    }
+    for result in recorded.values():
+        unwanted.told(result)
     if missing:
         with _alone(), noted(stop or threading.Event()) as interrupt:
-            clean(place)
-            if removed := forget_old_checkpoints(place):
+            clean(folder)
+            if removed := forget_old_checkpoints(folder):
                 warnings.warn(removed, Forgotten, stacklevel=2)
             for index in missing if fresh else ():
-                forget_checkpoints(wanted[index], place)
+                forget_checkpoints(wanted[index], folder)
             _run_again.update(wanted[index].digest for index in missing)
-            import_torch(interrupt)  # not needed where everything is recorded
+            import_torch(interrupt)  # not needed if all runs are recorded
             from pslab.lab.runs.execution import run_missing
 
-            ran = run_missing({index: wanted[index] for index in missing}, place, progress, interrupt, unwanted)
+            ran = run_missing({index: wanted[index] for index in missing}, folder, progress, interrupt, unwanted)
             failed |= {index: one for index, one in ran.items() if isinstance(one, Exception)}
-            found |= {index: one if isinstance(one := ran.get(index), Result) else None for index in missing}
-    done = {index: result for index, result in sorted(found.items()) if result is not None and index not in failed}
+            outcomes |= {index: one if isinstance(one := ran.get(index), Result) else None for index in missing}
+    done = {index: result for index, result in sorted(outcomes.items()) if result is not None and index not in failed}
     journal.note(swept_s=time.monotonic() - begun_s)
     _warn(list(done.values()))
     if len(wanted) == len(failed) == 1:
@@ -148,38 +150,38 @@ def sweep(  # type: ignore[misc]
     return rows
 
 
-_run_again: set[str] = set()  # digests, in this process
+_run_again: set[str] = set()  # digests of runs executed again in this process
 
 
 def _again(result: Result, again: bool | None) -> bool:
-    """Whether a recorded run is to be run again."""
     wanted = again if again is not None else AGAIN in os.environ and result.digest not in _run_again
     return wanted and not result.emulation_ok
 
 
 def _warn(results: list[Result]) -> None:
-    """Warn of runs that are not found again, and at every use of an invalid result, whose curve is marked."""
+    """Warn of runs without a findable record, of invalid results, and of runs without any step or any wait."""
     for why in sorted({result.run.unknown for result in results} - {""}):
-        problem = f"it is executed each time, and its record is not found again, because of {why}"
+        problem = f"a run is executed at each call, because its record cannot be found again: {why}"
         warnings.warn(problem, NotFoundAgain, stacklevel=3)
     for result in results:
         if result.manifest.get("verdict") == "invalid":
             broken = "; ".join(result.manifest.get("violations", ()))
-            warnings.warn(f"{result.digest} is judged INVALID, do not trust it: {broken}", InvalidRun, stacklevel=3)
+            problem = f"{result.digest} is judged INVALID, do not trust it: {broken} (see docs/checking.md)"
+            warnings.warn(problem, InvalidRun, stacklevel=3)
         if card.nothing_applied(result.manifest):
-            from pslab.lab.runs.resolve import resolve  # with torch, which a record that is found does without
+            from pslab.lab.runs.resolve import resolve  # loads torch, which is not needed to read a record
 
             wanted, sync = result.run, resolve(result.run).sync
             least = "" if wanted.pushes is None or (count := least_budget(sync, wanted.workers)) is None else (
-                f"; pushes={wanted.pushes}, and workers that are equally fast need {count}")  # fmt: skip
+                f"; pushes={wanted.pushes} is too small: equally fast workers need {count} for a step")  # fmt: skip
             problem = f"no step of {result.digest} (sync={wanted.sync!r}, {wanted.workers} workers) was applied"
-            warnings.warn(f"{problem}: its weights are the first ones{least}", NothingApplied, stacklevel=3)
+            warnings.warn(f"{problem}: its weights are the initial weights{least}", NothingApplied, stacklevel=3)
         elif find("sync", result.run.sync) is None and _nobody_waited(result):
             warnings.warn(f"{result.run.sync} {NobodyWaited.WORDS}", NobodyWaited, stacklevel=3)
 
 
 def _nobody_waited(result: Result) -> bool:
-    """Whether no worker waited for another one, and one is several iterations ahead at the end."""
+    """Whether no worker waited for another one, although one worker is at least two iterations ahead at the end."""
     last = result.pushes.groupby("worker").iteration.max()
     apart = len(last) > 1 and last.max() - last.min() > 1
     return bool(apart) and not (result.phases[result.phases.phase == "wait"].waits_for >= 0).any()
@@ -188,7 +190,7 @@ def _nobody_waited(result: Result) -> bool:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     if not _pool_in_use.acquire(blocking=False):
-        raise StartFailed("runs are under way in this process, in the background: wait for them, or stop them")
+        raise StartFailed("this process already executes runs in the background: wait for them, or stop them")
     try:
         yield
     finally:

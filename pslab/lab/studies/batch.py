@@ -1,17 +1,17 @@
-"""The batch: which notebooks are executed with which parameters, and from what each of them was made.
+"""The batch: notebooks with their parameters, and stamps that tell whether their results are up to date.
 
 notebooks/batch.yaml lists them in the order of execution:
 
     - notebook: 20_sync_policies
-      variant: best-rates                # names its files
+      variant: best-rates                # part of the names of its files
       main: true                         # a part of `make figures`; the others are executed by `make figures-all`
-      takes: [140, 60]                   # seconds on two cores, and megabytes, the first time
+      takes: [140, 60]                   # seconds on two cores and megabytes of the first execution
       set: {engine: virtual}             # parameters other than the notebook's defaults
-      tiny: {pushes: 16}                 # parameters of a short execution that only shows that it works
+      tiny: {pushes: 16}                 # parameters of a short execution, to test that the notebook works
 
 An executed notebook in results/notebooks/ has a stamp beside it: its parameters, the records that it read, and its
-figures. It is executed again if one of these, the notebook or the package that draws is newer. Recorded runs are not
-run again.
+figures. The notebook is executed again if one of these changed, or if its source or the drawing code is newer. Recorded
+runs are not executed again.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from pslab.lab.studies.figures import stem
 from pslab.lab.studies.parameters import check, check_named, of_notebook
 
 PLAN = "batch.yaml"
-DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change, or the table's, draws all anew
+DRAWING = ("plots", "records", "runs", "studies")  # packages of lab; a change in these or in config outdates figures
 KEYS = ("notebook", "variant", "main", "takes", "set", "tiny")
-MADE = {"begun_ns", "parameters", "records", "figures"}  # what a stamp says of an execution
-SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
+MADE = {"begun_ns", "parameters", "records", "figures"}  # a stamp's facts about an execution
+SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # files of a figure
 
 
 @dataclass(frozen=True)
 class BatchEntry:
-    """A notebook with its parameters, and the paths of its results."""
+    """An entry of batch.yaml: a notebook with its parameters, and the paths of its results."""
 
     notebook: str
     variant: str
     values: Mapping[str, Any]  #: parameters that differ from the notebook's defaults
     sources: Path
     results: Path
-    takes: tuple[float, float] | None = None  #: seconds on two cores, and megabytes, with its own parameters
+    takes: tuple[float, float] | None = None  #: seconds on two cores, and megabytes, with these parameters
 
     @property
     def name(self) -> str:
-        """``"20_sync_policies-best-rates"``."""
+        """Return the name of its files without suffix: ``"20_sync_policies-best-rates"``."""
         return stem(self.notebook, self.variant)
 
     @property
@@ -71,7 +71,7 @@ class BatchEntry:
 
     @cached_property
     def stamp(self) -> dict[str, Any]:
-        """The stamp of its last execution; empty if there is none, or one of another version."""
+        """Return the stamp of the last execution; {} if there is none, or if it has the form of another version."""
         try:
             stamp = dict(read_json(self.stamped))
             return stamp if stamp["made"].keys() == MADE else {}
@@ -80,18 +80,18 @@ class BatchEntry:
 
     @property
     def figures(self) -> list[Path]:
-        """The figures of its last execution, without suffix."""
+        """Return the paths of the last execution's figures, without suffix."""
         return [self.results / "figures" / name for name in self.stamp.get("made", {}).get("figures", [])]
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Its values as JSON gives them back."""
+        """Return `values` after a round trip through JSON, as the stamp has them."""
         return dict(json.loads(json.dumps(dict(self.values))))
 
     def done(self, *, again: bool = False) -> bool:
-        """Whether its last execution had these parameters and, by make's dates, is newer than all it was made from.
+        """Whether the last execution had these parameters, and is newer than its sources (by file times, as in make).
 
-        With `again`, each of its runs must have kept its emulation, too.
+        With `again`, the emulation of each run must have been kept, too.
         """
         made = self.stamp.get("made")
         if not made or not self.executed.is_file() or made["parameters"] != self.parameters:
@@ -111,8 +111,8 @@ class BatchEntry:
             return False
 
     def expected_s(self) -> float | None:
-        """The seconds of the last execution, less the recorded runs, and for as many runs as its parameters ask for
-        now; before the first execution what batch.yaml says.
+        """Return the expected seconds of an execution, from the stamp of the last one: its seconds without recorded
+        runs, scaled to the present parameters. Without a stamp return batch.yaml's seconds; None without these.
         """
         made = self.stamp.get("made")
         if not made:
@@ -126,11 +126,15 @@ class BatchEntry:
         return float(self.stamp["drawing_s"]) + share * float(self.stamp["swept_s"])
 
     def stamp_of(self, entries: Sequence[dict[str, Any]], begun_ns: int, seconds: float) -> dict[str, Any]:
-        """The stamp of an execution that began at this instant, took so long, and left these entries of a journal."""
+        """Return the stamp of an execution, from its journal's entries, its begin and its duration."""
         swept_s = sum(float(entry["swept_s"]) for entry in entries if "swept_s" in entry)
         return {
-            "made": {"begun_ns": begun_ns, "parameters": self.parameters,
-                     "records": journal.collected(entries, "read"), "figures": journal.collected(entries, "figure")},
+            "made": {
+                "begun_ns": begun_ns,
+                "parameters": self.parameters,
+                "records": journal.collected(entries, "read"),
+                "figures": journal.collected(entries, "figure"),
+            },
             "claims": journal.collected(entries, "claim"),
             "swept_s": round(swept_s, 3),
             "drawing_s": round(max(0.0, seconds - swept_s), 3),
@@ -146,21 +150,24 @@ def plan(
     tiny: bool = False,
     every: bool = True,
 ) -> list[BatchEntry]:
-    """The entries of batch.yaml, in order, with `given` parameters over their own, all of them checked.
+    """Return the chosen entries of batch.yaml, in order, with checked parameters.
 
-    `only` are names of entries, or of notebooks without an entry of that name; `every` False leaves entries that are
-    not main out, unless they are named so. A given parameter concerns the notebooks that have it.
+    Args:
+        given: values of parameters, for all chosen notebooks that have the parameter.
+        only: names of entries, or of notebooks with all of their entries; empty: see `every`.
+        tiny: whether to use the entries' parameters for short executions.
+        every: whether to choose all entries; False: the main entries.
 
     Raises:
-        ConfigError: no such notebook or entry, a parameter that none of the chosen notebooks has, or one that is unlike
-            its default, or names a policy that does not exist; a batch.yaml that is not a list of entries.
+        ConfigError: no notebook or entry has a name in `only`; no chosen notebook has a given parameter; a value has
+            another type than its default, or names an unknown policy; batch.yaml is not a list of entries.
     """
     given = given or {}
     listed = _listed(sources / PLAN)
     names = list(dict.fromkeys(name for item in listed for name in (item["notebook"], _name(item))))
     for name in only:
         if name not in names:
-            raise ConfigError("only", name, f"no such notebook in {PLAN}; {nearest(name, names)}")
+            raise ConfigError("only", name, f"{PLAN} has no such notebook; {nearest(name, names)}")
     entries = {_name(item) for item in listed}
     chosen = [item for item in listed if (_name(item) in only or item["notebook"] in {*only} - entries if only
                                           else every or item.get("main"))]  # fmt: skip
@@ -168,8 +175,8 @@ def plan(
     known = {name for names_ in allowed.values() for name in names_}
     for name, value in given.items():
         if name not in known:
-            whose = f"{next(iter(allowed))} has no" if len(allowed) == 1 else "none of the chosen notebooks has"
-            raise ConfigError(name, value, f"{whose} such parameter; {nearest(name, known)}")
+            whose = f"{next(iter(allowed))} has no such" if len(allowed) == 1 else "no chosen notebook has such a"
+            raise ConfigError(name, value, f"{whose} parameter; {nearest(name, known)}")
     planned = []
     for item in chosen:
         parameters = allowed[item["notebook"]]
@@ -186,9 +193,9 @@ def plan(
 
 
 def work(values: Mapping[str, Any]) -> float:
-    """How much the runs of a notebook are, by its parameters: pushes, times the entries of each list.
+    """Return the relative cost of a notebook's runs with these parameters: pushes times the lengths of all lists.
 
-    It compares executions of one notebook: twice the seeds take twice as long, and so do twice the pushes.
+    Only costs of the same notebook can be compared: twice the seeds, or twice the pushes, cost twice as much.
     """
     return math.prod(_amount(name, value) for name, value in values.items())
 
@@ -208,7 +215,6 @@ def _name(item: Mapping[str, Any]) -> str:
 
 
 def _listed(path: Path) -> list[dict[str, Any]]:
-    """The items of a batch.yaml."""
     try:
         items = plain_yaml.read(path)
     except plain_yaml.Unreadable as error:
@@ -218,24 +224,25 @@ def _listed(path: Path) -> list[dict[str, Any]]:
     for item in items:
         for key in item:
             if key not in KEYS:
-                raise ConfigError("notebooks", str(path), f"{item['notebook']} has {key!r}; {nearest(str(key), KEYS)}")
+                problem = f"{item['notebook']} has an unknown key {key!r}; {nearest(str(key), KEYS)}"
+                raise ConfigError("notebooks", str(path), problem)
     names = list(map(_name, items))
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError("notebooks", str(path), f"{name} is listed twice: give one of them a variant")
+            raise ConfigError("notebooks", str(path), f"{name} is listed twice: give one of the entries a variant")
     return items
 
 
 def folder(start: Path) -> Path:
-    """The notebooks' folder: of the project around the working directory, or of the package's sources.
+    """Return the folder notebooks/ in `start` or in its nearest parent, or else beside the package's sources.
 
     Raises:
-        ConfigError: there is none; an installed package has no notebooks.
+        ConfigError: there is no such folder, as for an installed package.
     """
     for parent in (start, *start.parents, *Path(__file__).parents):
         if (parent / "notebooks" / PLAN).is_file():
             return parent / "notebooks"
-    problem = "not found from here: go to a folder that `pslab init FOLDER` made, or to a checkout of pslab"
+    problem = f"this folder and its parents have no notebooks/{PLAN}: change to a folder made by `pslab init FOLDER`"
     raise ConfigError("notebooks", None, problem)
 
 
@@ -246,7 +253,7 @@ def _package() -> list[Path]:
 
 
 def _changed_ns(path: Path) -> float:
-    """When a file was changed; infinity if it is missing."""
+    """Return the time of a file's last change, in nanoseconds since 1970; infinity if the file is missing."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""A notebook of the batch, executed by papermill in a kernel of its own."""
+"""The execution of a notebook of the batch, by papermill in a separate kernel."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from pslab.lab.studies.parameters import PACKAGE
 from pslab.version import SOURCE
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
+RENDERER = "plotly_mimetype+notebook"  # works in JupyterLab, and offline in a converted page
 
 
 def execute(entry: BatchEntry, watch: BatchProgress, *, again: bool = False) -> float:
-    """Execute into a draft, which takes its place when it is whole; the seconds that it took.
+    """Execute a notebook into a draft, which replaces the executed notebook once complete; return the seconds taken.
 
-    With `again`, recorded runs whose emulation was not kept are run again.
+    With `again`, recorded runs whose emulation was not kept are executed again.
     """
     from pslab.lab.records.disk import write_file
 
@@ -40,7 +40,7 @@ def execute(entry: BatchEntry, watch: BatchProgress, *, again: bool = False) -> 
     draft = entry.executed.with_name(f".{entry.name}.partial.ipynb")
     entry.executed.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pslab-kernel-") as home:
-        begun_ns = Path(home).stat().st_mtime_ns  # by the file system's clock: the notebook may be edited from now on
+        begun_ns = Path(home).stat().st_mtime_ns  # by the file system's clock, to detect later edits of the notebook
         written = Path(home) / "journal"
         watch.start(entry, written)
         try:
@@ -57,9 +57,9 @@ def execute(entry: BatchEntry, watch: BatchProgress, *, again: bool = False) -> 
         stamp = entry.stamp_of(journal.entries(written), begun_ns, time.monotonic() - begun_s)
     write_file(entry.executed, content)
     write_file(entry.stamped, (json.dumps(stamp, indent=1, sort_keys=True) + "\n").encode())
-    vars(entry).pop("stamp", None)  # it was read before
+    vars(entry).pop("stamp", None)  # the cached stamp is outdated
     entry.executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)
-    for figure in set(before) - set(entry.figures):  # which the notebook draws no longer
+    for figure in set(before) - set(entry.figures):  # figures that the notebook no longer draws
         for suffix in SUFFIXES:
             figure.with_name(f"{figure.name}.{suffix}").unlink(missing_ok=True)
     return time.monotonic() - begun_s
@@ -69,8 +69,8 @@ def _papermill(entry: BatchEntry, draft: Path, home: Path) -> None:
     import papermill
     from traitlets.config import Config
 
-    logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that span lines
-    # a socket in a folder of its own: over TCP, anyone on the machine could talk to the kernel
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters on several lines
+    # a socket in a private folder, because every user of the machine could reach a kernel over TCP
     papermill.execute_notebook(
         str(entry.source), str(draft), parameters=dict(entry.values), kernel_name="python3", progress_bar=False,
         cwd=str(entry.sources), config=Config(KernelManager={"transport": "ipc", "ip": f"{home}/socket"}),
@@ -78,34 +78,40 @@ def _papermill(entry: BatchEntry, draft: Path, home: Path) -> None:
 
 
 def _whole(draft: Path) -> bytes:
-    """The executed notebook. papermill writes half a one to a full disk without a word."""
+    """Return the executed notebook; check that it is complete, because on a full disk papermill writes only a part."""
     import nbformat
 
     content = draft.read_bytes()
     cells: Any = nbformat.reads(content.decode(), as_version=4).cells  # type: ignore[no-untyped-call]
     if any(cell.cell_type == "code" and cell.execution_count is None for cell in cells):
-        raise PslabError(f"{draft} has cells that were not executed")
+        raise PslabError(f"{draft} has cells that were not executed: free some disk space, and execute it again")
     return content
 
 
 def reason(error: Exception) -> str:
-    """The failing cell's error, without colours and traceback."""
+    """Return the error of the failed cell on a notebook's execution, without colours and traceback."""
     cell, name, value = (getattr(error, field, None) for field in ("exec_count", "ename", "evalue"))
     text = f"cell {cell}: {name}: {value}" if name else f"{type(error).__name__}: {error}"
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def unwritable(error: Exception) -> bool:
-    """Whether what ended a notebook would end every other one, too: there is no room for results."""
-    kinds = type(error).__name__, getattr(error, "ename", "")  # here, or in the notebook's kernel
+    """Whether results cannot be written, so that every other notebook would fail, too."""
+    kinds = type(error).__name__, getattr(error, "ename", "")  # raised here, or in the notebook's kernel
     return Unwritable.__name__ in kinds or getattr(error, "errno", None) in NO_ROOM
 
 
 @contextlib.contextmanager
 def _environment(entry: BatchEntry, written: Path, again: bool) -> Iterator[None]:
-    """Set the environment that the notebook's kernel inherits."""
-    wanted = {"PSLAB_RESULTS": str(entry.results), VARIANT: entry.variant, NO_IMAGES: "1", PACKAGE: str(SOURCE),
-              journal.JOURNAL: str(written), "PLOTLY_RENDERER": RENDERER, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    wanted = {
+        "PSLAB_RESULTS": str(entry.results),
+        VARIANT: entry.variant,
+        NO_IMAGES: "1",
+        PACKAGE: str(SOURCE),
+        journal.JOURNAL: str(written),
+        "PLOTLY_RENDERER": RENDERER,
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
     wanted |= {AGAIN: "1"} if again else {}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -120,7 +126,7 @@ def _environment(entry: BatchEntry, written: Path, again: bool) -> Iterator[None
 
 
 class BatchProgress:
-    """Shows the sweep of the notebook under way, by its kernel's journal, and what the notebooks after it took last."""
+    """Shows the progress of the current notebook, from its kernel's journal, and the expected time of the rest."""
 
     def __init__(self, todo: Sequence[BatchEntry]) -> None:
         self._todo, self._place = list(todo), 0
@@ -141,19 +147,19 @@ class BatchProgress:
             self._print("\r\x1b[K" if self._live else "", end="")
 
     def start(self, entry: BatchEntry, written: Path) -> None:
-        """Show a notebook, whose kernel writes this journal."""
+        """Show the progress of this notebook, whose kernel writes its journal to the file `written`."""
         self._place, self._journal = self._todo.index(entry) + 1, written
 
     def stop(self) -> None:
-        """Take the kernel as ended."""
+        """Stop reading the journal, because the kernel has ended."""
         self._journal = None
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that the display of progress does not overwrite."""
         self._print(f"\r\x1b[K{text}" if self._live else text)
 
     def line(self) -> str:
-        """How far the notebook under way and the batch are."""
+        """Return the progress of the current notebook, and the number and expected time of the rest, on one line."""
         at = max(1, self._place)
         words = [f"[{at}/{len(self._todo)}] {self._todo[at - 1].name}: {self._sweeping()}"]
         later = [other.expected_s() for other in self._todo[at:]]

@@ -1,4 +1,4 @@
-"""save(name, figure): a notebook's figure as files in results/figures, named after the notebook and its variant."""
+"""save(name, figure): writes a notebook's figure to results/figures, named after the notebook and its variant."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ from pslab.lab.studies.parameters import current, kernel
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-VARIANT = "PSLAB_VARIANT"  # which of the batch's entries of one notebook is executed
-NO_IMAGES = "PSLAB_NO_IMAGES"  # set where a notebook saves no PNG, SVG and PDF
+VARIANT = "PSLAB_VARIANT"  # the variant of the batch's entry that is executed
+NO_IMAGES = "PSLAB_NO_IMAGES"  # if set, `save` writes no PNG, SVG and PDF
 
 
 def stem(notebook: str, variant: str = "") -> str:
-    """How files of a notebook are called: ``"20_sync_policies-best-rates"``."""
+    """Return the name with which a notebook's files begin, such as ``"20_sync_policies-best-rates"``."""
     return f"{notebook}-{variant}" if variant else notebook
 
 
 def save(name: str, figure: go.Figure, *, images: bool | None = None) -> None:
-    """Write the figure as <notebook>-<name>, as HTML and JSON, and as PNG, SVG and PDF; in a notebook, show it with its
-    caption.
+    """Write a figure to the files <notebook>-<name> (HTML, JSON, PNG, SVG, PDF), and show it in the notebook.
 
     Args:
-        images: whether PNG, SVG and PDF are written; None: unless `pslab figures` executes the notebook,
-            which writes them afterwards.
+        images: whether to write PNG, SVG and PDF; None: yes, unless `pslab figures` executes the notebook and writes
+            them afterwards.
 
     Raises:
-        ConfigError: a name that is none for a file, or no notebook: `parameters` was not called.
+        ConfigError: the name has other characters than file names should have, or `parameters` was not called.
         ExportError: the files cannot be written.
     """
     from pslab.lab.plots import export
 
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):
-        raise ConfigError("name", name, "must be a word of small letters and digits, such as 'accuracy'")
+        raise ConfigError("name", name, "must have only small letters, digits, - and _, such as 'accuracy'")
     if not current():
-        raise ConfigError("name", name, "call parameters('10_pruning') first: a figure is named after its notebook")
+        raise ConfigError("name", name, "a figure is named after its notebook: call parameters('10_pruning') first")
     full = f"{stem(current(), os.environ.get(VARIANT, ''))}-{name}"
     export.write(figure, full, default_results() / "figures", NO_IMAGES not in os.environ if images is None else images)
     journal.note(figure=full)

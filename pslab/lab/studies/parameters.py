@@ -1,8 +1,9 @@
-"""parameters(notebook): the checked parameters of a notebook, declared by its own first cell and nowhere else.
+"""parameters(notebook): returns the checked parameters of a notebook.
 
-A cell of parameters starts with "# Parameters". The first declares names and defaults; later ones, such as papermill's,
-give values. A value is like its default: None admits anything, a float admits an int, entries of a list are like its
-first one; a name that is a field of Run admits what Run does.
+A cell of parameters starts with "# Parameters". The first such cell declares names and defaults; later cells, such as
+papermill's, give values. A value must have its default's type, but a default None admits any value, a float admits an
+int, and each entry of a list must have the type of the default's first entry. A parameter that is named as a field of
+Run admits every value that Run admits.
 """
 
 from __future__ import annotations
@@ -20,45 +21,45 @@ from pslab.config.table import KINDS, ROWS, find
 from pslab.errors import ConfigError, nearest
 from pslab.version import SOURCE
 
-CELL, TAG = "# Parameters", "parameters"  # how the cell begins, and what tells papermill which one it is
-PACKAGE = "PSLAB_PACKAGE"  # the pslab of the batch that executes the notebook
+CELL, TAG = "# Parameters", "parameters"  # the cell's first words, and the tag by which papermill finds it
+PACKAGE = "PSLAB_PACKAGE"  # the path of the pslab whose batch executes the notebook
 WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string",
          list: "a list with at least one entry", dict: "a mapping"}  # fmt: skip
-_current = ""  # the notebook whose parameters were checked last: its figures have its name
+_current = ""  # the notebook whose parameters were checked last; figures are named after it
 
 
 def parameters(notebook: str) -> dict[str, Any]:
-    """Check what the cells of parameters before this one have set; the parameters with their values.
+    """Return a notebook's parameters with the values that its cells of parameters have set, after a check.
 
     Raises:
-        ConfigError: a name that the first cell does not declare (with the nearest right one), or a value unlike its
-            default; or it was not called from a notebook.
+        ConfigError: a cell sets a name that the first cell does not declare, or a value of another type than the
+            default's; or the call is not in a notebook.
     """
     global _current
     if (shell := kernel()) is None:
         raise ConfigError("notebook", notebook, "only a notebook has parameters: call this from one of its cells")
     _current = notebook
     if os.environ.get(PACKAGE, str(SOURCE)) != str(SOURCE):
-        problem = f"the kernel imports {SOURCE}, the batch {os.environ[PACKAGE]}: install one of them alone"
+        problem = f"the kernel imports {SOURCE}, but the batch {os.environ[PACKAGE]}: install only one of the two"
         raise ConfigError("notebook", notebook, problem)
     return given(notebook, shell.user_ns.get("In", []), shell.user_ns)
 
 
 def kernel() -> Any:
-    """The shell of the notebook that runs this; None outside of one."""
+    """Return the shell of the notebook that runs this code; None outside of a notebook."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def current() -> str:
-    """The notebook that called `parameters` last; "" if none did."""
+    """Return the notebook that called `parameters` last; "" if none did."""
     return _current
 
 
 def given(notebook: str, cells: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked parameters after these cells, of which the last one is under way.
+    """Return the checked parameters after these cells; the last one is the cell that is being executed.
 
-    Only names assigned since the last check are looked up: a name that was once misspelt stays among
-    the cells of a session.
+    An undeclared name is refused only if it was assigned since this cell was last executed, because a corrected cell
+    stays in the session's history with its misspelt name.
     """
     names = declared(notebook, next((cell for cell in cells if _declares(cell)), ""))
     recent = [*cells[:-1]]
@@ -73,10 +74,10 @@ def given(notebook: str, cells: Sequence[str], namespace: Mapping[str, Any]) -> 
 
 
 def declared(notebook: str, cell: str) -> dict[str, Any]:
-    """The names and defaults of a cell of parameters.
+    """Return the names and defaults of a cell of parameters.
 
     Raises:
-        ConfigError: it is no such cell, or contains anything but assignments of plain literals.
+        ConfigError: the cell does not start with CELL, or has other statements than assignments of plain literals.
     """
     if not _declares(cell):
         raise ConfigError("notebook", notebook, f"needs a first cell that starts with {CELL!r} and declares parameters")
@@ -87,19 +88,20 @@ def declared(notebook: str, cell: str) -> dict[str, Any]:
             values[target.id] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
         except (AttributeError, TypeError, ValueError):
             text = ast.unparse(statement)
-            raise ConfigError("notebook", notebook, f"a parameter is NAME = a plain literal, not {text!r}") from None
+            problem = f"each line of its parameters must be NAME = a plain literal, not {text!r}"
+            raise ConfigError("notebook", notebook, problem) from None
     return values
 
 
 def of_notebook(path: Path) -> dict[str, Any]:
-    """The parameters that a notebook on disk declares.
+    """Return the names and defaults of the parameters that a notebook on disk declares.
 
     Raises:
-        ConfigError: it cannot be read, its cell has no tag, or what `declared` refuses.
+        ConfigError: the notebook cannot be read, its cell has no tag, or `declared` refuses the cell.
     """
     cell = next((cell for cell in _code_cells(path) if _declares(cell.source)), None)
     if cell is not None and TAG not in cell.metadata.get("tags", ()):
-        problem = (f"its cell {CELL!r} lacks the tag {TAG!r}, so that it would overwrite the values that are given: in "
+        problem = (f"its cell {CELL!r} lacks the tag {TAG!r}, so its defaults would overwrite the values given: in "
                    f"JupyterLab, select the cell and add the tag {TAG!r} in the property inspector")  # fmt: skip
         raise ConfigError("notebook", path.stem, problem)
     return declared(path.stem, "" if cell is None else cell.source)
@@ -116,10 +118,10 @@ def _code_cells(path: Path) -> list[Any]:
 
 
 def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Compare values with a notebook's declared parameters.
+    """Check that a notebook declares parameters for these values, and that the types fit.
 
     Raises:
-        ConfigError: an unknown name, or a value unlike its default.
+        ConfigError: an unknown name, or a value whose type is not its default's.
     """
     for name, value in values.items():
         if name not in names:
@@ -128,13 +130,13 @@ def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) ->
 
 
 def check_named(name: str, default: Any, value: Any) -> None:
-    """Check that each text of a value names an entry of the parameter's kind, such as sync.
+    """Check that each text in a value is a known name of the parameter's kind, such as a policy of the kind sync.
 
-    The kind follows from the parameter's name, or from the texts of its default. Names of a user's module or of
-    torchvision are found when they are used. Named objects are loaded, perhaps with torch.
+    The kind follows from the parameter's name, or from the texts in its default. Names in a user's module or in
+    torchvision are not checked. The named objects are loaded, perhaps with torch.
 
     Raises:
-        ConfigError: an unknown name (with the nearest right one), or impossible parameters of it.
+        ConfigError: a name is unknown, or has impossible parameters.
     """
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -147,14 +149,13 @@ def check_named(name: str, default: Any, value: Any) -> None:
 
 
 def _kind_of(default: Any) -> str:
-    """The one kind of which every text in a default is; "" if there is none."""
+    """Return the kind that knows all names in a default; "" if no kind or several kinds do."""
     texts = _texts(default)
     kinds = [kind for kind, rows in ROWS.items() if texts and all(text.partition(":")[0] in rows for text in texts)]
     return kinds[0] if len(kinds) == 1 else ""
 
 
 def _texts(value: Any) -> list[str]:
-    """The texts in a value, however deep."""
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
@@ -166,7 +167,7 @@ def _check_value(name: str, default: Any, value: Any) -> None:
         return
     if name in FIELDS and _fits(name, default):
         if not _fits(name, value):
-            _alone(name, value)  # raises, with the mistake
+            _alone(name, value)  # raises Run's error
         return
     kind = type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -181,7 +182,6 @@ def _check_value(name: str, default: Any, value: Any) -> None:
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Whether Run takes it in this field."""
     try:
         _alone(name, value)
     except ConfigError as error:
@@ -190,7 +190,6 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def _alone(name: str, value: Any) -> None:
-    """Check one field of Run by itself, with a cluster for virtual time."""
     Run.of({"cluster": LAB, name: value})
 
 

@@ -14,26 +14,27 @@ from pslab.protocol.window import Window
 
 
 class WorkerPace(NamedTuple):
-    """How fast a worker is: since when it computes, of how many steps, and steps per second of its last push."""
+    """A worker's pace: the instant of its last release, the steps that it then got, and its speed in steps a second."""
 
     worker: int
     released_s: float
     steps: int
-    speed: float = 0.0  #: 0: not known
+    speed: float = 0.0  #: 0: unknown
 
 
 @dataclass(frozen=True)
 class AsyncDiLoCo:
-    """Asynchronous local SGD: DiLoCo whose outer optimizer takes a step by each change, as soon as it is pushed.
+    """Asynchronous local SGD: DiLoCo whose outer optimizer takes a step for each change as soon as it is pushed.
 
-    No worker waits for another, or, with `staleness`, none that is at most so many exchanges ahead of the slowest. The
-    run's fields are DiLoCo's; a worker's learning rate follows the gradients that the server has, of all workers, when
-    its weights are read. The outer optimizer is delayed Nesterov with a period of as many pushes as there are workers,
-    unless the run names another, by which a push counts `push_weight`. With one worker it is DiLoCo.
+    No worker waits for another; with `staleness`, only workers more than `staleness` exchanges ahead of the slowest
+    wait. The run's fields mean the same as with DiLoCo. A worker's learning rate follows the number of gradients, of
+    all workers, that the server has when the worker's weights are read. The outer optimizer is delayed Nesterov with
+    one push of each worker as its period, unless the run names another one, which weights a push by `push_weight`. With
+    one worker this is DiLoCo.
 
-    `dylu` (dynamic local updates) lets slow workers push as often as fast ones: a worker's next push is made of
-    max(1, floor(period v / max v)) steps, where v are the steps per second of each worker's last push, from the instant
-    at which it was released to that at which the push came. Its first has `period`.
+    `dylu` (dynamic local updates) lets slow workers push as often as fast ones: a worker's next push has max(1,
+    floor(period v / max v)) steps, where v is a worker's speed in steps per second, measured from its last release to
+    its last push. A worker's first push has `period` steps.
 
     Source: Liu et al. (arXiv 2401.09135, 2024)
     """
@@ -43,11 +44,11 @@ class AsyncDiLoCo:
         int | None, Bounds(at_least=0), "exchanges that a worker may be ahead of the slowest; none: no bound"
     ] = None
     fresh: Annotated[bool, "a worker's optimizer begins anew after each exchange"] = False
-    dylu: Annotated[bool, "as few steps of slower workers as they do while the fastest does `period`"] = False
+    dylu: Annotated[bool, "slower workers take as many steps as they can while the fastest takes `period`"] = False
     method: ClassVar[str] = "inner"
     changes: ClassVar[bool] = True
     counted: ClassVar[bool] = True
-    inner: ClassVar[str] = DiLoCo.inner  #: of a run that names none
+    inner: ClassVar[str] = DiLoCo.inner  #: the default of a run's `inner`
     outer: ClassVar[str] = "dn:momentum=0.9"
     outer_learning_rate: ClassVar[float] = DiLoCo.outer_learning_rate
 
@@ -56,7 +57,7 @@ class AsyncDiLoCo:
 
     @property
     def gate(self) -> ASP | SSP:
-        """The rule by which workers wait for each other."""
+        """Return the synchronization policy by which workers wait for each other."""
         return ASP() if self.staleness is None else SSP(self.staleness)
 
     @property
@@ -64,7 +65,7 @@ class AsyncDiLoCo:
         return self.gate.window
 
     def gradients_before(self, iteration: int) -> int:
-        """The gradients that a worker has computed before this iteration."""
+        """Return how many gradients a worker has computed before this iteration."""
         return iteration * self.period
 
     @property
@@ -73,7 +74,7 @@ class AsyncDiLoCo:
 
     @property
     def whole(self) -> bool:
-        return self.dylu  # all ranges of a push have one number of steps
+        return self.dylu  # all ranges of a push have the same number of steps
 
     def initial(self, workers: tuple[int, ...]) -> Any:
         state = self.gate.initial(workers)
@@ -99,7 +100,7 @@ class AsyncDiLoCo:
         return (state, frozenset(paces.values())), tuple(adjusted)
 
     def _fitted(self, speed: float, fastest: float) -> int:
-        """The steps of a worker of this speed, if it is known."""
+        # the steps for a worker of this speed; `period` while the speed is unknown
         if not speed:
             return self.period
-        return max(1, int(self.period * speed / fastest * (1 + 1e-9)))  # two instants differ by rounding, too
+        return max(1, int(self.period * speed / fastest * (1 + 1e-9)))  # allows for rounding

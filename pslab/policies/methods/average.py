@@ -1,4 +1,4 @@
-"""Parallel SGD: each worker trains by itself for a pass or more, then the models are averaged."""
+"""Parallel SGD: each worker trains alone for one or more passes over the data, then the models are averaged."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pslab.protocol.traits import Lengths
 
 @dataclass(frozen=True)
 class Average(BSP):
-    """Parallel SGD: local SGD whose period is so many passes over the data, or the whole budget.
+    """Parallel SGD: local SGD whose period is a number of passes over the data, or the whole budget.
 
-    Averaging once, at the end (`passes=none`), is Zinkevich's; Hegde and Usmani repeat it after each pass. In a pass
-    each worker takes its share of the examples.
+    Zinkevich et al. average once, at the end (`passes=none`); Hegde and Usmani average after each pass. In a pass each
+    worker takes its share of the examples.
 
     Source: Zinkevich et al. (NIPS 2010); Hegde and Usmani (Stanford report 2016)
     """
@@ -32,13 +32,16 @@ class Average(BSP):
         check(self)
 
     def sized(self, lengths: Lengths) -> LocalSGD:
-        """Local SGD with the period of a run of these lengths.
+        """Return local SGD with the period for a run of these lengths.
 
         Raises:
-            ConfigError: it is to be averaged at the end of a budget that there is none of.
+            ConfigError: averaging at the end needs a budget, and the run has none.
         """
         if self.passes is not None:
             return LocalSGD(max(1, round(self.passes * lengths.passed)), over=self.over)
         if lengths.budget is None:
-            raise ConfigError("pushes", None, "averaging once, at the end, needs a budget; or average:1, each pass")
+            problem = (
+                "averaging once, at the end, needs the run's length: set pushes, or use sync='average:1' for each pass"
+            )
+            raise ConfigError("pushes", None, problem)
         return LocalSGD(lengths.budget, over=self.over)

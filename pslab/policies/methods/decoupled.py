@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo: Streaming DiLoCo in which a merge waits for a quorum of the workers, and not for all."""
+"""Decoupled DiLoCo: Streaming DiLoCo in which a merge waits for a quorum of the workers instead of for all."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from pslab.policies.sync.ssp import without
 from pslab.protocol.messages import Aggregate, Asked, Decisions, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
 
-OVERLAP = 2  # steps after a push, if there are as many before the next one
+OVERLAP = 2  # default steps after a push, if the next push is not earlier
 
 
 @dataclass(frozen=True)
 class Decoupled(Streaming):
-    """Decoupled DiLoCo: Streaming DiLoCo whose workers go on as soon as `quorum` of them have pushed a fragment.
+    """Decoupled DiLoCo: Streaming DiLoCo whose workers continue as soon as `quorum` of them have pushed a fragment.
 
-    The server merges the pushes of a fragment that it holds once they are `quorum`, or as many as there are workers;
-    the workers that they are from go on. A later push is part of the next merge, for which its worker waits after its
-    `overlap`. Once a worker has left or joined, a push is merged at the latest when all have pushed its turn of the
-    fragment: else workers might wait for each other on different fragments. While the first ones remain they cannot:
-    merges are of equally many pushes, so all that wait would wait for the same fragment. The paper's server also waits
-    a while for more than a quorum; here it has no timers. Workers may be any number of exchanges apart, so their
-    learning rates follow the gradients that the server has, of all workers. Each merge is a step of the outer
-    optimizer: a small quorum makes more of them, by older changes, with which the paper's momentum of 0.9 diverges. So
-    a run that names no `optimizer` and no `outer_learning_rate` adds each mean as it is: no momentum, at 1.
+    The server merges the pushes of a fragment once there are `quorum` of them, or one of each worker; then these
+    workers continue. A later push is part of the next merge, and its worker waits for that merge after its `overlap`.
+    Once a worker has left or joined, a push is merged at the latest when all workers have pushed the same turn of the
+    fragment: otherwise workers might wait for each other on different fragments. While the initial workers remain, this
+    cannot happen: all merges have equally many pushes, so all waiting workers would wait for the same fragment. The
+    paper's server also waits some time for more than a quorum; here the server has no timers. Workers may be any number
+    of exchanges apart, so their learning rates follow the gradients of all workers at the server. Each merge is a step
+    of the outer optimizer: a small quorum leads to more steps, by older changes, and the paper's momentum of 0.9
+    diverges. So a run that names no `optimizer` and no `outer_learning_rate` adds each mean unchanged, without momentum
+    and at the rate 1.
 
-    By `average=rda` (radial-directional average) the change of each tensor is the mean of the workers' directions, as
-    long as their changes are in the mean; an embedding's change is their mean, as of all tensors by `average=mean`. A
-    push counts by c_tokens**2 / c_steps of what its worker has computed since it was last sent the fragment. Steps are
-    of equally many tokens here, so that is by its steps; these differ between the first push of a fragment after its
-    worker began or joined, and later ones. With a quorum of all workers, average=mean and Nesterov's momentum outside
-    (`sgd:momentum=0.9,nesterov=True` at 0.7) it is Streaming DiLoCo.
+    With `average=rda` (radial-directional average) the change of each tensor has the mean direction of the workers'
+    changes and the mean of their lengths; the change of an embedding is the plain mean, as is the change of every
+    tensor with `average=mean`. A push is weighted by c_tokens**2 / c_steps of its worker's steps since the server last
+    sent the worker this fragment. All steps have equally many tokens here, so the weight is the number of steps. The
+    first push of a fragment after its worker began or joined has another weight than later pushes. With a quorum of all
+    workers, average=mean and Nesterov's momentum in the outer optimizer (`sgd:momentum=0.9,nesterov=True` at 0.7) this
+    is Streaming DiLoCo.
 
     Source: Douillard et al. (arXiv 2604.21428, 2026)
     """
@@ -41,9 +43,9 @@ class Decoupled(Streaming):
     overlap: Annotated[
         int | None, Bounds(at_least=0), "steps after a push, fewer than between two pushes; none: 2, or as many as fit"
     ] = None  # type: ignore[assignment]  # a number once it is made
-    merge: Annotated[str, OneOf("mix", "replace", "carry"), "what a worker makes of weights that come"] = "replace"
+    merge: Annotated[str, OneOf("mix", "replace", "carry"), "how a worker uses the server's weights"] = "replace"
     quorum: Annotated[int, Bounds(at_least=1), "pushes of a fragment for which a merge waits, at most one a worker"] = 1
-    average: Annotated[str, OneOf("rda", "mean"), "what a merge makes of the changes of each tensor"] = "rda"
+    average: Annotated[str, OneOf("rda", "mean"), "how a merge averages the changes of each tensor"] = "rda"
     outer: ClassVar[str] = "sgd:momentum=0"
     outer_learning_rate: ClassVar[float] = 1.0
     rounds: ClassVar[bool] = False
@@ -56,16 +58,16 @@ class Decoupled(Streaming):
         super().__post_init__()
 
     @property
-    def window(self) -> None:  # type: ignore[override]  # no bound on how far ahead a worker is
+    def window(self) -> None:  # type: ignore[override]  # no bound on a worker's lead
         return None
 
     @property
     def whole(self) -> bool:
-        """Whether all ranges of a fragment share a decision: with several fragments each of them is a range."""
+        """Whether decisions are for all ranges at once: with several fragments each fragment is a range."""
         return self.fragments == 1
 
     def initial(self, workers: tuple[int, ...]) -> Any:
-        """(pushes not merged, workers that wait for that, the number of workers, or 0 once one has left or joined)."""
+        """Return (pushes not yet merged, workers that wait for a merge, number of workers: 0 once it has changed)."""
         return (), (), len(workers)
 
     def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
@@ -81,7 +83,7 @@ class Decoupled(Streaming):
         stuck = not workers and any(turn < clocks.base for _, turn in pushes)
         merge: Decisions = ()
         if pushes and (stuck or len(pushes) >= min(self.quorum, clocks.members)):
-            # in the workers' order: a sum of floats depends on it
+            # ordered by worker, because a sum of floats depends on the order
             merge, pushes = (Aggregate(tuple(sorted(pushes))),), ()
         counted = dict(pushes)
         starts = [Start(*start) for start in waiting if start[0] not in counted]

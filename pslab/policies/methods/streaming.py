@@ -1,4 +1,4 @@
-"""Streaming DiLoCo: fragments of the model are exchanged in turn, while the workers go on."""
+"""Streaming DiLoCo: fragments of the model are exchanged in turn, while the workers continue to train."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from pslab.policies.methods.diloco import DiLoCo
 from pslab.policies.partition import servers_of
 from pslab.policies.sync.bsp import BSP
 
-BLOCK = re.compile(r"^(?:.*?\.)?\d+(?=\.|$)")  # of a layer's name, to the first number: its block, as "blocks.0"
+BLOCK = re.compile(r"^(?:.*?\.)?\d+(?=\.|$)")  # the block in a layer's name, to the first number, as "blocks.0"
 
 
 @dataclass(frozen=True)
 class Streaming(BSP):
-    """Streaming DiLoCo: DiLoCo by fragments of the model, one every `period` / `fragments` steps of each worker.
+    """Streaming DiLoCo: DiLoCo by fragments of the model; workers push one every `period` / `fragments` steps.
 
-    A worker keeps weights of its own. It pushes by how much the weights of the fragment in turn have moved since the
-    server's came, takes `overlap` more steps while that travels, and merges what comes back: with `mix` these weights
-    are (1 - alpha) of the server's and alpha of its own, with `replace` the server's, with `carry` the server's and by
-    how much its own have moved since the push. Each fragment has its own state of the outer optimizer. With one
-    fragment it is DiLoCo; with an overlap, too, and `carry`, delayed averaging (DaSGD, Zhou et al., arXiv 2006.00441,
-    2020).
+    Each worker has its own weights. It pushes the difference of a fragment's weights from the server's last answer,
+    takes `overlap` more steps while the messages travel, and merges the new answer. With `mix` the merged weights are
+    (1 - alpha) times the server's plus alpha times the worker's, with `replace` the server's, with `carry` the server's
+    plus the change of the worker's since the push. Each fragment has its own state of the outer optimizer. With one
+    fragment this is DiLoCo; with one fragment, an overlap and `carry` it is delayed averaging (DaSGD, Zhou et al.,
+    arXiv 2006.00441, 2020).
 
-    Fragments are of whole layers. The first one is all that is outside of numbered blocks, if there is such a layer;
-    blocks are dealt out to the others one by one (`strided`), or in runs (`sequential`). Of a model without numbered
-    blocks each layer is one. `balanced` gives the layers, the largest first, each to the fragment that is smallest.
+    Fragments consist of whole layers. The first fragment has all layers outside of numbered blocks, if there are any;
+    the blocks are assigned to the other fragments in turn (`strided`), or in contiguous runs (`sequential`). In a model
+    without numbered blocks each layer counts as a block. `balanced` assigns the layers, largest first, each to the
+    smallest fragment.
 
     Source: Douillard et al. (arXiv 2501.18512, 2025)
     """
 
     period: Annotated[int, Bounds(at_least=1), "steps between two exchanges of a fragment"]
-    fragments: Annotated[int, Bounds(at_least=1), "parts of the model, of which each has its turn in a period"] = 1
+    fragments: Annotated[int, Bounds(at_least=1), "parts of the model; in a period each is exchanged once"] = 1
     overlap: Annotated[int, Bounds(at_least=0), "steps after a push, fewer than between two pushes"] = 0
-    merge: Annotated[str, OneOf("mix", "replace", "carry"), "what a worker makes of weights that come"] = "mix"
+    merge: Annotated[str, OneOf("mix", "replace", "carry"), "how a worker uses the server's weights"] = "mix"
     alpha: Annotated[float, Bounds(at_least=0, at_most=1), "the share of the worker's own weights in a mix"] = 0.0
-    layout: Annotated[str, OneOf("strided", "sequential", "balanced"), "how layers are dealt out"] = "strided"
-    barrier: ClassVar[bool] = False  # a worker's steps are on weights of its own
+    layout: Annotated[str, OneOf("strided", "sequential", "balanced"), "how layers are assigned"] = "strided"
+    barrier: ClassVar[bool] = False  # a worker steps on its own weights
     method: ClassVar[str] = DiLoCo.method
     changes: ClassVar[bool] = True
     fresh: ClassVar[bool] = False
-    inner: ClassVar[str] = DiLoCo.inner  #: of a run that names none
+    inner: ClassVar[str] = DiLoCo.inner  #: the default of a run's `inner`
     outer: ClassVar[str] = DiLoCo.outer
     outer_learning_rate: ClassVar[float] = DiLoCo.outer_learning_rate
 
@@ -59,24 +60,24 @@ class Streaming(BSP):
             problem = f"must be less than the {self.steps} steps between two pushes, period / fragments"
             raise ConfigError("overlap", self.overlap, problem)
         if self.alpha and self.merge != "mix":
-            raise ConfigError("alpha", self.alpha, f"is of merge=mix: leave it out, or use that, not {self.merge}")
+            raise ConfigError("alpha", self.alpha, f"is a parameter of merge=mix: leave it out with {self.merge}")
 
     @property
     def steps(self) -> int:
-        """A worker's steps between two pushes."""
+        """Return the number of a worker's steps between two pushes."""
         return self.period // self.fragments
 
     @property
     def keeps_own(self) -> bool:
-        """Whether a worker's weights are not the server's, whenever these come."""
+        """Whether a worker's weights differ from the server's even after it has received them."""
         return self.fragments > 1 or self.overlap > 0 or self.alpha > 0
 
     def gradients_before(self, iteration: int) -> int:
-        """The gradients that a worker has computed before this iteration."""
+        """Return how many gradients a worker has computed before this iteration."""
         return iteration * self.steps
 
     def fragment_of(self, layers: Sequence[tuple[str, int]]) -> tuple[int, ...]:
-        """The fragment of each layer of a model, given as its name and its number of weights.
+        """Return the fragment of each layer; a layer is given by its name and its number of weights.
 
         Raises:
             ConfigError: there are fewer layers, or blocks, than fragments.
@@ -95,8 +96,8 @@ class Streaming(BSP):
                 numbers[block] % several if self.layout == "strided" else numbers[block] * several // len(numbers))
                 for block in blocks]  # fmt: skip
         if (able := len({*by_block})) < self.fragments:
-            what = "its layers" if self.layout == "balanced" else f"its blocks by layout={self.layout}"
-            problem = f"the model makes {able} of {what}: use {able}, or fewer"
+            what = "layers" if self.layout == "balanced" else "blocks"
+            problem = f"with layout={self.layout} the model has {what} for {able} only: use at most {able}"
             more = ", or layout=balanced" if self.layout != "balanced" and len(layers) >= self.fragments else ""
             raise ConfigError("fragments", self.fragments, problem + more)
         return tuple(by_block)

@@ -1,1 +1,1 @@
-"""Searches that policies plan with: barriers, request graphs, range sizes."""
+"""Searches by which policies plan: barriers, orders of receives, range sizes."""

@@ -1,4 +1,4 @@
-"""Baselines for ZipLine: a search of all plans, and two heuristics that look for the nearest points."""
+"""Baselines for ZipLine: a search of all plans, and two heuristics that combine nearest points."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from pslab.policies.planning.zipline import Plan, Points, Search, check
 
 
 def naive(points: Points) -> Plan:
-    """The first plan of least spread among all. O(n R^n).
+    """Return the plan with the least spread of all plans; on a tie the earliest. O(n R^n).
 
     Source: Zhao et al. (ICDM 2019).
     """
     check(points)
     chosen = min(
         product(*(range(1, len(row) + 1) for row in points)),
-        key=lambda idx: (*_extent(points, idx), -sum(idx)),  # of equal plans the one in which the workers go furthest
+        key=lambda idx: (*_extent(points, idx), -sum(idx)),  # of equal plans, the one with the most iterations
     )
     return Plan(*_extent(points, chosen), chosen)
 
 
 def grid_scan(points: Points) -> Plan:
-    """For each point of the worker whose first point is earliest, the nearest points of the others. Not always optimal.
+    """Return the best plan that combines a point of the earliest worker with the nearest point of each other worker.
 
-    O(R n log R), since the rows are bisected; O(R^2 n) as published.
+    The earliest worker has the earliest first point. The plan is not always optimal. O(R n log R), because rows are
+    bisected; O(R^2 n) as published.
 
     Source: Zhao et al. (ICDM 2019).
     """
@@ -34,7 +35,7 @@ def grid_scan(points: Points) -> Plan:
 
 
 def full_grid_scan(points: Points) -> Plan:
-    """The grid scan for the points of each worker in turn: better, and still not always optimal.
+    """Return the best plan of a grid scan from each worker in turn: better, but still not always optimal.
 
     O(R n^2 log R), since the rows are bisected; O(R^2 n^2) as published.
 
@@ -48,13 +49,13 @@ BASELINES: dict[str, Search] = {"naive": naive, "grid": grid_scan, "fullgrid": f
 
 
 def _best(points: Points, designated: Iterable[int]) -> Plan:
-    """The first of the best plans that contain the nearest points to one of these workers' points."""
+    """Return the best plan of a point of one of these workers and the nearest point of each other worker."""
     around = (tuple([_nearest(row, instant) for row in points]) for worker in designated for instant in points[worker])
     return min((Plan(*_extent(points, idx), idx) for idx in around), key=lambda plan: plan[:2])
 
 
 def _nearest(row: Sequence[float], instant: float) -> int:
-    """The place, counted from 1, of the point nearest to an instant; the earlier of two."""
+    # counted from 1; the earlier point if two are equally near
     after = bisect_left(row, instant)
     if after == len(row) or (after and instant - row[after - 1] <= row[after] - instant):
         return after
@@ -62,6 +63,5 @@ def _nearest(row: Sequence[float], instant: float) -> int:
 
 
 def _extent(points: Points, idx: Sequence[int]) -> tuple[float, float]:
-    """Spread and barrier of a plan."""
-    instants = [row[place - 1] for row, place in zip(points, idx, strict=True)]
+    instants = [row[number - 1] for row, number in zip(points, idx, strict=True)]
     return max(instants) - min(instants), max(instants)

@@ -1,12 +1,12 @@
-"""The number of keys to exchange during the computation of a gradient, fitted online.
+"""The number of keys that can be exchanged during the computation of a gradient, fitted online.
 
     T(r) = alpha + beta r    seconds to exchange r keys; with overlap an iteration takes max(T_c, T(r))
     r*   = clamp(floor((T_c - alpha) / beta), 1, N)    at which neither worker nor link waits for the other
 
-alpha and beta come from recursive least squares with forgetting (x = (1, r), factor 0.98, P0 = 1e6 I), T_c from a
-moving mean, or from a low quantile if a worker should almost never wait for its link. With more than r* keys the worker
-waits; with fewer the link does, and a sweep over all keys takes longer. Tsai's slides (2017) leave the rule open: this
-one is this project's own.
+alpha and beta are fitted by recursive least squares with forgetting (x = (1, r), factor 0.98, P0 = 1e6 I). T_c, the
+time to compute a gradient, is a moving mean, or a low quantile if a worker should almost never wait for its link. With
+more than r* keys the worker waits for the link; with fewer keys the link is idle, and a sweep over all N keys takes
+longer. Tsai's slides (2017) do not give a rule: this one is pslab's.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 FORGETTING = 0.98
 P0 = 1e6
 P_MAX = 1e9
-BETA_MIN = 1e-12  # seconds per key: a fit below it is noise
-PROBES = 3  # sweeps that try two sizes, all keys and half of them, before the fit is used
+BETA_MIN = 1e-12  # seconds per key; a smaller fit is noise
+PROBES = 3  # first sweeps, which try two sizes, all keys and half of them, before the fit is used
 SMOOTHING = 0.1  # weight of a new computing time in the moving mean
-WINDOW = 40  # computing times that the quantile is taken of
+WINDOW = 40  # number of computing times of which the quantile is taken
 
 
 class LinearFit(NamedTuple):
-    """alpha and beta, and the matrix P of their uncertainty, [[p, q], [q, s]]."""
+    """The fitted alpha and beta, and their uncertainty P = [[p, q], [q, s]]."""
 
     alpha_s: float = 0.0
     beta_s: float = 0.0
@@ -34,10 +34,10 @@ class LinearFit(NamedTuple):
 
 
 def fitted(line: LinearFit, size: float, seconds: float, forgetting: float = FORGETTING) -> LinearFit:
-    """The line updated with one more exchange: k = P x / (l + x'P x), theta += k (T - x'theta), P = (P - k x'P) / l.
+    """Return the fit after one more exchange: k = P x / (l + x'P x), theta += k (T - x'theta), P = (P - k x'P) / l.
 
-    P is computed in Joseph's form, which stays positive. If the sizes no longer vary P grows without bound: then it is
-    reset.
+    P is computed in Joseph's form, which stays positive. P would grow without bound if the sizes no longer varied, so a
+    P above P_MAX is reset to P0.
     """
     p, q, s = line.p / forgetting, line.q / forgetting, line.s / forgetting
     u, v = p + q * size, q + s * size
@@ -52,36 +52,36 @@ def fitted(line: LinearFit, size: float, seconds: float, forgetting: float = FOR
 
 
 def exchange_s(line: LinearFit, size: float) -> float:
-    """T(r) in seconds, with alpha at least 0 and beta at least BETA_MIN."""
+    """Return T(r) in seconds, with alpha at least 0 and beta at least BETA_MIN."""
     return max(0.0, line.alpha_s) + max(BETA_MIN, line.beta_s) * size
 
 
 def best_size(line: LinearFit, compute_s: float, keys: int) -> int:
-    """r*: the most keys, from 1 to `keys`, whose exchange is hidden by computing."""
+    """Return r*, the largest number of keys, from 1 to `keys`, whose exchange is hidden by computing."""
     crossing = (compute_s - max(0.0, line.alpha_s)) / max(BETA_MIN, line.beta_s)
     return int(min(max(math.floor(crossing + 1e-9), 1), keys))
 
 
 def idle_s(line: LinearFit, size: float, compute_s: float) -> float:
-    """Seconds that a worker waits for its link in an iteration."""
+    """Return the seconds of an iteration in which a worker waits for its link."""
     return max(0.0, exchange_s(line, size) - compute_s)
 
 
 class Fit(NamedTuple):
-    """The measurements of one worker's exchanges and computations."""
+    """The fit to one worker's exchanges and computations so far."""
 
     line: LinearFit = LinearFit()
     compute_s: float = math.nan  #: the moving mean, or the quantile
-    times: tuple[float, ...] = ()  #: the last ones, if a quantile is wanted
-    sizes: frozenset[float] = frozenset()  #: up to two sizes that were exchanged
+    times: tuple[float, ...] = ()  #: the last computing times, if a quantile is used
+    sizes: frozenset[float] = frozenset()  #: up to two different sizes that were exchanged
 
     def exchanged(self, size: float, seconds: float) -> Fit:
-        """With one more exchange, of `size` keys in `seconds`."""
+        """Return the fit after one more exchange, of `size` keys in `seconds`."""
         sizes = self.sizes if len(self.sizes) > 1 else self.sizes | {size}
         return self._replace(line=fitted(self.line, size, seconds), sizes=sizes)
 
     def computed(self, seconds: float, quantile: float | None = None) -> Fit:
-        """With one more gradient, computed in `seconds`."""
+        """Return the fit after one more gradient, computed in `seconds`."""
         if quantile is not None:
             times = (*self.times, seconds)[-WINDOW:]
             return self._replace(times=times, compute_s=sorted(times)[math.floor(quantile * (len(times) - 1))])
@@ -89,7 +89,7 @@ class Fit(NamedTuple):
         return self._replace(compute_s=known + SMOOTHING * (seconds - known))
 
     def size(self, sweep: int, keys: int) -> int:
-        """The keys in each range of a sweep, counted from 0."""
+        """Return the number of keys in each range of a sweep over `keys` keys; sweeps are counted from 0."""
         if sweep < PROBES or len(self.sizes) < 2 or math.isnan(self.compute_s):
             return keys if sweep % 2 == 0 else -(-keys // 2)
         return best_size(self.line, self.compute_s, keys)

@@ -6,9 +6,9 @@ For each outstanding receive r
     P   the time of the operations that wait for r only
     M+  the least sum of transfer times of an operation that waits for r and others
 
-a goes before b if min(P_b, M_a) < min(P_a, M_b); of equals the one with the smaller M+. This relation is not
-transitive: the best receive is searched for again whenever one has arrived. That is TAC. TIC uses no times: it sorts
-all receives by M+ alone, counted in receives.
+a comes before b if min(P_b, M_a) < min(P_a, M_b); among equals the one with the smaller M+ comes first. This relation
+is not transitive, so TAC searches for the best receive again whenever one has arrived. TIC uses no times: it sorts all
+receives by M+ alone, counted in receives.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ class Weight(NamedTuple):
 
 
 def receives(graph: Mapping[Hashable, Operation], transfer_s: Mapping[Name, float]) -> list[Operation]:
-    """The operations of a graph, each with all the receives that it waits for, also through other operations.
+    """Return the operations of a graph, each with all receives for which it waits, directly or by other operations.
 
     Raises:
         ValueError: an operation waits for a name that is neither an operation nor a receive, or for itself.
     """
-    found: dict[Hashable, frozenset[Hashable]] = {name: frozenset({name}) for name in transfer_s}
+    needed: dict[Hashable, frozenset[Hashable]] = {name: frozenset({name}) for name in transfer_s}
     left = dict(graph)
     for name, operation in graph.items():
         if unknown := operation.needs - graph.keys() - transfer_s.keys():
-            raise ValueError(f"operation {name!r} waits for {sorted(map(str, unknown))}, which do not exist")
+            raise ValueError(f"operation {name!r} waits for {sorted(map(str, unknown))}, which the graph lacks")
     while left:
-        ready = [name for name, operation in left.items() if operation.needs <= found.keys()]
+        ready = [name for name, operation in left.items() if operation.needs <= needed.keys()]
         if not ready:
-            raise ValueError(f"the operations {sorted(map(str, left))} wait for each other")
+            raise ValueError(f"the operations {sorted(map(str, left))} wait for each other: a graph must have no cycle")
         for name in ready:
-            found[name] = frozenset().union(*(found[need] for need in left.pop(name).needs))
-    return [Operation(operation.seconds, found[name]) for name, operation in graph.items()]
+            needed[name] = frozenset().union(*(needed[need] for need in left.pop(name).needs))
+    return [Operation(operation.seconds, needed[name]) for name, operation in graph.items()]
 
 
 def weights(operations: Iterable[Operation], outstanding_s: Mapping[Name, float]) -> dict[Name, Weight]:
-    """The measures of each outstanding receive. `operations` name all the receives that they wait for."""
+    """Return the measures of each outstanding receive. Each operation names all receives for which it waits."""
     unlocked_s, impending_s = dict.fromkeys(outstanding_s, 0.0), dict.fromkeys(outstanding_s, math.inf)
     for operation in operations:
         missing = [name for name in outstanding_s if name in operation.needs]
@@ -70,24 +70,24 @@ def weights(operations: Iterable[Operation], outstanding_s: Mapping[Name, float]
 
 
 def before(one: Weight, other: Weight) -> bool:
-    """Whether `one` goes before `other`."""
+    """Whether a receive with the measures `one` comes before a receive with the measures `other`."""
     first, second = min(other.unlocked_s, one.transfer_s), min(one.unlocked_s, other.transfer_s)
     return first < second or (first == second and one.impending_s < other.impending_s)
 
 
 def least(operations: Iterable[Operation], outstanding_s: Mapping[Name, float]) -> Name:
-    """The receive that goes next; of equals the first of `outstanding_s`, which is not empty."""
-    found = weights(operations, outstanding_s)
-    names = iter(found)
+    """Return the receive to request next; on a tie the first one in `outstanding_s`, which is not empty."""
+    measures = weights(operations, outstanding_s)
+    names = iter(measures)
     best = next(names)
     for name in names:
-        if before(found[name], found[best]):
+        if before(measures[name], measures[best]):
             best = name
     return best
 
 
 def tac(graph: Mapping[Hashable, Operation], transfer_s: Mapping[Name, float]) -> list[Name]:
-    """All receives of a graph, in TAC's order.
+    """Return all receives of a graph in TAC's order.
 
     Raises:
         ValueError: an invalid graph; see `receives`.
@@ -101,11 +101,11 @@ def tac(graph: Mapping[Hashable, Operation], transfer_s: Mapping[Name, float]) -
 
 
 def tic(graph: Mapping[Hashable, Operation], names: Iterable[Name]) -> list[Name]:
-    """All receives of a graph, in TIC's order; equals in the order of `names`.
+    """Return all receives of a graph in TIC's order; on a tie in the order of `names`.
 
     Raises:
         ValueError: an invalid graph; see `receives`.
     """
     outstanding = dict.fromkeys(names, 1.0)
-    found = weights(receives(graph, outstanding), outstanding)
-    return sorted(found, key=lambda name: found[name].impending_s)
+    measures = weights(receives(graph, outstanding), outstanding)
+    return sorted(measures, key=lambda name: measures[name].impending_s)

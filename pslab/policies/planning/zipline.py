@@ -1,18 +1,18 @@
 """ZipLine: the best barrier over the instants at which the workers' next iterations are predicted to end.
 
-R instants are known of each of n workers. A plan takes one point of each; its spread, the last minus the first, is the
-time that the first worker waits at a barrier there. The goal is the least spread, and of several optima the earliest.
-All n R points are visited in the order of time, with a line of each worker's last point so far: the head of the line is
-the first point of a plan, and the point visited last is its barrier. The variants differ in how a worker's older point
-is removed from the line:
+For each of n workers, R instants (points) are predicted. A plan has one point of each worker. Its spread, last point
+minus first, is the time that the first worker waits at a barrier at the last point. The goal is the plan with the least
+spread; on a tie, the earliest one. All n R points are visited in order of time. A line has each worker's last point so
+far: the head of the line is the first point of a plan, and the point just visited is its barrier. The variants differ
+in how a worker's older point is removed from the line:
 
     zipline   by a search of the line                                  O(R n^2)
-    opt       the same, unless it is the head                          O(R n^2), but fewer searches
-    optbs     the same, by bisection, since the line is in order       O(R n log n)
-    lru       from a linked list, found by worker                      O(1) per point, once they are merged
-    sweep     there is no line: the barrier is a running maximum       O(1) per point, once they are sorted
+    opt       by a search, unless the point is the head                O(R n^2), but fewer searches
+    optbs     by bisection, because the line is in order               O(R n log n)
+    lru       from a linked list, by a table of workers                O(1) per point, once points are merged
+    sweep     there is no line: the barrier is a running maximum       O(1) per point, once points are sorted
 
-Merging takes O(R n log(R n)) in all of them. Their baselines are in `pslab.policies.planning.baselines`.
+Merging the points takes O(R n log(R n)) in all variants. Their baselines are in `pslab.policies.planning.baselines`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 class Plan(NamedTuple):
-    """A barrier, and how far each worker goes before it."""
+    """A barrier, and the number of iterations of each worker before it."""
 
-    spread: float  #: how long the first worker waits at the barrier
+    spread: float  #: seconds that the first worker waits at the barrier
     barrier: float  #: the instant of the last worker's point
     idx: tuple[int, ...]  #: per worker, counted from 1: its point in the plan
 
@@ -41,20 +41,20 @@ Search = Callable[[Points], Plan]
 
 
 def zipline(points: Points) -> Plan:
-    """The first plan of least spread. Time O(R n^2), memory O(R n).
+    """Return the plan with the least spread, on a tie the earliest. Time O(R n^2), memory O(R n).
 
-    Of each worker, the plan has the last point that is not after the barrier.
+    The plan has each worker's last point that is not after the barrier.
 
     Source: Zhao et al. (ICDM 2019), algorithm 2.
 
     Raises:
-        ValueError: no workers, a worker without instants, or instants that are not finite or not ascending.
+        ValueError: there are no workers, a worker has no instants, or instants are not finite or not ascending.
     """
     return _visited(points, _searched)
 
 
 def zipline_opt(points: Points) -> Plan:
-    """ZipLine without a search if the head of the line is replaced. O(R n^2), but fewer searches.
+    """ZipLine that does not search the line if its head is replaced. O(R n^2), but fewer searches.
 
     Source: Zhao et al. (DSAA 2021).
     """
@@ -62,7 +62,7 @@ def zipline_opt(points: Points) -> Plan:
 
 
 def zipline_opt_bs(points: Points) -> Plan:
-    """ZipLine with bisection. O(R n log n), but deleting a point moves those after it.
+    """ZipLine with bisection. O(R n log n), but deleting a point moves all points after it.
 
     Source: Zhao et al. (DSAA 2021).
     """
@@ -70,15 +70,15 @@ def zipline_opt_bs(points: Points) -> Plan:
 
 
 def zipline_lru(points: Points) -> Plan:
-    """ZipLine with a linked list in the order of last use. O(1) for each point, once they are merged."""
+    """ZipLine with a linked list in the order of last use. O(1) for each point, once the points are merged."""
     return _visited(points, _linked)
 
 
 def zipline_sweep(points: Points) -> Plan:
-    """ZipLine without a line. O(1) for each point, once they are sorted.
+    """ZipLine without a line. O(1) for each point, once the points are sorted.
 
-    The best plan that starts with the point t has each worker's first point from t on: the successor of one before t,
-    or its very first. So the barrier is a running maximum of successors, of whichever worker.
+    The best plan that starts with the point t has each worker's first point from t on: the successor of a point before
+    t, or the worker's very first point. So the barrier is a running maximum of successors over all workers.
     """
     check(points)
     instants = list(chain.from_iterable(points))
@@ -95,7 +95,7 @@ ZIPLINES: dict[str, Search] = {
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
-# Each yields, after each point, the head's instant; minus infinity while any worker is missing in the line.
+# Each function yields, after each point, the head's instant; minus infinity while a worker is missing in the line.
 
 
 def _searched(instants: list[float], workers: list[int], count: int) -> Iterator[float]:
@@ -104,7 +104,7 @@ def _searched(instants: list[float], workers: list[int], count: int) -> Iterator
     for instant, worker in zip(instants, workers, strict=True):
         try:  # noqa: SIM105 -- suppress would cost as much as a short search
             line.remove(worker)
-        except ValueError:  # it was the head, which is removed already: the search was in vain
+        except ValueError:  # the point was the head, which is removed already: the search was in vain
             pass
         line.append(worker)
         last[worker] = instant
@@ -126,14 +126,14 @@ def _pruned(instants: list[float], workers: list[int], count: int) -> Iterator[f
 
 
 def _bisected(instants: list[float], workers: list[int], count: int) -> Iterator[float]:
-    line: list[int] = []  # places of points in the order of all points
+    line: list[int] = []  # positions of the points in the order of all points
     last = [-1] * count
-    for place, worker in enumerate(workers):
+    for position, worker in enumerate(workers):
         before = last[worker]
         if before >= 0:
             del line[0 if line[0] == before else bisect_left(line, before)]
-        line.append(place)
-        last[worker] = place
+        line.append(position)
+        last[worker] = position
         yield instants[line[0]] if len(line) == count else -math.inf
 
 
@@ -145,11 +145,11 @@ def _linked(instants: list[float], workers: list[int], count: int) -> Iterator[f
         yield next(iter(line.values())) if len(line) == count else -math.inf
 
 
-# --- what they share --------------------------------------------------------------------------------------------------
+# --- shared functions -------------------------------------------------------------------------------------------------
 
 
 def _visited(points: Points, line: Callable[[list[float], list[int], int], Iterator[float]]) -> Plan:
-    """The best plan that a line finds; of points at the same instant the lower worker's is visited first."""
+    """Return the best plan that a line finds; at equal instants the point of the lower worker is visited first."""
     check(points)
     instants = list(chain.from_iterable(points))
     workers = _ordered(chain.from_iterable(map(repeat, range(len(points)), map(len, points))), instants)
@@ -159,30 +159,30 @@ def _visited(points: Points, line: Callable[[list[float], list[int], int], Itera
 
 
 def _ordered(values: Iterable[T], keys: list[float]) -> list[T]:
-    """Values in the order of their keys: two lists are sorted three times as fast as one list of pairs."""
+    """Return values in the order of their keys. Sorting two lists is three times as fast as sorting pairs."""
     key = iter(keys).__next__
     return sorted(values, key=lambda _: key())
 
 
 def planned(points: Points, spread: float, barrier: float) -> Plan:
-    """The plan with this barrier."""
+    """Return the plan with this barrier: the last point of each worker that is not after it."""
     return Plan(spread, barrier, tuple([bisect_right(row, barrier) for row in points]))
 
 
 def check(points: Points) -> None:
     """Refuse anything but one ascending row of finite instants for each worker."""
     if not points:
-        raise ValueError("there are no workers to plan for")
+        raise ValueError("a plan needs the instants of at least one worker, and got none")
     for worker, row in enumerate(points):
         if not row:
-            raise ValueError(f"worker {worker} has no instants")
+            raise ValueError(f"worker {worker} has no instants, and a plan needs one of each worker")
         if not (math.isfinite(row[0]) and math.isfinite(row[-1]) and all(map(le, row, row[1:]))):
             raise ValueError(f"worker {worker}'s instants {_fault(row)}")
 
 
 def _fault(row: Sequence[float]) -> str:
-    for place, instant in enumerate(row):
+    for number, instant in enumerate(row, 1):
         if not math.isfinite(instant):
-            return f"are not finite: {instant} at place {place + 1}"
+            return f"are not finite: {instant} at position {number}"
     before, after = next((before, after) for before, after in pairwise(row) if before > after)
-    return f"are not ascending: {after} after {before}"
+    return f"must ascend: {after} comes after {before}"

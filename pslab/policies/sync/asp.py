@@ -10,7 +10,7 @@ from pslab.protocol.window import Window
 
 @dataclass(frozen=True)
 class ASP:
-    """Asynchronous parallel, as a Hogwild-style server: apply each push at once, never wait.
+    """Asynchronous parallel, as in a Hogwild-style server: each push is applied at once, and no worker waits.
 
     Source: Dean et al. (NIPS 2012).
     """

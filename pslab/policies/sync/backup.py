@@ -1,4 +1,4 @@
-"""Backup workers: synchronous training that does not wait for the slowest workers."""
+"""Backup workers: synchronous training in which a round does not wait for its slowest workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Backup:
     Source: Chen et al. (ICLR workshop 2016).
     """
 
-    spare: Annotated[int, Bounds(at_least=0), "workers that a round does not wait for; it waits for one push at least"]
+    spare: Annotated[int, Bounds(at_least=0), "workers for which a round does not wait; it always waits for one push"]
 
     whole: ClassVar[bool] = True
 
@@ -42,7 +42,7 @@ class Backup:
         match event:
             case Asked(worker, iteration) if (worker, iteration - 1) in pushes:
                 return (computing, pushes, (*waiting, (worker, iteration))), ()
-            case Asked(worker, iteration):  # a late or new worker, or the last of its round
+            case Asked(worker, iteration):  # a late or new worker, or the last worker of its round
                 return (computing | {worker}, pushes, waiting), (Start(worker, iteration),)
             case Pushed(worker, iteration) if worker not in computing:
                 return state, (Drop(worker, iteration),)
@@ -53,5 +53,5 @@ class Backup:
         if not pushes or len(pushes) < clocks.members - self.spare:
             return (computing, pushes, waiting), ()
         starts = tuple(Start(worker, iteration) for worker, iteration in waiting)
-        # in the workers' order: a sum of floats depends on it
+        # ordered by worker, because a sum of floats depends on the order
         return (frozenset(worker for worker, _ in waiting), (), ()), (Aggregate(tuple(sorted(pushes))), *starts)

@@ -25,7 +25,7 @@ class BSP:
         return 1
 
     def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
-        """(pushes of this round, workers that wait for its end)."""
+        """Return (pushes of this round, workers that wait for the end of the round)."""
         return (), ()
 
     def step(
@@ -44,6 +44,6 @@ class BSP:
         if not event.moved:
             return (pushes, waiting), ()
         waiting, starts = release(waiting, clocks, 0)
-        # in the workers' order: a sum of floats depends on it
+        # ordered by worker, because a sum of floats depends on the order
         step = (Aggregate(tuple(sorted(pushes))),) if pushes else ()  # none if the last worker left before its push
         return ((), waiting), (*step, *starts)

@@ -1,4 +1,4 @@
-"""Dynamic stale synchronous parallel: beyond a bound, the fastest worker is granted iterations by a forecast."""
+"""Dynamic stale synchronous parallel: beyond a bound, the fastest worker gets additional iterations by a forecast."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from pslab.protocol.window import Window
 
 
 class TableRow(NamedTuple):
-    """A worker's row in the server's table."""
+    """A worker's row in the table by which the server decides."""
 
     worker: int
     clock: int = 0  #: its next iteration
-    started: int = -1  #: the last iteration that it was started with
+    started: int = -1  #: the last iteration that it started
     credit: int = 0  #: iterations that it may still start, however far it leads
     waits: bool = False
     pushed_s: float | None = None  #: instant of its last push
-    started_s: float | None = None  #: instant of its last start, if intervals count from there
+    started_s: float | None = None  #: instant of its last start, if intervals are measured from starts
     interval_s: float | None = None  #: seconds that its last iteration took
 
 
-Table = frozenset[TableRow]  # a set: the decisions must not depend on an order of the workers
+Table = frozenset[TableRow]  # a set, because decisions must not depend on an order of the workers
 
 
 def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s: float, extra: int) -> int:
-    """The grant, 0 to `extra`, after which a worker ends closest to an end of the slowest one; the least of several.
+    """Return the iterations to grant, 0 to `extra`, so that a worker ends nearest to an end of the slowest worker.
 
-    Both are assumed to continue from their last push, `pushed_s` and `slow_s`, at their last interval. O(extra).
+    On a tie the smallest number is returned. Both workers are assumed to continue from their last pushes, at `pushed_s`
+    and `slow_s`, with the intervals of their last iterations. O(extra).
 
     Source: Zhao et al. (ICDCS 2019), algorithm 2.
     """
@@ -48,21 +49,23 @@ def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s:
 
 @dataclass(frozen=True)
 class DSSP:
-    """Dynamic SSP: the fastest worker, `low` iterations ahead, continues while that is forecast to shorten its wait.
+    """Dynamic SSP: the fastest worker, `low` iterations ahead, continues if it is forecast to wait less afterwards.
 
     Theorem 2 and the text of the paper imply a bound of low + extra: a grant of r starts r iterations, and none beyond
-    the bound (grant=text). Algorithm 1 as printed starts r + 1, and grants again when they are used up: then nothing
-    bounds the lead, and only then are the published times possible (grant=literal).
+    the bound (grant=text). Algorithm 1 as printed starts r + 1 iterations, and grants again when these are used up
+    (grant=literal). The lead is then unbounded, and only then are the published times possible.
 
     Source: Zhao et al. (ICDCS 2019).
     """
 
-    low: Annotated[int, Bounds(at_least=0), "iterations ahead of the slowest that are always allowed"] = 3
+    low: Annotated[int, Bounds(at_least=0), "iterations ahead of the slowest worker that are always allowed"] = 3
     extra: Annotated[int, Bounds(at_least=0), "the most iterations that a grant gives"] = 12
     grant: Annotated[str, OneOf("text", "literal"), "r iterations, or one more as Algorithm 1 is printed"] = "text"
     cap: Annotated[bool | None, "whether low + extra bounds the lead; none: on for text, off for literal"] = None
     interval: Annotated[
-        str, OneOf("push", "release"), "an iteration, push to push as published, or without the wait before its start"
+        str,
+        OneOf("push", "release"),
+        "how an iteration is measured: push to push as published, or without the wait before its start",
     ] = "push"
 
     whole: ClassVar[bool] = True
@@ -80,7 +83,7 @@ class DSSP:
         return self.low + self.extra + 1 if self.capped else None
 
     def variants(self, workers: int) -> tuple[DSSP, ...]:
-        """Return this policy with each grant that a forecast can give."""
+        """Return a variant of this policy for each grant that a forecast can give."""
         same = self.low, self.extra, self.grant, self.cap, self.interval
         return tuple(Granting(*same, granted) for granted in range(self.extra + 1))
 
@@ -101,7 +104,7 @@ class DSSP:
                 return self._released(others, now, clocks)
 
     def _asked(self, row: TableRow, others: Table, now: float, clocks: Window) -> tuple[TableRow, Decisions]:
-        """Algorithm 1, after the push."""
+        """Return the worker's new row and the decisions on its request, by Algorithm 1."""
         start, lead = Start(row.worker, row.clock), row.clock - clocks.base
         if row.clock == row.started:  # a duplicate
             return row, (start,)
@@ -119,7 +122,7 @@ class DSSP:
         return self._started(row, now, starts - 1), (searched, start)
 
     def _released(self, state: Table, now: float, clocks: Window) -> tuple[Table, Decisions]:
-        """Start the waiting workers that are not too far ahead any more, in the workers' order."""
+        """Return the new table, and a Start for each waiting worker that is no longer too far ahead, by worker."""
         free = sorted(row for row in state if row.waits and row.clock - clocks.base <= self.low)
         state = state - set(free) | {self._started(row, now, 0) for row in free}
         return state, tuple(Start(row.worker, row.clock) for row in free)
@@ -134,7 +137,7 @@ class DSSP:
         return row._replace(clock=iteration + 1, pushed_s=now, interval_s=interval_s)
 
     def _granted(self, row: TableRow, slowest: TableRow) -> int:
-        """Algorithm 2."""
+        """Return the number of iterations granted by Algorithm 2."""
         assert row.pushed_s is not None and row.interval_s is not None  # noqa: PT018
         assert slowest.pushed_s is not None and slowest.interval_s is not None  # noqa: PT018
         return forecast(row.pushed_s, row.interval_s, slowest.pushed_s, slowest.interval_s, self.extra)
@@ -151,8 +154,8 @@ class Granting(DSSP):
 
 
 def _slowest(rows: Table, base: int) -> TableRow | None:
-    """The slowest worker; None if the interval is unknown of any worker at the low bound `base`."""
-    last = [row for row in rows if row.clock == base]  # empty if a worker has joined and not asked yet
+    """Return the slowest worker; None if the interval of a worker at the low bound `base` is unknown."""
+    last = [row for row in rows if row.clock == base]  # empty if a worker has joined but not asked yet
     if not last or any(row.interval_s is None for row in last):
         return None
     return min(last, key=lambda row: (row.pushed_s, row.worker))

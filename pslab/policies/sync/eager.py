@@ -1,4 +1,4 @@
-"""Decoupled push and pull (PS+): the next weights are asked for as a computation starts, not after its push."""
+"""Decoupled push and pull (PS+): the next weights are requested when a computation starts, not after its push."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from pslab.protocol.window import Window
 
 @dataclass(frozen=True)
 class Eager:
-    """Push and pull overlap with computing: the weights of iteration t + 1 are asked for as t starts.
+    """Push and pull overlap with computing: the weights of iteration t + 1 are requested when iteration t starts.
 
-    An iteration takes max(C, P, Q) of computation, pull and push, not their sum. The price: weights are an iteration
-    older. Only the paper's abstract is public; how a worker observes its own staleness, and reads its own writes, is
-    this project's design.
+    An iteration takes the longest of computation, pull and push instead of their sum. In exchange, weights are one
+    iteration older. Only the paper's abstract is public; the rules by which a worker observes its own staleness and
+    reads its own writes are pslab's design.
 
     Source: Jin et al. (TPDS 2022).
     """
 
     staleness: Annotated[
-        int | None, Bounds(at_least=1),
-        "iterations that a worker may be ahead of the slowest, 1 at least because it asks before it has pushed; "
-        "none: no worker waits",
+        int | None,
+        Bounds(at_least=1),
+        "iterations that a worker may be ahead of the slowest, at least 1, because it asks before it has pushed; none: "
+        "no worker waits",
     ] = None
     rmw: Annotated[bool, "read my writes: a worker adds its own pushes that its weights lack; for plain SGD"] = True
     eager: ClassVar[bool] = True

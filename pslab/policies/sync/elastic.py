@@ -2,9 +2,9 @@
 
 A superstep has two phases. First, workers continue without waiting, until each has pushed twice: then the interval of
 its iterations is known. For each worker the ends of R further iterations are predicted, ZipLine finds the barrier at
-which they wait least, and each worker continues until it has pushed as often as the plan says. Then it waits for the
-others; when all wait, all are started, on the same weights. Counts, not instants, end a superstep: every worker reaches
-its end, also after a wrong prediction.
+which the workers wait least, and each worker continues until it has pushed as often as the plan says. Then it waits for
+the others; when all wait, all start on the same weights. Counts of pushes, not instants, end a superstep, so that every
+worker reaches its end even if a prediction was wrong.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pslab.policies.planning.zipline import ZIPLINES
 from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searched, Start, SyncEvent
 from pslab.protocol.window import Window
 
-NEEDED = 2  # pushes of a worker in a superstep from which its interval is known
+NEEDED = 2  # pushes of a worker in a superstep after which its interval is known
 
 
 class WorkerProgress(NamedTuple):
-    """The progress of a worker, as far as the policy knows it."""
+    """The progress of a worker, as known to the policy."""
 
     worker: int
     clock: int = 0  #: its next iteration
-    started: int = -1  #: the last iteration that it was started with
-    pushes: int = 0  #: in this superstep, at most NEEDED
+    started: int = -1  #: the last iteration that it started
+    pushes: int = 0  #: pushes in this superstep, at most NEEDED
     waits: bool = False
     target: int | None = None  #: the iteration before which it waits at the barrier
     pushed_s: float | None = None  #: instant of its last push in this superstep
-    intervals_s: tuple[float, ...] = ()  #: between its pushes, the newest last; with ewma their average
+    intervals_s: tuple[float, ...] = ()  #: intervals between its pushes, newest last; with ewma their average
 
 
 class Superstep(NamedTuple):
-    """All workers, as a set, and the phase."""
+    """The progress of all workers in a superstep, and whether its barrier is planned."""
 
     rows: frozenset[WorkerProgress]
     planned: bool = False
@@ -45,18 +45,21 @@ class Superstep(NamedTuple):
 class ElasticBSP:
     """Elastic BSP: each superstep's barrier is where the workers' predicted ends lie closest together (ZipLine).
 
-    Pushes are applied as they arrive. A worker that joins after the plan was made waits for its barrier, too.
+    Pushes are applied as they arrive. A worker that joins after the plan was made also waits for the planned barrier.
 
     Source: Zhao et al. (ICDM 2019).
     """
 
-    iterations: Annotated[int, Bounds(at_least=1, at_most=100_000), "predicted for each worker (R)"] = 15
+    iterations: Annotated[
+        int, Bounds(at_least=1, at_most=100_000), "number of iterations predicted for each worker (R)"
+    ] = 15
     search: Annotated[str, OneOf(*ZIPLINES), "the variant of ZipLine; all find the same plan"] = "sweep"
     predict: Annotated[
-        str, OneOf("last", "median", "ewma"),
+        str,
+        OneOf("last", "median", "ewma"),
         "an interval: the last one, the median of the last k, or an exponentially weighted average",
     ] = "last"
-    k: Annotated[int, Bounds(at_least=1), "intervals that the median is of"] = 5
+    k: Annotated[int, Bounds(at_least=1), "number of intervals in the median"] = 5
     weight: Annotated[float, Bounds(above=0, at_most=1), "of the newest interval in the average"] = 0.3
     include_last: Annotated[
         bool, "whether the push that arrived last is the first of the predicted ones, as in the authors' program"
@@ -72,7 +75,7 @@ class ElasticBSP:
         return None
 
     def variants(self, workers: int) -> tuple[ElasticBSP, ...]:
-        """Return this policy with each plan that a search can find."""
+        """Return a variant of this policy for each plan that a search can find."""
         same = self.iterations, self.search, self.predict, self.k, self.weight, self.include_last
         return tuple(Planned(*same, idx) for idx in product(range(1, self.iterations + 1), repeat=workers))
 
@@ -86,7 +89,7 @@ class ElasticBSP:
             case Asked(worker, iteration):
                 row = row._replace(clock=iteration)
                 goes_on = not state.planned or (row.target is not None and iteration < row.target)
-                if goes_on or iteration == row.started:  # or it is a duplicate
+                if goes_on or iteration == row.started:  # the latter: a duplicate request
                     return state._replace(rows=others | {row._replace(started=iteration)}), (Start(worker, iteration),)
                 return _barrier(state._replace(rows=others | {row._replace(waits=True)}))
             case Pushed(worker, iteration, now):
@@ -109,7 +112,7 @@ class ElasticBSP:
         return (*intervals_s, newest_s)[-self.k if self.predict == "median" else -1 :]
 
     def _planned(self, state: Superstep) -> tuple[Superstep, Decisions]:
-        """Make the plan with the first event after which every worker's interval is known."""
+        """Return the superstep with a plan, if it has none and every worker's interval is known; else unchanged."""
         if state.planned or not state.rows or any(row.pushes < NEEDED for row in state.rows):
             return state, ()
         rows = sorted(state.rows)
@@ -121,7 +124,7 @@ class ElasticBSP:
         return ZIPLINES[self.search]([self._ends(row) for row in rows]).idx
 
     def _ends(self, row: WorkerProgress) -> list[float]:
-        """The instants at which the next iterations of a worker are predicted to end."""
+        """Return the instants at which the next iterations of a worker are predicted to end."""
         assert row.pushed_s is not None
         interval_s, first = _median(row.intervals_s), 0 if self.include_last else 1
         return [row.pushed_s + count * interval_s for count in range(first, first + self.iterations)]
@@ -131,7 +134,7 @@ class ElasticBSP:
 class Planned(ElasticBSP):
     """ElasticBSP whose searches all return the same plan: one of its variants."""
 
-    idx: tuple[int, ...] = ()  #: by worker
+    idx: tuple[int, ...] = ()  #: iterations by worker
 
     def _idx(self, rows: list[WorkerProgress]) -> tuple[int, ...]:
         return tuple(self.idx[row.worker] for row in rows)
@@ -143,7 +146,7 @@ def _median(values: tuple[float, ...]) -> float:
 
 
 def _barrier(state: Superstep) -> tuple[Superstep, Decisions]:
-    """If all workers wait, start all, in the workers' order; the next superstep starts."""
+    """Return the next superstep and a Start for each worker if all workers wait; else the state unchanged."""
     if not all(row.waits for row in state.rows):
         return state, ()
     rows = sorted(state.rows)

@@ -13,14 +13,14 @@ Waiting = tuple[tuple[int, int], ...]  # (worker, the iteration that it asked fo
 
 
 def release(waiting: Waiting, clocks: Window, staleness: int) -> tuple[Waiting, Decisions]:
-    """Start the waiting workers that are now at most `staleness` iterations ahead of the slowest."""
+    """Return the workers that must still wait, and a Start for each one at most `staleness` ahead of the slowest."""
     bound = clocks.base + staleness
     starts = tuple(Start(worker, iteration) for worker, iteration in waiting if iteration <= bound)
     return tuple(entry for entry in waiting if entry[1] > bound), starts
 
 
 def without(waiting: Waiting, worker: int) -> Waiting:
-    """The waiting workers without one that left."""
+    """Return the waiting workers without this worker, which has left."""
     return tuple(entry for entry in waiting if entry[0] != worker)
 
 
@@ -31,7 +31,9 @@ class SSP:
     Source: Ho et al. (NIPS 2013).
     """
 
-    staleness: Annotated[int, Bounds(at_least=0), "iterations; with 0 all workers wait, but each push is applied alone"]
+    staleness: Annotated[
+        int, Bounds(at_least=0), "iterations; 0: workers wait as in BSP, but each push is applied by itself"
+    ]
 
     def __post_init__(self) -> None:
         check(self)

@@ -1,4 +1,4 @@
-"""Compression of a gradient between a worker and its server: `Rule` says what a rule must do."""
+"""Compression of gradients between worker and server; `Rule` is the interface of a rule."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Rule", "compression", "rule_of"]
 def compression(
     prune: Any, quantize: Any, parts: Sequence[Part], keyspace: Keyspace, seed: int = 0
 ) -> Compression | None:
-    """Return the compression of a run's pushes by these rules; None if pushes hold all values as they are."""
+    """Return the compression of a run's pushes by these rules; None if pushes contain all values uncompressed."""
     if isinstance(prune, Everything) and isinstance(quantize, Plain):
         return None
-    from pslab.tensors.compression.pieces import Compression  # who compresses nothing loads no code
+    from pslab.tensors.compression.pieces import Compression  # late: an uncompressed run does not load it
 
     if isinstance(prune, Everything):
         return Compression(quantize, Plain(), parts, keyspace, seed)
@@ -30,7 +30,7 @@ def compression(
 
 
 def rule_of(prune: Any) -> Any:
-    """Return a pruning rule, or the rule of an object of the user's."""
+    """Return a pruning rule unchanged, and wrap any other object, a user's pruner, in a rule."""
     if isinstance(prune, Rule):
         return prune
     from pslab.tensors.compression.sparse import Users

@@ -16,49 +16,50 @@ GAPS, BITS, RUNS = range(3)
 
 
 def pack(symbols: torch.Tensor, width: int) -> torch.Tensor:
-    """Symbols (uint8 [n]) of so many bits as bytes: all lowest bits, then all second ones, and so on."""
+    """Pack symbols (uint8 [n]) of `width` bits into bytes: first all lowest bits, then all second bits, and so on."""
     if width == 8:
         return symbols
     if symbols.device.type == "cpu":
-        bits = symbols.numpy() if width == 1 else np.stack([symbols.numpy() >> bit & 1 for bit in range(width)])
+        bits = symbols.numpy() & (1 << np.arange(width, dtype=np.uint8))[:, None]
         return torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little").reshape(-1))
     padded = torch.nn.functional.pad(symbols, (0, -len(symbols) % 8)).view(-1, 8)
-    place = torch.arange(8, dtype=torch.uint8, device=symbols.device)
-    return torch.cat([((padded >> bit & 1) << place).sum(1, dtype=torch.uint8) for bit in range(width)])
+    digits = torch.arange(8, dtype=torch.uint8, device=symbols.device)
+    return torch.cat([((padded >> bit & 1) << digits).sum(1, dtype=torch.uint8) for bit in range(width)])
 
 
 def unpack(code: torch.Tensor, width: int, n: int) -> torch.Tensor:
-    """The n symbols of such bytes.
+    """Return the n symbols in bytes made by `pack`.
 
     Raises:
-        FrameError: they are not as many bytes.
+        FrameError: the bytes are not n symbols of this width.
     """
     if len(code) != (n if width == 8 else width * -(-n // 8)):
-        raise FrameError(f"{len(code)} bytes are not {n} symbols of {width} bits")
+        raise FrameError(f"{len(code)} bytes cannot be {n} symbols of {width} bits")
     if width == 8:
         return code
     rows = code.view(width, -1)
     if code.device.type == "cpu":
-        planes = torch.from_numpy(np.unpackbits(rows.numpy(), axis=1, bitorder="little"))[:, :n]
+        planes = torch.from_numpy(np.unpackbits(rows.numpy(), axis=1, bitorder="little", count=n))
     else:
-        place = torch.arange(8, dtype=torch.uint8, device=code.device)
-        planes = (rows[:, :, None] >> place & 1).view(width, -1)[:, :n]
-    found = planes[0]
+        digits = torch.arange(8, dtype=torch.uint8, device=code.device)
+        planes = (rows[:, :, None] >> digits & 1).view(width, -1)[:, :n]
+    symbols = planes[0]
     for bit in range(1, width):
-        found = found | planes[bit] << bit
-    return found
+        symbols.add_(planes[bit], alpha=1 << bit)
+    return symbols
 
 
 class Positions(NamedTuple):
-    """Increasing indices below n on a device, which become bytes on the CPU."""
+    """Increasing indices below n on a device, to be converted to bytes on the CPU."""
 
     indices: torch.Tensor
     n: int
 
 
 def positions(indices: torch.Tensor, n: int) -> Any:
-    """Increasing indices below n as bytes: a form and their number (u32 each), then the shortest of three forms: gaps
-    as LEB128, a bit for each of n, or the starts and lengths of runs (u32). On a device they become so in `fetched`."""
+    """Convert increasing indices below n to bytes: the form and the number of indices (u32 each), then the indices in
+    the shortest of three forms: GAPS between indices as LEB128, BITS (one for each position), or the starts and then
+    the lengths of RUNS (u32). Indices on a GPU are returned as `Positions`, which `fetched` converts."""
     if indices.device.type != "cpu":
         return Positions(indices, n)
     cpu = indices.numpy()
@@ -80,78 +81,78 @@ def positions(indices: torch.Tensor, n: int) -> Any:
 
 
 def fetched(parts: Sequence[Any]) -> list[torch.Tensor]:
-    """Return parts on the CPU, and positions as bytes: one transfer brings all that is on a device."""
-    found = [part.indices if isinstance(part, Positions) else part for part in parts]
-    there = [number for number, part in enumerate(found) if part.device.type != "cpu"]
-    there.sort(key=lambda number: -found[number].element_size())  # so that each begins at a multiple of its element
-    whole, at = torch.cat([as_bytes(found[number]) for number in there]).cpu(), 0
+    """Return parts on the CPU, with positions as bytes; all parts on a device come in one transfer."""
+    arrays = [part.indices if isinstance(part, Positions) else part for part in parts]
+    there = [number for number, part in enumerate(arrays) if part.device.type != "cpu"]
+    there.sort(key=lambda number: -arrays[number].element_size())  # keeps each part aligned to its element size
+    whole, at = torch.cat([as_bytes(arrays[number]) for number in there]).cpu(), 0
     for number in there:
-        part, size = found[number], found[number].numel() * found[number].element_size()
-        found[number] = whole[at : at + size].view(part.dtype).view(part.shape)
+        part, size = arrays[number], arrays[number].numel() * arrays[number].element_size()
+        arrays[number] = whole[at : at + size].view(part.dtype).view(part.shape)
         at += size
     return [positions(here, part.n) if isinstance(part, Positions) else here
-            for here, part in zip(found, parts, strict=True)]  # fmt: skip
+            for here, part in zip(arrays, parts, strict=True)]  # fmt: skip
 
 
 def as_bytes(part: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, flat."""
-    flat = part.reshape(-1) if part.numel() else part.new_empty(0)  # an empty one may have no stride
+    """Return the bytes of a tensor, flat."""
+    flat = part.reshape(-1) if part.numel() else part.new_empty(0)  # an empty tensor may have no stride
     return flat.view(torch.uint8)
 
 
 def count_of(written: torch.Tensor) -> int:
-    """Return how many indices such bytes hold."""
+    """Return the number of indices in bytes made by `positions`."""
     return int(written[4:8].view(torch.int32))
 
 
 def indices_of(written: Any, n: int) -> torch.Tensor:
-    """Return the indices (int64) of such bytes.
+    """Return the indices (int64) in bytes made by `positions`.
 
     Raises:
-        FrameError: they are not increasing indices below n.
+        FrameError: the bytes are not increasing indices below n.
     """
     if isinstance(written, Positions):
         return written.indices
     data = written.numpy()
     if len(data) < 8:
-        raise FrameError(f"{len(data)} bytes are no positions")
+        raise FrameError(f"{len(data)} bytes are too few for positions, which take at least 8")
     (how, count), body = data[:8].view(np.int32).tolist(), data[8:]
     indices: Array
     if how == BITS:
         indices = np.flatnonzero(unpack(torch.from_numpy(body), 1, n))
     elif how == RUNS:
         if len(body) % 8:
-            raise FrameError(f"{len(body)} bytes are no starts and lengths of runs")
+            raise FrameError(f"{len(body)} bytes cannot be starts and lengths of runs, which take 8 each")
         starts, lengths = body.view(np.int32).reshape(2, -1).astype(np.int64)
         after = np.append(starts[1:], n)
         if len(starts) and (starts[0] < 0 or (lengths < 1).any() or (starts + lengths > after).any()):
-            raise FrameError("runs that overlap, or do not increase")
+            raise FrameError(f"a frame has runs of positions that overlap, do not increase, or leave 0 to {n - 1}")
         begins = np.repeat(starts - (lengths.cumsum() - lengths), lengths)
         indices = begins + np.arange(len(begins))
     else:
         indices = np.empty(max(0, min(count, len(body))), np.int64)
-        found = select.loops().read_gaps(body, indices)
-        indices = indices[: found if found == len(indices) else 0]
+        read = select.loops().read_gaps(body, indices)
+        indices = indices[: read if read == len(indices) else 0]
     if len(indices) != count or (count and not 0 <= indices[0] <= indices[-1] < n):
-        raise FrameError(f"positions that are not {count} from 0 to {n - 1}")
+        raise FrameError(f"a frame does not have {count} increasing positions from 0 to {n - 1}, as it states")
     return torch.from_numpy(indices)
 
 
 def floats(part: torch.Tensor) -> torch.Tensor:
-    """The float32 numbers of a part, as float64.
+    """Return the float32 numbers of a part, as float64.
 
     Raises:
-        FrameError: some are not finite. On a device, to which no frame comes, a push looks at all its parts at once.
+        FrameError: a number is not finite. (On a device, where no frame arrives, a push checks all parts at once.)
     """
-    found = part.view(torch.float32).double()
-    if part.device.type == "cpu" and not bool(found.isfinite().all()):
-        raise FrameError("a scale that is no finite number")
-    return found
+    values = part.view(torch.float32).double()
+    if part.device.type == "cpu" and not bool(values.isfinite().all()):
+        raise FrameError("a frame has a scale that is not finite")
+    return values
 
 
 def prepare(dtype: torch.dtype, *, selects: bool = True) -> None:
-    """Compile the loops for positions, and for this process's selection of vectors of this dtype, where no earlier
-    process has: that takes seconds, and no run is to be timed meanwhile."""
+    """Compile the loops for positions, and for the selection from vectors of this dtype, unless they are cached. This
+    takes seconds, so call it before a run is timed."""
     if selects:
         v = torch.ones(64, dtype=dtype)
         select.add_top(v, 1, v.clone())

@@ -1,5 +1,5 @@
-"""Codes of the values of a piece, or of the values that a sparse rule has chosen: short floating-point numbers, and
-levels times a scale of each block.
+"""Codes of the values of a piece, or of the values that a sparse rule has selected: short floating-point numbers, and
+levels times the scale of a block.
 
 After the survey and the code of Xu et al., "GRACE" (ICDCS 2021).
 """
@@ -23,7 +23,7 @@ Block = Annotated[int, Bounds(at_least=0), "entries that share a scale; 0: all o
 
 @dataclass(frozen=True)
 class Half(Rule):
-    """The nearest float16, ties to even, within ±65504.
+    """Round each entry to the nearest float16 (ties to even), at most ±65504.
 
     Source: Micikevicius et al. (ICLR 2018)
     """
@@ -40,7 +40,7 @@ class Half(Rule):
 
 @dataclass(frozen=True)
 class Brain(Rule):
-    """The nearest bfloat16, ties to even: 7 bits of fraction.
+    """Round each entry to the nearest bfloat16 (ties to even), which has 7 bits of fraction.
 
     Source: Kalamkar et al. (arXiv 2019)
     """
@@ -58,15 +58,43 @@ class Brain(Rule):
 
 @lru_cache
 def values_of(rule: Any, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return what each symbol of so many bits stands for by a rule's `levels`."""
+    """Return a table with the value of each symbol of `width` bits, from the rule's `levels`."""
     return rule.levels(torch.arange(1 << width, dtype=torch.uint8, device=device)).to(dtype)  # type: ignore[no-any-return]
+
+
+# --- bits of numbers: faster than comparing numbers ----------------------------------------------------------------
+
+
+def sign_mask(v: torch.Tensor) -> torch.Tensor:
+    """Return -1 for each number below 0, and 0 for the others, as integers with as many bits as the numbers."""
+    size = 8 * v.element_size()
+    return v.view(torch.int32 if size == 32 else torch.int64) >> size - 1
+
+
+def signed(levels: torch.Tensor, v: torch.Tensor, width: int) -> torch.Tensor:
+    """Return symbols (uint8) of `width` bits. The top bit is set if the number in `v` is below 0 and its level not 0;
+    the other bits are the level. `levels` are integers with as many bits as the numbers."""
+    symbols = sign_mask(v).bitwise_and_(-levels).__irshift__(31).bitwise_and_(1 << width - 1)
+    return symbols.bitwise_or_(levels).to(torch.uint8)
+
+
+def upper_bits(v: torch.Tensor) -> torch.Tensor:
+    """Return the upper 16 bits of each number (int32): its sign, its exponent and the start of its fraction."""
+    return v.view(torch.uint16).view(len(v), -1)[:, -1].int()
+
+
+def numbers_of_upper_bits(dtype: torch.dtype) -> torch.Tensor:
+    """Return for each value of `upper_bits` the number whose other bits are 0."""
+    halves = torch.zeros(1 << 16, dtype.itemsize // 2, dtype=torch.int16)
+    halves[:, -1] = torch.arange(1 << 16).to(torch.int16)
+    return halves.view(dtype).flatten()
 
 
 # --- levels times the scale of a block -------------------------------------------------------------------------------
 
 
 class Blockwise(Rule):
-    """Each block of consecutive values has a scale, its largest magnitude by `top`; symbols are of values by it."""
+    """The base of codes with a scale for each block, its largest magnitude / `top`. Symbols encode value / scale."""
 
     block: int
     top = 1.0
@@ -90,19 +118,19 @@ class Blockwise(Rule):
         return (rows.abs().amax(1) / self.top).float()
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
-        """The symbols (uint8) of values by their scales (float64)."""
+        """Encode `scaled`, the values / scale (float64), as symbols (uint8)."""
         raise NotImplementedError
 
     def levels(self, symbols: torch.Tensor) -> torch.Tensor:
-        """The values (float64) by their scales that symbols stand for."""
+        """Decode symbols to values / scale (float64)."""
         raise NotImplementedError
 
     def values(self, symbols: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the levels of symbols, which are read from a table of all of them."""
+        """Decode symbols to values / scale in `dtype`, by a table."""
         return values_of(self, self.width, dtype, symbols.device).index_select(0, symbols.int())
 
     def rows(self, v: torch.Tensor) -> torch.Tensor:
-        """A row for each block, the last one filled with zeros."""
+        """Return a row for each block, the last one padded with zeros."""
         block = self.block or max(1, len(v))
         missing = -len(v) % block
         return (torch.nn.functional.pad(v, (0, missing)) if missing else v).view(-1, block)
@@ -110,7 +138,7 @@ class Blockwise(Rule):
 
 @dataclass(frozen=True)
 class Int8(Blockwise):
-    """The nearest of 255 levels at equal distances, from minus to plus the largest magnitude of the block.
+    """Round to the nearest of 255 equidistant levels, from minus to plus the largest magnitude of the block.
 
     Source: Dettmers (ICLR 2016)
     """
@@ -128,9 +156,9 @@ class Int8(Blockwise):
 
 @dataclass(frozen=True)
 class UInt8(Blockwise):
-    """The nearest of 256 levels at equal distances, from the least to the largest value of the block; 0 is one of them.
+    """Round to the nearest of 256 equidistant levels, from the least to the largest value of the block; 0 is a level.
 
-    Each block has, beside its scale, the level of 0. As PyTorch's quantization hooks.
+    A block is sent with its scale and the number of the level 0, as by PyTorch's quantization hooks.
 
     Source: Li et al. (VLDB 2020)
     """
@@ -153,7 +181,7 @@ class UInt8(Blockwise):
 
 @dataclass(frozen=True)
 class Float8(Blockwise):
-    """Float8 (E4M3) of v / s, ties to even, where s is the largest magnitude of the block / 448.
+    """Round v / s to the nearest float8 (E4M3, ties to even), where s is the largest magnitude of the block / 448.
 
     Source: Micikevicius et al. (arXiv 2022)
     """
@@ -171,7 +199,7 @@ class Float8(Blockwise):
 
 @dataclass(frozen=True)
 class PowersOfTwo(Blockwise):
-    """E3M0: a sign and one of 0, 1/64, 1/32, ..., 1 times the largest magnitude of the block: the nearest, ties up.
+    """Round to the nearest of 0, ±1/64, ±1/32, ..., ±1 times the largest magnitude of the block, ties up (E3M0).
 
     Source: Douillard et al. (arXiv 2025)
     """
@@ -181,10 +209,7 @@ class PowersOfTwo(Blockwise):
     width = 4
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
-        size = scaled.abs()
-        _, exponent = torch.frexp(size * (4 / 3))  # from 3/2 of a level the next one
-        level = (exponent + 6).clamp(1, 7).to(torch.uint8) * (size >= 1 / 128)
-        return level | ((scaled < 0) & (level > 0)).to(torch.uint8) << 3
+        return powers_of_two(scaled.dtype, scaled.device).index_select(0, upper_bits(scaled))
 
     def levels(self, symbols: torch.Tensor) -> torch.Tensor:
         level = symbols & 7
@@ -192,12 +217,23 @@ class PowersOfTwo(Blockwise):
         return torch.where(symbols > 7, -magnitude, magnitude)
 
 
+@lru_cache
+def powers_of_two(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a table of the symbols of `PowersOfTwo` by a number's `upper_bits`: numbers with the same bits there have
+    the same symbol."""
+    numbers = numbers_of_upper_bits(dtype).double()
+    size = numbers.abs()
+    _, exponent = torch.frexp(size * (4 / 3))  # rounds up from 3/2 of a level
+    level = (exponent + 6).clamp(1, 7) * (size >= 1 / 128)
+    return (level + 8 * ((numbers < 0) & (level > 0))).to(device, torch.uint8)
+
+
 @dataclass(frozen=True)
 class QSGD(Blockwise):
-    """Random rounding to 2^(bits - 1) - 1 levels of the bucket's norm, so that the mean is right.
+    """Round at random to multiples of the bucket's norm / (2^(bits - 1) - 1); the expected value is the entry.
 
-    With `residual`, the values that are read are divided by 1 + w, where w = min(B / s^2, sqrt(B) / s) bounds the
-    variance of a bucket of B entries and s levels: without that, the residual of a coarse code grows for ever.
+    With `residual`, the decoded values are divided by 1 + w, where w = min(B / s^2, sqrt(B) / s) bounds the variance of
+    a bucket of B entries and s levels. Without this division, the residual of a coarse code grows without bound.
 
     Source: Alistarh et al. (NIPS 2017)
     """
@@ -207,14 +243,15 @@ class QSGD(Blockwise):
     bucket: Annotated[int, Bounds(at_least=1), "entries that share a norm"] = 128
     norm: Annotated[str, OneOf("l2", "max"), "the Euclidean norm of the bucket, or its largest magnitude"] = "l2"
     residual: Residual = False
+
     @property
     def block(self) -> int:  # type: ignore[override]
-        """Entries that share a norm."""
+        """The number of entries that share a norm."""
         return self.bucket
 
     @property
     def width(self) -> int:  # type: ignore[override]
-        """Bits of a symbol."""
+        """The number of bits of a symbol."""
         return self.bits
 
     @property
@@ -226,10 +263,10 @@ class QSGD(Blockwise):
         return (rows.norm(dim=1) if self.norm == "l2" else rows.abs().amax(1)).float()
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
-        exact = self.most * scaled.abs()
+        exact = scaled.abs().mul_(self.most)
         whole = exact.floor()
-        level = (whole + (at.chance(scaled) < exact - whole)).clamp(max=self.most).to(torch.uint8)
-        return level | ((scaled < 0) & (level > 0)).to(torch.uint8) << self.bits - 1
+        up = sign_mask(at.chance(scaled) - exact.sub_(whole))
+        return signed((whole.to(up.dtype).sub_(up)).clamp_(max=self.most), scaled, self.bits)
 
     def levels(self, symbols: torch.Tensor) -> torch.Tensor:
         variance = min(self.bucket / self.most**2, math.sqrt(self.bucket) / self.most)
@@ -239,7 +276,7 @@ class QSGD(Blockwise):
 
 @dataclass(frozen=True)
 class Dynamic8(Blockwise):
-    """The nearest of 256 levels, dense towards 0, times the largest magnitude of the block.
+    """Round to the nearest of 256 levels, denser towards 0, times the largest magnitude of the block.
 
     Source: Dettmers et al. (ICLR 2022)
     """
@@ -248,40 +285,43 @@ class Dynamic8(Blockwise):
     residual: Residual = False
 
     def symbols(self, scaled: torch.Tensor, at: At) -> torch.Tensor:
-        least, steps = dynamic_steps(scaled.device)
-        symbol = least.index_select(0, scaled.float().view(torch.int32) >> 16 & 0xFFFF)
-        return symbol + (scaled >= steps.index_select(0, symbol.int()))
+        least, steps = dynamic_steps(scaled.dtype, scaled.device)
+        symbol = least.index_select(0, upper_bits(scaled.float()))
+        return (symbol + 1 + sign_mask(scaled - steps.index_select(0, symbol))).to(torch.uint8)
 
     def levels(self, symbols: torch.Tensor) -> torch.Tensor:
         return dynamic_levels(symbols.device)
 
 
 @lru_cache
-def dynamic_steps(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return, for the upper halves of float32 numbers, the symbol of the least number with that half; and for each
-    symbol the number from which on the next symbol is nearer. Numbers that share a half have at most one such step
-    between them, so that a look at two tables takes the place of a search."""
+def dynamic_steps(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two tables that replace a search for the nearest level. The first has, for the upper 16 bits of a float32,
+    the symbol (int32) of the least number with these bits; the second has, for each symbol, the least number of `dtype`
+    to which the next level is nearer. Between numbers with the same upper 16 bits there is at most one such number."""
     levels = dynamic_levels(torch.device("cpu"))
     steps = torch.cat([(levels[1:] + levels[:-1]) / 2, torch.tensor([math.inf], dtype=torch.float64)])
-    halves = torch.arange(1 << 16, dtype=torch.int32) << 16
-    least = torch.where(halves < 0, halves | 0xFFFF, halves).view(torch.float32).nan_to_num().clamp(-1, 1)
-    return torch.bucketize(least.double(), steps, right=True).to(device, torch.uint8), steps.to(device)
+    numbers = numbers_of_upper_bits(torch.float32)
+    least = torch.where(numbers < 0, (numbers.view(torch.int32) | 0xFFFF).view(torch.float32), numbers)
+    symbols = torch.bucketize(least.nan_to_num().clamp(-1, 1).double(), steps, right=True)
+    rounded = steps.to(dtype)
+    rounded = torch.where(rounded < steps, rounded.nextafter(rounded.new_tensor(math.inf)), rounded)
+    return symbols.to(device, torch.int32), rounded.to(device)
 
 
 @lru_cache
 def dynamic_levels(device: torch.device) -> torch.Tensor:
-    """From -1 to 1: 0, 1, and ± the middles of 2^i parts of [0.1, 1], times 10^(i - 6), for i from 0 to 6."""
+    """Return the levels from -1 to 1: 0, 1, and ± the middles of 2^i parts of [0.1, 1] times 10^(i - 6), i = 0 to 6."""
     edges = [torch.linspace(0.1, 1, 2**i + 1, dtype=torch.float64) for i in range(7)]
-    magnitudes = torch.cat([10.0 ** (i - 6) * (each[1:] + each[:-1]) / 2 for i, each in enumerate(edges)])
+    magnitudes = torch.cat([10.0 ** (i - 6) * (edge[1:] + edge[:-1]) / 2 for i, edge in enumerate(edges)])
     return torch.cat([torch.tensor([0.0, 1.0], dtype=torch.float64), magnitudes, -magnitudes]).sort().values.to(device)
 
 
-# --- tables that are sent --------------------------------------------------------------------------------------------
+# --- codes whose tables are sent -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Uniform8(Rule):
-    """The mean of the entry's bin, of 256 bins that cover six standard deviations around the mean.
+    """Replace each entry by the mean of its bin; 256 equal bins cover six standard deviations around the mean.
 
     Source: Ryabinin et al. (ICML 2023)
     """
@@ -301,7 +341,7 @@ class Uniform8(Rule):
 
 @dataclass(frozen=True)
 class Quantile(Rule):
-    """The mean of the entry's run, where sorting cuts the entries into `runs` of nearly equally many.
+    """Replace each entry by the mean of its run; the sorted entries are cut into `runs` runs of about equal length.
 
     Source: Jiang et al. (SIGMOD 2018)
     """
@@ -323,17 +363,17 @@ class Quantile(Rule):
 
 
 def means(v: torch.Tensor, groups: torch.Tensor, count: int) -> torch.Tensor:
-    """The mean of each group (uint8) of values, float32; 0 of none."""
+    """Return the mean of the values of each of `count` groups: float32, 0 for an empty group."""
     where = groups.long()
     return (torch.bincount(where, v, count) / torch.bincount(where, minlength=count).clamp(min=1)).float()
 
 
 @dataclass(frozen=True)
 class Natural(Rule):
-    """Round to the power of two below an entry, or with the probability of its fraction to that above: unbiased.
+    """Round at random to the power of two below or above the entry; the expected value is the entry.
 
-    A sign, and an exponent from -108 to 18; smaller entries become 0. With `residual`, the decoded values are
-    divided by 9/8, as for `qsgd`.
+    An entry is sent as its sign and an exponent from -108 to 18; smaller entries become 0. With `residual`, the decoded
+    values are divided by 9/8, for the same reason as in `qsgd`.
 
     Source: Horváth et al. (MSML 2022)
     """
@@ -342,10 +382,11 @@ class Natural(Rule):
     residual: Residual = False
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
-        mantissa, exponent = torch.frexp(v.abs())
-        up = at.chance(v) < 2 * mantissa - 1
-        level = (exponent + 108 + up).clamp(0, 127).to(torch.uint8) * (v != 0)
-        return [level | ((v < 0) & (level > 0)).to(torch.uint8) << 7]
+        whole, fraction = (torch.int32, 23) if v.dtype == torch.float32 else (torch.int64, 52)  # the bits of a number
+        drawn = (at.chance(v).to(v.dtype) * 2**fraction).to(whole)
+        # a fraction above the drawn number carries into the exponent
+        rounded = v.abs().view(whole).sub_(drawn).add_(2**fraction - 1).__irshift__(fraction)
+        return [signed(rounded.sub_(18 if whole == torch.int32 else 914).clamp_(0, 127), v, 8)]
 
     def decompress(self, parts: Parts, at: At) -> torch.Tensor:
         table = values_of(self, 8, at.dtype, parts[0].device)
@@ -360,7 +401,7 @@ class Natural(Rule):
 
 @dataclass(frozen=True)
 class Inceptionn(Rule):
-    """A tag, and as few bits as a truncation error below 2^-e allows: none, 8, 16, or all 32 of a float32.
+    """Send 0, 8, 16 or 32 bits of each entry, as few as keep the truncation error below 2^-e, and a tag of 2 bits.
 
     Source: Li et al. (MICRO 2018)
     """
@@ -379,8 +420,8 @@ class Inceptionn(Rule):
                 (middle * 2.0**15).trunc().to(torch.int16), large.float()]  # fmt: skip
 
     def decompress(self, parts: Parts, at: At) -> torch.Tensor:
-        tags, found = unpack(parts[0], 2, at.size), torch.zeros(at.size, dtype=torch.float64, device=parts[0].device)
-        found[tags == 1] = parts[1].view(torch.int8).double() * 2.0**-self.e
-        found[tags == 2] = parts[2].view(torch.int16).double() * 2.0**-15
-        found[tags == 3] = floats(parts[3])
-        return found.to(at.dtype)
+        tags, values = unpack(parts[0], 2, at.size), torch.zeros(at.size, dtype=torch.float64, device=parts[0].device)
+        values[tags == 1] = parts[1].view(torch.int8).double() * 2.0**-self.e
+        values[tags == 2] = parts[2].view(torch.int16).double() * 2.0**-15
+        values[tags == 3] = floats(parts[3])
+        return values.to(at.dtype)

@@ -1,7 +1,7 @@
-"""Frames: the parts of a push, piece by piece, as bytes, and back; and entries as parts.
+"""Frames: conversion of a push's parts, piece by piece, to bytes and back; and of entries to parts.
 
-    frame = CRC-32 (u32) length (u32) number of pieces (u32) their numbers of parts (u8 each) the lengths of all parts
-            (u32 each), the parts, each from a multiple of 8 bytes on
+A frame contains: CRC-32 (u32), length of the frame (u32), number of pieces (u32), each piece's number of parts (u8),
+each part's length (u32), and the parts. Each part begins at a multiple of 8 bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEAD = struct.Struct("<III")
 
 
 def write(buffer: memoryview, pieces: Sequence[Parts]) -> int:
-    """Write a frame to the start of a buffer; its length in bytes."""
+    """Write a frame to the start of a buffer; return its length in bytes."""
     flat = [as_bytes(part).numpy() for parts in pieces for part in parts]
     head = np.array([len(parts) for parts in pieces], "u1").tobytes() + np.array([*map(len, flat)], "<u4").tobytes()
     at = HEAD.size + len(head)
@@ -37,7 +37,7 @@ def write(buffer: memoryview, pieces: Sequence[Parts]) -> int:
 
 
 def length(pieces: Sequence[Parts]) -> int:
-    """The length in bytes of a frame."""
+    """Return the length in bytes of a frame with these pieces."""
     at = HEAD.size + sum(1 + 4 * len(parts) for parts in pieces)
     for parts in pieces:
         for part in parts:
@@ -46,44 +46,44 @@ def length(pieces: Sequence[Parts]) -> int:
 
 
 def read(frame: memoryview) -> list[Parts]:
-    """The parts of a frame, piece by piece, as bytes, each aligned.
+    """Return the parts of a frame, piece by piece, as bytes.
 
     Raises:
-        FrameError: it was changed on its way.
+        FrameError: the frame was changed in transit.
     """
     if len(frame) < HEAD.size:
-        raise FrameError(f"{len(frame)} bytes are no frame")
+        raise FrameError(f"{len(frame)} bytes are too few for a frame, which takes at least {HEAD.size}")
     checked, size, pieces = HEAD.unpack_from(frame)
     if size > len(frame) or checked != zlib.crc32(frame[HEAD.size : size]):
-        raise FrameError(f"a frame of {size} bytes was changed on its way: its CRC-32 does not match")
+        raise FrameError(f"a frame of {size} bytes was changed in transit: its CRC-32 does not match")
     counts = bytes(frame[HEAD.size : HEAD.size + pieces])
     at = HEAD.size + len(counts) + 4 * sum(counts)
     if at > size:
-        raise FrameError(f"a frame of {size} bytes has no room for the lengths of its {sum(counts)} parts")
+        raise FrameError(f"a frame of {size} bytes is too short for the lengths of its {sum(counts)} parts")
     lengths = iter(np.frombuffer(frame, "<u4", sum(counts), HEAD.size + len(counts)).tolist())
-    whole, found = torch.frombuffer(frame, dtype=torch.uint8), []
+    whole, arrays = torch.frombuffer(frame, dtype=torch.uint8), []
     for count in counts:
-        found.append(Parts())
+        arrays.append(Parts())
         for _ in range(count):
             at += -at % 8
             length = next(lengths)
-            found[-1].append(whole[at : at + length])
+            arrays[-1].append(whole[at : at + length])
             at += length
     if at != size:
-        raise FrameError(f"the parts of a frame of {size} bytes end at {at}")
-    return found
+        raise FrameError(f"the parts of a frame end at byte {at}, but the frame has {size} bytes")
+    return arrays
 
 
 def parts_of(entries: Entries) -> Parts:
-    """Entries as parts: their positions, unless they are all, and their values."""
+    """Convert entries to parts: their positions, unless all entries are present, and their values."""
     values = torch.from_numpy(entries.values)
     return [values] if entries.indices is None else [positions(torch.from_numpy(entries.indices), entries.n), values]
 
 
 def entries_of(parts: Parts, n: int, dtype: torch.dtype) -> Entries:
-    """The entries of a vector of length n of such parts; FrameError if they are none."""
+    """Convert parts to entries of a vector of length n; FrameError if their numbers differ."""
     values = parts[-1].view(dtype).numpy()
     indices = None if len(parts) == 1 else indices_of(parts[0], n).numpy()
     if len(values) != (n if indices is None else len(indices)):
-        raise FrameError(f"{len(values)} values for {n if indices is None else len(indices)} entries")
+        raise FrameError(f"a frame has {len(values)} values for {n if indices is None else len(indices)} entries")
     return Entries(n, indices, values)

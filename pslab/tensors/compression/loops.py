@@ -1,4 +1,4 @@
-"""Loops that numba compiles: loaded by the functions that call them, so that dense runs do not load numba."""
+"""Loops that numba compiles; imported by their callers on use, so that dense runs do not load numba."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ loop = njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
 
 @loop  # type: ignore[untyped-decorator]
 def write_above(x: Array, added: Array | None, edge: float, indices: Array, values: Array | None) -> int:
-    """Add to x [n]; write the indices and values of |x| > edge, which should be few, to `indices` and `values` [n];
-    return their number. Without `added` nothing is added, without `values` no value is written."""
+    """Add `added` to x [n] in place, and find the entries with |x| > edge; return their number, which should be small.
+
+    Their indices are written to `indices` [n] and their values to `values` [n]. `added` and `values` may be None.
+    """
     count, marks = 0, np.zeros(BLOCK, np.uint8)
     words = marks.view(np.uint64)
     for begin in range(0, len(x), BLOCK):
@@ -29,7 +31,7 @@ def write_above(x: Array, added: Array | None, edge: float, indices: Array, valu
             marks[i] = abs(y[i]) > edge
         for number in range(len(words)):
             word = words[number]
-            while word:  # a turn for each mark, of which the lowest is taken: WHICH moves its number into the top byte
+            while word:  # take the lowest mark; the multiplication by WHICH moves its number into the top byte
                 at = 8 * number + np.int64((word & (~word + ONE)) * WHICH >> np.uint64(56))
                 indices[count] = begin + at
                 if values is not None:
@@ -40,7 +42,8 @@ def write_above(x: Array, added: Array | None, edge: float, indices: Array, valu
 
 @loop  # type: ignore[untyped-decorator]
 def sums(x: Array, edge: float, shift: float) -> tuple[int, float, float, float]:
-    """Return the number of |x| > edge and the sum of these |x|; the sums of x - shift and of its square."""
+    """Return four numbers: the count of the entries with |x| > edge, the sum of their |x|, and over all entries the
+    sum of x - shift and the sum of its square."""
     count, above, total, squares = 0, 0.0, 0.0, 0.0
     for i in range(len(x)):
         y = np.float64(abs(x[i]))
@@ -52,7 +55,8 @@ def sums(x: Array, edge: float, shift: float) -> tuple[int, float, float, float]
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def write_gaps(indices: Array, out: Array) -> tuple[int, int]:
-    """Write the gaps as LEB128 to `out`, which has 5 bytes for each: how many bytes, and how many runs there are."""
+    """Write the gaps between increasing indices as LEB128 to `out`, which has 5 bytes for each index; return the number
+    of bytes and the number of runs of consecutive indices."""
     size, after, runs = 0, 0, 0
     for index in indices:
         gap = index - after
@@ -67,14 +71,14 @@ def write_gaps(indices: Array, out: Array) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def read_gaps(body: Array, out: Array) -> int:
-    """Read as many indices as `out` holds; how many there are."""
-    found, index, shift, gap = 0, -1, 0, 0
+    """Read indices that `write_gaps` has written, as many as fit in `out`; return the number of indices in `body`."""
+    count, index, shift, gap = 0, -1, 0, 0
     for byte in body:
         gap |= (np.int64(byte) & 127) << min(shift, 35)  # type: ignore[assignment]
         shift += 7
         if byte < 128:
             index += gap + 1
-            if found < len(out):
-                out[found] = index
-            found, gap, shift = found + 1, 0, 0
-    return found
+            if count < len(out):
+                out[count] = index
+            count, gap, shift = count + 1, 0, 0
+    return count

@@ -1,13 +1,13 @@
 """A compression rule.
 
-    worker   v = residual + gradient                 of each piece of a range: a layer, a tensor, or all of it
+    worker   v = residual + gradient                 for each piece of a range: a layer, a tensor, or all of it
              parts = rule.compress(v, at)            a few arrays
              residual = v - rule.decompress(parts, at)
-    server   rule.decompress(parts, at) of each push, whose mean is applied; or what `combine` makes of all of a step
+    server   the mean of rule.decompress(parts, at) over the pushes of a step, or the result of `combine`
 
-A rule is a frozen value on a page of its own. It needs `compress` and `decompress`; `push` and `combine` only where it
-does something else than error feedback, and than the mean. It runs where the gradient is: on the CPU or on a GPU. The
-values that a run's `prune` leaves go as its `quantize` says: a rule whose `code` is that.
+A rule is a frozen dataclass with the methods `compress` and `decompress`. It overrides `push` only to replace error
+feedback, and `combine` only to replace the mean. It runs on the gradient's device, the CPU or a GPU. The values that a
+run's `prune` selects are encoded by the run's `quantize`, which is `at.code`.
 """
 
 from __future__ import annotations
@@ -37,39 +37,42 @@ class Rule:
 
     unit = "tensor"  #: the piece that is compressed at once: "layer", "tensor" or "range"
     residual = False
-    kept: tuple[str, ...] = ()  #: vectors as long as the piece that a worker keeps, beside the residual
-    numbers = 0  #: and so many numbers of each piece
-    chooses = False  #: whether a push holds some entries of a gradient, and not all
-    tells = False  #: whether the server's numbers come with the weights
-    momentum = 0.0  #: of the rule's own at each worker
+    vectors: tuple[str, ...] = ()  #: names of vectors, as long as the piece, that a worker stores beside the residual
+    numbers = 0  #: the number of scalars that a worker stores for each piece
+    chooses = False  #: whether a push contains only some entries of a gradient
+    tells = False  #: whether replies contain values that the server stores for the rule
+    momentum = 0.0  #: the factor of the rule's own momentum at each worker
     rounds = False  #: whether a step needs a push of every worker
-    every = False  #: whether it needs every entry of the gradient: none is pruned before
-    alternates = False  #: whether its pushes hold this in one step, and that in the next
+    every = False  #: whether it needs every entry of the gradient, so that it cannot follow pruning
+    alternates = False  #: whether the content of its pushes alternates from step to step
     changes_all = False  #: whether a step changes every weight
-    own_momentum = False  #: whether its steps have a momentum of their own
-    remembers = False  #: whether the server keeps what each worker has sent
+    own_momentum = False  #: whether the rule itself adds momentum to the steps
+    remembers = False  #: whether the server stores the sum of what workers have sent
     summable = False  #: whether the parts of two pushes may be added number by number
-    draws = False  #: whether it draws roundings
-    sends: Any = None  #: sends(n, at): how many of n entries are sent, if that is always the same
+    draws = False  #: whether it rounds at random
+    sends: Any = None  #: sends(n, at): how many of n entries are sent, if that does not depend on the values
 
     def server(self, shape: tuple[int, ...]) -> int:
-        """Return how many numbers the server keeps of such a piece."""
+        """Return the number of values that the server stores for a piece of this shape."""
         return 0
 
     def before(self, gradient: torch.Tensor, workers: int) -> torch.Tensor:
-        """Return the whole gradient, before it is cut into pieces."""
+        """Return the whole gradient, before it is cut into pieces; a rule may clip it here."""
         return gradient
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
-        """Return the parts of a piece [n], which is not changed."""
+        """Compress a piece v [n] to parts, without changing v."""
         raise NotImplementedError
 
     def decompress(self, parts: Parts, at: At) -> Any:
-        """Return the piece, or some of its entries, from its parts; FrameError if they are no such parts."""
+        """Convert parts to a piece [n], or to some of its entries (Sparse); FrameError if the parts are invalid."""
         raise NotImplementedError
 
     def push(self, gradient: torch.Tensor, at: At) -> Parts:
-        """Return the parts of a worker's next push: error feedback, if there is a residual."""
+        """Return the parts of a worker's next push of a piece.
+
+        With a residual, add it to the gradient first, and store the difference that is not sent (error feedback).
+        """
         if "residual" not in at.memory:
             return self.compress(gradient, at)
         v = at.memory["residual"].add_(gradient)
@@ -82,45 +85,45 @@ class Rule:
         return parts
 
     def count(self, parts: Parts, at: At) -> int:
-        """Return how many values are sent."""
+        """Return the number of values in these parts of a piece."""
         return at.size
 
     def fixed(self, at: At) -> int | None:
-        """Return how many numbers are sent of a piece, if that is no share of its entries."""
+        """Return the number of values sent for a piece; None if it is proportional to the piece's number of entries."""
         return None
 
-    combine: Any = None  #: combine(pushes, at): the piece to be applied, of the parts of all pushes of a step
+    combine: Any = None  #: combine(pushes, at): returns the piece to be applied, from the parts of a step's pushes
 
 
 class At(NamedTuple):
-    """The position of a piece, and the push that it is in."""
+    """The position of a piece in the flat vector, and the push to which it belongs."""
 
-    start: int = 0  #: in the flat vector
+    start: int = 0  #: the position in the flat vector
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
-    code: Rule = Rule()  #: by which chosen values go
+    code: Rule = Rule()  #: encodes the selected values
     seed: int = 0
     worker: int = 0
-    step: int = 0  #: of the worker's gradients
-    turn: int = 0  #: of its pushes
+    step: int = 0  #: the number of the worker's gradient
+    turn: int = 0  #: the number of the worker's push
     epoch: float = 0.0
-    slices: Sequence[slice] = ()  #: of the flat vector, that a rule of ranges exchanges
-    memory: Mapping[str, torch.Tensor] = {}  #: the vectors kept of this piece, changed in place
+    slices: Sequence[slice] = ()  #: slices of the flat vector that a rule of ranges exchanges
+    memory: Mapping[str, torch.Tensor] = {}  #: the stored vectors for this piece, changed in place
 
     @property
     def size(self) -> int:
-        """The number of its entries."""
+        """The number of entries."""
         return math.prod(self.shape)
 
     def of(self, n: int) -> At:
-        """The same of n chosen values."""
+        """Return a copy with the shape [n], for n selected values."""
         return self._replace(shape=(n,))
 
     def chance(self, like: torch.Tensor) -> torch.Tensor:
-        """Return as many numbers from 0 to 1, other ones in each push."""
+        """Draw a number from 0 to 1 for each entry of `like`, different in each push."""
         drawn = numpy_generator(self.seed, "quantize", self.worker, self.step, self.start).random(len(like), np.float32)
         return sent(torch.from_numpy(drawn), like.device)
 
     def draw(self, *names: str | int) -> int:
-        """A whole number, another one in each push; without the worker's number the same for all."""
+        """Draw a whole number, different in each push; the same for all workers unless `names` has the worker."""
         return seed_of(self.seed, *names, self.step, self.start)

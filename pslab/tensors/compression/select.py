@@ -1,8 +1,8 @@
 """Selection: the largest entries of a vector, or all above a threshold; on the CPU by loops that numba compiles.
 
-Elsewhere torch selects the same entries: before a comparison a threshold (float64) is raised by one part in 2**40 and
-rounded to the vector's dtype, and the order of a summation changes it by less. The largest entries are selected without
-a wait for the device; where their number is not known before, the number has to be waited for.
+On a GPU torch selects the same entries: a threshold (float64) is raised by one part in 2**40 and rounded to the
+vector's dtype before a comparison, and another order of summation changes a threshold by less. Selecting a given number
+of entries does not wait for the GPU; selecting by a threshold does, to learn the number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pslab.tensors.entries import Array
 TIE = 2.0**-40
 ENOUGH, LOWERED = 0.8, 10  # the share of the wanted entries that suffices; how often a threshold is lowered by it
 SAMPLE, RARE = 1 << 12, 20
-BLOCK = 1 << 20  # entries of a device that are summed up at once
+BLOCK = 1 << 20  # entries on a device that are summed up at once
 
 
 def loops() -> Any:
@@ -28,7 +28,7 @@ def loops() -> Any:
 
 
 def _exceeding(v: torch.Tensor, edge: float) -> torch.Tensor:
-    """Return the indices of |v| > edge, a number of v's dtype."""
+    """Return the indices of the entries with |v| > edge; `edge` is representable in v's dtype."""
     if v.device.type != "cpu":
         return (v.abs() > edge).nonzero().flatten()
     x, indices = v.detach().numpy(), np.empty(len(v), np.int64)
@@ -36,21 +36,22 @@ def _exceeding(v: torch.Tensor, edge: float) -> torch.Tensor:
 
 
 def top(v: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the sorted indices of the k largest |v|; of equal entries the first ones."""
+    """Return the sorted indices of the k largest |v|; of equal entries the first."""
     if not k:
         return torch.empty(0, dtype=torch.int64, device=v.device)
     if v.device.type != "cpu":
-        size = v.abs().nan_to_num_(nan=math.inf, posinf=math.inf)  # the push that has it is refused, and selects k, too
+        size = v.abs().nan_to_num_(nan=math.inf, posinf=math.inf)  # a push with NaN, refused later, must select k, too
         edge = size.topk(k, sorted=False).values.min()
         more, equal = size > edge, size == edge
         chosen = more | (equal & (equal.cumsum(0) <= k - more.sum()))
         return torch.nonzero_static(chosen, size=k).flatten()
-    found = _candidates(v, k)
-    return found[torch.from_numpy(_largest(v[found].numpy(), k))]
+    candidates = _candidates(v, k)
+    return candidates[torch.from_numpy(_largest(v[candidates].numpy(), k))]
 
 
 def add_top(v: torch.Tensor, k: int, added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add to v; return the sorted indices of the k largest |v| then, of equal entries the first ones, and their values.
+    """Add `added` to v in place; return the sorted indices of the k largest |v| (of equal entries the first) and their
+    values.
 
     On a CPU one loop adds and collects the candidates: a second pass over the memory takes as long as the addition.
     """
@@ -65,53 +66,53 @@ def add_top(v: torch.Tensor, k: int, added: torch.Tensor) -> tuple[torch.Tensor,
             return torch.from_numpy(indices[chosen]), torch.from_numpy(values[chosen])
     else:
         v.add_(added)
-    found = top(v, k)
-    return found, v[found]
+    selected = top(v, k)
+    return selected, v[selected]
 
 
 def _largest(values: Array, k: int) -> Array:
     magnitudes = np.abs(values)
     edge = np.partition(magnitudes, len(magnitudes) - k)[len(magnitudes) - k]
     reach = np.flatnonzero(magnitudes >= edge)
-    if len(reach) > k:  # of equal ones the first
+    if len(reach) > k:  # of equal entries keep the first
         equal = np.flatnonzero(magnitudes[reach] == edge)
         reach = np.delete(reach, equal[k - len(reach) :])
     return reach
 
 
 def _candidates(v: torch.Tensor, k: int) -> torch.Tensor:
-    """Return indices of the k largest and of few others, by a sample's estimate of the least of these k."""
+    """Return sorted indices that include the k largest |v| and, usually, few others, as a sample estimates."""
     if 2 * k < len(v):
         sample = v.detach().numpy()[:: max(1, len(v) // SAMPLE)]
         for margin in (4, 16):  # standard deviations of the estimate
-            found = _exceeding(v, float(_edge(sample, k / len(v), margin)))
-            if len(found) >= k:
-                return found
+            indices = _exceeding(v, float(_edge(sample, k / len(v), margin)))
+            if len(indices) >= k:
+                return indices
     return torch.arange(len(v))
 
 
 def _edge(sample: Array, fraction: float, margin: int = 4) -> Any:
-    """Return a number that more than this fraction of all magnitudes exceed, as a sample of them says."""
+    """Estimate from a sample a threshold that more than `fraction` of all magnitudes exceed."""
     magnitudes, expected = np.abs(sample), fraction * len(sample)
     rank = min(len(sample), math.ceil(expected + margin * math.sqrt(expected)) + margin)
     return np.partition(magnitudes, len(sample) - rank)[len(sample) - rank]
 
 
 def above(v: torch.Tensor, threshold: float) -> torch.Tensor:
-    """The indices of |v| > threshold."""
+    """Return the indices of |v| > threshold."""
     return _exceeding(v, _rounded(threshold * (1 + TIE), v))
 
 
 def reaching(v: torch.Tensor, threshold: float) -> torch.Tensor:
-    """The indices of |v| >= threshold."""
+    """Return the indices of |v| >= threshold."""
     edge = torch.tensor(_rounded(threshold * (1 - TIE), v), dtype=v.dtype)
     return _exceeding(v, float(torch.nextafter(edge, edge.new_tensor(-1.0))))
 
 
 def share(fraction: float, n: int) -> int:
-    """fraction * n entries, rounded up: at least one of n >= 1 entries, none of none.
+    """Return fraction * n, rounded up: at least 1 if n >= 1, else 0.
 
-    A product that exceeds an integer only by rounding errors is taken as that integer.
+    A product that exceeds an integer only by rounding errors counts as that integer.
     """
     exact = fraction * n
     whole = round(exact)
@@ -119,19 +120,25 @@ def share(fraction: float, n: int) -> int:
 
 
 def sampled(v: torch.Tensor, k: int, first: int, stride: int, rank: int) -> torch.Tensor:
-    """Return at most k indices that reach a threshold: the rank-th largest of a sample, lowered while too few do."""
+    """Return the indices of at most k entries with |v| at or above a threshold.
+
+    The threshold is the rank-th largest |v| of a sample, lowered while fewer than 0.8 k entries reach it.
+    """
     threshold = float(torch.topk(v[first::stride].abs(), rank, sorted=False).values.min())
     for _ in range(LOWERED + 1):
         edge = torch.tensor(threshold, dtype=v.dtype)
-        found = _exceeding(v, float(torch.nextafter(edge, edge.new_tensor(-1.0))))
-        if len(found) >= ENOUGH * k:
+        indices = _exceeding(v, float(torch.nextafter(edge, edge.new_tensor(-1.0))))
+        if len(indices) >= ENOUGH * k:
             break
         threshold *= ENOUGH
-    return found if len(found) <= k else found[top(v[found], k)]
+    return indices if len(indices) <= k else indices[top(v[indices], k)]
 
 
 def sample_stride(n: int, fraction: float, part: float) -> int:
-    """The stride of a sample that contains at least two of the entries to send, and `part` of all: 1 or 8 i + 1."""
+    """Return the stride of a sample of n entries, 1 or 8 i + 1.
+
+    The sample contains at least the share `part` of the entries, and on average two of the entries to send.
+    """
     enough = math.ceil(2 / fraction)
     if n <= enough:
         return 1
@@ -143,7 +150,7 @@ def sample_stride(n: int, fraction: float, part: float) -> int:
 
 
 def std(v: torch.Tensor) -> float:
-    """The population standard deviation in float64; exactly 0 for a constant vector."""
+    """Return the population standard deviation in float64; exactly 0 for a constant vector."""
     if not len(v):
         return 0.0
     if v.device.type == "cpu":
@@ -151,7 +158,7 @@ def std(v: torch.Tensor) -> float:
         _, _, total, squares = loops().sums(x, math.inf, float(x[0]))
     else:
         sums = v.new_zeros(2, dtype=torch.float64)
-        for block in torch.split(v, BLOCK):  # of which alone there is a copy in float64
+        for block in torch.split(v, BLOCK):  # by blocks, to limit the memory of the float64 copy
             moved = block.double() - v[0].double()
             sums += torch.stack([moved.sum(), moved.square_().sum()])
         total, squares = sums.tolist()
@@ -159,9 +166,11 @@ def std(v: torch.Tensor) -> float:
 
 
 def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
-    """Return the indices above the last of the dynamic thresholds, or the indices that reach it, and the thresholds.
+    """Return the indices of the entries above the last dynamic threshold (or at it, if none is above), and all
+    thresholds.
 
-    Each is the mean of |v| over the entries above the one before, while there are some; the first one is 0.
+    A threshold is the mean of |v| over the entries above the threshold before it; the first one is over the entries
+    that are not 0. There are `passes` thresholds, or fewer if no entry is above the last one.
     """
     thresholds = list[float]()
     if v.device.type == "cpu":
@@ -176,13 +185,13 @@ def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
         size, means = v.abs(), [v.new_zeros((), dtype=torch.float64)]
         for _ in range(passes):
             larger = size > (means[-1] * (1 + TIE)).to(v.dtype)
-            mean = (size * larger).sum(dtype=torch.float64) / larger.sum()  # of none: not a number
+            mean = (size * larger).sum(dtype=torch.float64) / larger.sum()  # NaN if there are none
             means.append(torch.where(mean.isnan(), means[-1], mean))
-        thresholds = [each for each in torch.stack(means).tolist() if each > 0]
+        thresholds = [threshold for threshold in torch.stack(means).tolist() if threshold > 0]
     if not thresholds:
         return torch.empty(0, dtype=torch.int64, device=v.device), []
-    found = above(v, thresholds[-1])
-    return (found if len(found) else reaching(v, thresholds[-1])), thresholds
+    indices = above(v, thresholds[-1])
+    return (indices if len(indices) else reaching(v, thresholds[-1])), thresholds
 
 
 def _rounded(threshold: float, v: torch.Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Codes of signs: one or two bits of each entry."""
+"""Codes of signs: one or two bits for each entry."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pslab.tensors.compression.select import std
 
 
 def negative(v: torch.Tensor) -> torch.Tensor:
-    """A bit of each entry."""
+    """Return a bit for each entry: 1 if it is negative."""
     return pack((v < 0).to(torch.uint8), 1)
 
 
 @dataclass(frozen=True)
 class TernGrad(Rule):
-    """A sign or 0: each entry becomes the largest magnitude with the probability of its share of that.
+    """Send a sign or 0: an entry v becomes ± the largest magnitude m with probability |v| / m, and 0 otherwise.
 
-    Entries are clipped first, to 2.5 standard deviations if that is not 0. It has no residual: with one, the errors of
-    this code would grow for ever.
+    Entries are clipped first, to 2.5 standard deviations unless these are 0. There is no residual, because it would
+    grow without bound.
 
     Source: Wen et al. (NIPS 2017)
     """
@@ -37,7 +37,7 @@ class TernGrad(Rule):
     def __post_init__(self) -> None:
         check(self)
         if self.residual:
-            raise ValueError("terngrad takes no residual, which would grow for ever: use residual=off, or qsgd:4")
+            raise ValueError("terngrad takes no residual, which would grow without bound: use residual=off, or qsgd:4")
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
         most = 2.5 * std(v) or math.inf
@@ -53,7 +53,7 @@ class TernGrad(Rule):
 
 @dataclass(frozen=True)
 class OneBit(Rule):
-    """The sign: the mean of the negative entries, or the mean of the others.
+    """Send one bit for each entry: a negative entry becomes the mean of all negative entries, another the others' mean.
 
     Source: Seide et al. (Interspeech 2014)
     """
@@ -70,7 +70,7 @@ class OneBit(Rule):
 
 @dataclass(frozen=True)
 class ScaledSign(Rule):
-    """The sign times the mean magnitude, with error feedback.
+    """Send the sign of each entry times the mean magnitude, with error feedback.
 
     Source: Karimireddy et al. (ICML 2019)
     """
@@ -85,10 +85,12 @@ class ScaledSign(Rule):
 
 
 class Signs(Rule):
-    """Signs alone, 0 of 0, a bit more for each entry of a piece that has zeros; of pushes that are applied together the
-    majority decides: 1 in a tie, 0 where all are 0."""
+    """The base of rules that send only signs: 1, -1, or 0 for 0. A piece with zeros takes a second bit for each entry.
 
-    every = True  # of a pruned vector, signs would move each entry that is sent by the same
+    If several pushes are applied together, the majority decides: 1 in a tie, 0 if all are 0.
+    """
+
+    every = True  # after pruning, signs would move all entries that are sent equally far
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
         return [negative(v)] if bool((some := v != 0).all()) else [negative(v), pack(some.to(torch.uint8), 1)]
@@ -104,7 +106,7 @@ class Signs(Rule):
 
 @dataclass(frozen=True)
 class Sign(Signs):
-    """The sign: 1, -1, or 0 of 0. Steps are as long as the learning rate: use about 1/100 of SGD's.
+    """Send each entry's sign: 1, -1, or 0. A step moves each weight by the learning rate: use about 1/100 of SGD's.
 
     Source: Bernstein et al. (ICML 2018; vote: ICLR 2019)
     """
@@ -114,14 +116,14 @@ class Sign(Signs):
 
 @dataclass(frozen=True)
 class Signum(Signs):
-    """The sign of a momentum m = beta m + (1 - beta) v that each worker keeps: 1, -1, or 0 of 0; by majority, too.
+    """Send the sign of a worker's momentum, m = beta m + (1 - beta) v; the majority of pushes decides, as for `sign`.
 
     Source: Bernstein et al. (ICML 2018)
     """
 
-    kept = ("average",)
+    vectors = ("average",)
 
-    beta: Annotated[float, Bounds(at_least=0, below=1), "the share of the momentum before"] = 0.9
+    beta: Annotated[float, Bounds(at_least=0, below=1), "the factor of the last momentum"] = 0.9
     residual: Residual = False
 
     def __post_init__(self) -> None:
@@ -129,5 +131,5 @@ class Signum(Signs):
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
         m = at.memory["average"]
-        m.copy_(self.beta * m.double() + (1 - self.beta) * v.double())
+        m.copy_(m.double().mul_(self.beta).add_(v.double().mul_(1 - self.beta)))
         return super().compress(m, at)

@@ -1,6 +1,6 @@
-"""Sparse rules select the entries of a piece that are sent; `code` compresses their values.
+"""Sparse rules: they select the entries of a piece that are sent; `at.code` encodes the values.
 
-Selection is torch's, on the CPU or a GPU.
+Selection runs on the CPU or a GPU; see `select`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pslab.tensors.compression.bits import count_of, indices_of, positions
 from pslab.tensors.compression.rule import At, Parts, Rule, Sparse
 from pslab.tensors.compression.select import above, add_top, dynamic, reaching, sample_stride, sampled, share, std, top
 from pslab.tensors.device import sent
-from pslab.tensors.update.inner import clipped
+from pslab.tensors.update.vectors import clipped
 from pslab.tensors.workload.keyspace import KeyRange
 
 #: The densities of a warm-up: a quarter, then a quarter of the one before (Lin et al., ICLR 2018).
@@ -27,17 +27,19 @@ WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
 WarmUp = Annotated[int, Bounds(at_least=0), "epochs of larger fractions at the start: 25, 6.25, 1.5625, 0.4, 0.1 %"]
 Residual = Annotated[bool, "whether unsent entries are added to the next gradient"]
 ANYWHERE = At(memory={"numbers": torch.zeros(1)})
-Fraction = Annotated[float, SHARE, "of the entries that is sent"]
+Fraction = Annotated[float, SHARE, "the share of the entries that is sent"]
 
 
 def warm(epoch: float, epochs: int) -> float:
-    """The density at moment `epoch` of a warm-up of `epochs` epochs; 0 once it is over. A warm-up shorter than the list
-    takes one entry an epoch and ends early; a longer one stays longer at each entry."""
+    """Return the fraction of entries that is sent at time `epoch` of a warm-up of `epochs` epochs; 0 afterwards.
+
+    A warm-up with fewer epochs than WARM_UP takes one value an epoch and ends early; a longer warm-up repeats values.
+    """
     return WARM_UP[int(epoch * len(WARM_UP) / max(epochs, len(WARM_UP)))] if 0 <= epoch < epochs else 0.0
 
 
 class Chosen(Rule):
-    """Some entries: `select(v, at)` says which, by their increasing indices. Their values go as `at.code` says."""
+    """The base of rules that send some entries: `select(v, at)` returns their indices, `at.code` encodes the values."""
 
     unit = "layer"
     chooses = True
@@ -46,11 +48,11 @@ class Chosen(Rule):
         check(self)
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
-        """The indices of the entries of v [n] to send."""
+        """Return the increasing indices of the entries of v [n] to send."""
         raise NotImplementedError
 
     def largest(self, n: int, at: At) -> int | None:
-        """Return how many of the largest of n entries are sent; None if the rule selects otherwise."""
+        """Return k if the rule sends the k largest of n entries; None if it selects otherwise."""
         return None
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
@@ -58,7 +60,7 @@ class Chosen(Rule):
         return [positions(indices, len(v)), *self.coded(v[indices], at)]
 
     def coded(self, values: torch.Tensor, at: At) -> Parts:
-        """Return the parts of chosen values; none of no values, of which a code would have no scale."""
+        """Return the parts of selected values; an empty list for no values, because a code would have no scale."""
         return at.code.compress(values, at) if len(values) else []
 
     def decompress(self, parts: Parts, at: At) -> Any:
@@ -82,7 +84,7 @@ class Chosen(Rule):
         return [*self.where(indices, len(v)), *code]
 
     def where(self, indices: torch.Tensor, n: int) -> Parts:
-        """Return the part that holds the indices."""
+        """Return a list with the encoded indices; an empty list if the server draws them itself."""
         return [positions(indices, n)]
 
     def count(self, parts: Parts, at: At) -> int:
@@ -91,34 +93,35 @@ class Chosen(Rule):
 
 @dataclass(frozen=True)
 class Users(Chosen):
-    """An own rule of the user's: an object with `select(v)`, which returns indices in any order or a mask, `residual`,
-    and perhaps `unit`."""
+    """Wraps a user's rule: an object with `residual`, optionally `unit`, and `select(v)`, which returns a mask or
+    indices in any order."""
 
-    own: Any
+    rule: Any
 
     def __post_init__(self) -> None:
-        if len(inspect.signature(self.own.select).parameters) != 1:
-            raise ConfigError("prune", type(self.own).__name__, "select must take one argument, v: a rule with state "
-                              "or random numbers must derive from pslab.tensors.compression.Rule")  # fmt: skip
+        if (count := len(inspect.signature(self.rule.select).parameters)) != 1:
+            problem = f"select takes {count} arguments, but must take one, v"
+            more = "derive from pslab.tensors.compression.Rule if it needs more"
+            raise ConfigError("prune", type(self.rule).__name__, f"{problem}: {more}")
 
     @property
     def unit(self) -> str:  # type: ignore[override]
-        """The piece that is given to `select`: "layer" unless the rule says "tensor" or "range"."""
-        return str(getattr(self.own, "unit", "layer"))
+        """The piece that is given to `select`: the rule's `unit`, by default "layer"."""
+        return str(getattr(self.rule, "unit", "layer"))
 
     @property
     def residual(self) -> bool:  # type: ignore[override]
         """Whether the entries that are not sent are added to the next gradient."""
-        return bool(self.own.residual)
+        return bool(self.rule.residual)
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
-        found = torch.as_tensor(self.own.select(v), device=v.device)
-        if found.dtype == torch.bool and found.shape == v.shape:
-            return found.nonzero().flatten()
-        found = found.to(torch.int64).flatten().sort().values
-        if len(found) and (found[0] < 0 or found[-1] >= len(v) or bool((found[1:] == found[:-1]).any())):
-            raise ValueError(f"{self.own}: select must give distinct indices from 0 to {len(v) - 1}")
-        return found
+        indices = torch.as_tensor(self.rule.select(v), device=v.device)
+        if indices.dtype == torch.bool and indices.shape == v.shape:
+            return indices.nonzero().flatten()
+        indices = indices.to(torch.int64).flatten().sort().values
+        if len(indices) and (indices[0] < 0 or indices[-1] >= len(v) or bool((indices[1:] == indices[:-1]).any())):
+            raise ValueError(f"{self.rule}: select must give distinct indices from 0 to {len(v) - 1}")
+        return indices
 
 
 FIT = "fit"
@@ -128,26 +131,27 @@ FIT = "fit"
 class Ranges(Chosen):
     """Push and pull one range of keys an iteration, in turn; the entries of the other ranges accumulate.
 
-    Every entry of every gradient is sent once, at most K - 1 iterations late, where K ranges are a sweep over the keys:
-    the delay is bounded. Taking the ranges in turn is a reading of the slides, whose figure is lost; Li et al. choose
-    them at random. With `fit`, each worker measures how long exchanging and computing take, and gives the ranges of its
-    next sweep as many keys as it can exchange while it computes. Workers may use different sizes, since the server
-    applies the entries of any range. Needs pull="range". To overlap it with computing, use sync="eager".
+    Every entry of every gradient is sent once, at most K - 1 iterations late, where K is the number of ranges. The
+    slides do not give the order of the ranges; this rule takes them in turn, and Li et al. choose them at random. With
+    size `fit`, each worker measures how long exchanging and computing take. The ranges of its next sweep over the keys
+    get as many keys as it can exchange while it computes, so workers may use different sizes. Needs pull="range". To
+    overlap exchanging with computing, use sync="eager".
 
     Source: Tsai (slides 2017); Li et al. (OSDI 2014)
     """
 
     unit = "range"
-    size: Annotated[int | str, Bounds(at_least=1), OneOf(FIT), "keys in a range; all keys, or more: no ranges"]
+    size: Annotated[int | str, Bounds(at_least=1), OneOf(FIT), "the number of keys in a range, or fit"]
     residual: Annotated[
-        bool, "whether unsent entries are added to the next gradient; without: cyclic block-coordinate SGD"
+        bool, "whether unsent entries are added to the next gradient; off: cyclic block-coordinate SGD"
     ] = True
     local_apply: Annotated[
-        bool, "whether a worker computes on weights to which it has applied what it has not yet sent; plain SGD"
+        bool, "whether a worker applies the entries that it has not sent to its own weights, by plain SGD"
     ] = True
     quantile: Annotated[
-        float | None, Bounds(at_least=0, at_most=1),
-        "the computing time that fit uses: this quantile of the last times; none: their moving mean",
+        float | None,
+        Bounds(at_least=0, at_most=1),
+        "with fit: the quantile of the last computing times that is used; none: their moving mean",
     ] = None
     pull = "range"
 
@@ -162,29 +166,39 @@ class Ranges(Chosen):
         return self.residual and self.local_apply
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
-        own = [slice(max(s.start, at.start), min(s.stop, at.start + at.size)) for s in at.slices]
-        return torch.cat([v.new_empty(0, dtype=torch.int64), *(
-            torch.arange(s.start - at.start, s.stop - at.start, device=v.device) for s in own if s.start < s.stop)])
+        spans = [slice(max(s.start, at.start), min(s.stop, at.start + at.size)) for s in at.slices]
+        return torch.cat(
+            [
+                v.new_empty(0, dtype=torch.int64),
+                *(
+                    torch.arange(s.start - at.start, s.stop - at.start, device=v.device)
+                    for s in spans
+                    if s.start < s.stop
+                ),
+            ]
+        )
 
 
 def ranges_in(size: int, keys: int) -> int:
-    """K, the number of ranges in a sweep."""
+    """Return the number of ranges in a sweep over all keys, with `size` keys in a range."""
     return -(-keys // size)
 
 
-def keys_of(size: int, keys: int, place: int) -> KeyRange:
-    """The range of keys number `place`, counted over consecutive sweeps."""
-    start = size * (place % ranges_in(size, keys))
+def keys_of(size: int, keys: int, index: int) -> KeyRange:
+    """Return the keys of the range with this index; indices count on from sweep to sweep."""
+    start = size * (index % ranges_in(size, keys))
     return KeyRange(start, min(keys, start + size))
 
 
 @dataclass(frozen=True)
 class Static(Chosen):
-    """The largest `fraction` of each layer, k = max(1, ceil(fraction * n)); ties go to the lower index.
+    """Send the k of n entries of each layer with the largest magnitudes, k = max(1, ceil(fraction * n)); of equal ones
+    those with the lower index. During `warm_up` the fraction is larger.
 
     The static thresholds of Tsai's thesis report (2018). With `residual`, unsent entries accumulate, as in Lin et al.,
-    Deep Gradient Compression (ICLR 2018); without, they are dropped, as in the report. In mode `frozen`, a layer's
-    threshold is the k-th largest magnitude of its first gradient with k nonzero entries, and densities vary afterwards.
+    Deep Gradient Compression (ICLR 2018). Without it they are dropped, as in the report. In mode `frozen`, a layer's
+    threshold is the k-th largest magnitude of its first gradient with k nonzero entries. After that, the number of
+    entries above the threshold varies.
 
     Source: Tsai (2018); Aji and Heafield (EMNLP 2017)
     """
@@ -193,11 +207,11 @@ class Static(Chosen):
     fraction: Fraction
     residual: Residual = True
     warm_up: WarmUp = 0
-    mode: Annotated[str, OneOf("each", "frozen"), "a threshold for each gradient, or one for all of them"] = "each"
+    mode: Annotated[str, OneOf("each", "frozen"), "a threshold for each gradient, or one for all gradients"] = "each"
 
     @property
     def sends(self) -> Any:
-        """sends(n, at): how many of n entries are sent; None where a threshold is frozen."""
+        """The function sends(n, at), which returns how many of n entries are sent; None in mode frozen."""
         return self._count if self.mode == "each" else None
 
     def _count(self, n: int, at: At) -> int:
@@ -219,10 +233,10 @@ class Static(Chosen):
 
 @dataclass(frozen=True)
 class Deviation(Chosen):
-    """The entries with |v| above `sigmas` standard deviations (population) of their layer.
+    """Send the entries with |v| above `sigmas` standard deviations (population) of their layer.
 
-    The standard-deviation thresholds (1, 2, 3) of Tsai's thesis report (2018); `residual` as in Lin et al. (ICLR 2018).
-    Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant layer all entries, since its deviation is 0.
+    Tsai's thesis report (2018) uses 1, 2 and 3, which send 31.7, 4.6 and 0.27 % of a Gaussian layer. A constant layer
+    is sent completely, since its deviation is 0. `residual` is as in Lin et al. (ICLR 2018).
 
     Source: Tsai (2018)
     """
@@ -239,13 +253,13 @@ class Deviation(Chosen):
 
 @dataclass(frozen=True)
 class Dynamic(Chosen):
-    """The entries above a threshold that is the mean of |v| over the entries above the last threshold.
+    """Send the entries with |v| above a threshold: the mean of |v| over the entries above the last threshold.
 
-    The dynamic threshold of Tsai's thesis report (2018). By default it is computed for every gradient, in `passes` that
-    start from 0; five passes leave 1 % of a Gaussian layer. In the report's literal form, each gradient gives the
-    threshold for the next one. Since the mean of the entries above a threshold is always larger than the threshold, it
-    only rises, until hardly any entry is sent. A ratchet starts again with the mean of |v| when no entry exceeds the
-    threshold; with decay, the threshold is multiplied by gamma before each gradient.
+    The dynamic threshold of Tsai's thesis report (2018). In mode passes, each gradient starts at the threshold 0 and
+    raises it `passes` times; five passes leave 1 % of a Gaussian layer. In mode literal, as in the report, a gradient
+    gives the threshold for the next gradient. The mean of the entries above a threshold is always larger than the
+    threshold, so the threshold only rises, until hardly any entry is sent. Mode ratchet starts again with the mean of
+    |v| when no entry exceeds the threshold. In mode decay, the threshold is multiplied by `gamma` first.
 
     Source: Tsai (2018)
     """
@@ -256,10 +270,11 @@ class Dynamic(Chosen):
     ] = 5
     residual: Residual = True
     mode: Annotated[
-        str, OneOf("passes", "literal", "ratchet", "decay"),
-        "passes: from 0 for every gradient; literal, ratchet, decay: the last gradient gives the threshold",
+        str,
+        OneOf("passes", "literal", "ratchet", "decay"),
+        "passes: start from 0 for each gradient; literal, ratchet, decay: the last gradient gives the threshold",
     ] = "passes"
-    gamma: Annotated[float, Bounds(above=0, below=1), "how fast the threshold decays"] = 0.9
+    gamma: Annotated[float, Bounds(above=0, below=1), "the factor of the threshold in mode decay"] = 0.9
     warm_up: WarmUp = 0
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
@@ -267,21 +282,21 @@ class Dynamic(Chosen):
             return top(v, share(density, len(v)))
         if self.mode == "passes":
             return dynamic(v, self.passes)[0]
-        kept = at.memory["numbers"]
-        threshold = float(kept[0]) * (self.gamma if self.mode == "decay" else 1.0)
-        found = above(v, threshold)
-        if len(found):
-            threshold = float(v[found].abs().mean(dtype=torch.float64))
+        previous = at.memory["numbers"]
+        threshold = float(previous[0]) * (self.gamma if self.mode == "decay" else 1.0)
+        indices = above(v, threshold)
+        if len(indices):
+            threshold = float(v[indices].abs().mean(dtype=torch.float64))
         elif self.mode == "ratchet":
-            found, thresholds = dynamic(v, 1)
+            indices, thresholds = dynamic(v, 1)
             threshold = thresholds[0] if thresholds else 0.0
-        kept[0] = threshold
-        return found
+        previous[0] = threshold
+        return indices
 
 
 @dataclass(frozen=True)
 class Threshold(Chosen):
-    """The entries with |v| of at least `theta`, which may be none.
+    """Send the entries with |v| of at least `theta`, which may be none.
 
     Source: Sahu et al. (NeurIPS 2021)
     """
@@ -295,9 +310,9 @@ class Threshold(Chosen):
 
 @dataclass(frozen=True)
 class BothSigns(Chosen):
-    """The largest `fraction` of the positive entries and of the negative ones, ceil(fraction * count) of each.
+    """Send the largest `fraction` of the positive entries and of the negative entries, each number rounded up.
 
-    With `quantize="onebit"`, which sends the mean of each sign, it is the adaptive quantization of Dryden et al.
+    With `quantize="onebit"`, which sends the mean of each sign, this is the adaptive quantization of Dryden et al.
 
     Source: Dryden et al. (MLHPC 2016)
     """
@@ -306,16 +321,16 @@ class BothSigns(Chosen):
     residual: Residual = True
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
-        each = [(own, int(own.count_nonzero())) for own in (v.clamp(min=0), v.clamp(max=0))]
-        return torch.cat([top(own, share(self.fraction, count)) for own, count in each]).sort().values
+        halves = [(half, int(half.count_nonzero())) for half in (v.clamp(min=0), v.clamp(max=0))]
+        return torch.cat([top(half, share(self.fraction, count)) for half, count in halves]).sort().values
 
 
 @dataclass(frozen=True)
 class RandomK(Chosen):
-    """A random `fraction` of each tensor's entries, k = max(1, ceil(fraction * n)), the same for all workers.
+    """Send a random `fraction` of each tensor's entries, k = max(1, ceil(fraction * n)), the same for all workers.
 
-    Server and workers draw the places alike, so no frame has them. Without the residual, the entries that are sent are
-    multiplied by n / k, which makes their mean right.
+    Server and workers draw the same positions, so frames do not contain them. Without `residual`, sent entries are
+    multiplied by n / k, so that the expected value is the gradient.
 
     Source: Stich et al. (NeurIPS 2018)
     """
@@ -325,12 +340,12 @@ class RandomK(Chosen):
     residual: Residual = True
 
     def sends(self, n: int, at: At) -> int:
-        """The number of entries sent of n."""
+        """Return how many of n entries are sent."""
         return share(self.fraction, n)
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
         chance = np.random.Generator(np.random.PCG64(at.draw("shared")))
-        # of few entries the time and memory of these, not of a permutation of all
+        # without shuffle, time and memory are proportional to the drawn entries, not to all
         drawn = chance.choice(at.size, share(self.fraction, at.size), replace=False, shuffle=False)
         return sent(torch.from_numpy(np.sort(drawn)), v.device)
 
@@ -351,30 +366,30 @@ class RandomK(Chosen):
 
 @dataclass(frozen=True)
 class DGC(Chosen):
-    """Deep gradient compression: the largest `fraction` of each tensor's summed momentum, by a sampled threshold.
+    """Deep gradient compression: send the largest `fraction` of each tensor's summed momentum, by a sampled threshold.
 
-    Each worker keeps a momentum u and a residual v: u = m u + g, v = v + u. The largest entries of v are sent, and set
-    to 0 in both (factor masking), so that a stale momentum does not carry on. Tensors of one dimension are sent
-    unpruned, as u. The server takes plain steps with the mean. Between 0.8 and 1 times `fraction` of a tensor is sent:
-    a sample gives a threshold, which is lowered by a fifth while too few entries reach it; of too many, exactly the
-    largest are taken.
+    Each worker stores a momentum u and a residual v: u = m u + g, v = v + u. The largest entries of v are sent, and set
+    to 0 in u and v (factor masking), so that a stale momentum has no further effect. Tensors of one dimension are sent
+    unpruned. The server takes plain steps with the mean. Between 0.8 and 1 times `fraction` of a tensor is sent: a
+    sample gives a threshold, which is lowered by a fifth while too few entries reach it. If too many entries reach it,
+    only the largest are sent.
 
     Source: Lin et al. (ICLR 2018)
     """
 
     unit = "tensor"
-    kept = ("momentum",)
+    vectors = ("momentum",)
     residual = True
 
     fraction: Fraction = 0.001
-    momentum: Annotated[float, Bounds(at_least=0, below=1), "m"] = 0.9
+    momentum: Annotated[float, Bounds(at_least=0, below=1), "the factor m of the last momentum"] = 0.9
     nesterov: Annotated[bool, "Nesterov's momentum: u = m (u + g), v = v + u + g"] = False
     clip: Annotated[
-        float | None, Bounds(above=0), "a gradient with a norm above clip / sqrt(workers) is scaled down to it"
+        float | None, Bounds(above=0), "a gradient's norm is limited to clip / sqrt(workers); none: no limit"
     ] = None
     masking: Annotated[bool, "whether entries that are sent are set to 0 in the momentum"] = True
     warm_up: WarmUp = 4
-    sample: Annotated[float, SHARE, "of a tensor's entries that gives its threshold"] = 0.01
+    sample: Annotated[float, SHARE, "the share of a tensor's entries that is sampled for its threshold"] = 0.01
 
     def __post_init__(self) -> None:
         check(self)
@@ -398,7 +413,7 @@ class DGC(Chosen):
         return parts
 
     def compress(self, v: torch.Tensor, at: At) -> Parts:
-        return at.code.compress(v, at)  # a tensor of one dimension: of others `push` selects entries
+        return at.code.compress(v, at)  # only called for tensors of one dimension: for others `push` selects entries
 
     def count(self, parts: Parts, at: At) -> int:
         return at.size if len(at.shape) == 1 else super().count(parts, at)
@@ -407,7 +422,7 @@ class DGC(Chosen):
         return at.code.decompress(parts, at) if len(at.shape) == 1 else super().decompress(parts, at)
 
     def sends(self, n: int, at: At) -> int:
-        """The number of entries sent of n."""
+        """Return how many of n entries are sent."""
         return share(max(self.fraction, warm(at.epoch, self.warm_up)), n)
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:
@@ -420,15 +435,15 @@ class DGC(Chosen):
 
 @dataclass(frozen=True)
 class EF21(Chosen):
-    """The largest `fraction` of each layer of the difference of a gradient and its estimate, the sum of those sent.
+    """Send the largest `fraction` of each layer's difference between the gradient and the worker's estimate of it.
 
-    The server adds the mean of the differences to an estimate of its own, and steps by that: nothing is added to the
-    next gradient, and each step moves all weights. Needs rounds.
+    A worker's estimate is the sum of all differences that it has sent. The server adds the mean of the differences to
+    its own estimate, and steps by this estimate, so each step moves all weights. There is no residual. Needs rounds.
 
     Source: Richtárik et al. (NeurIPS 2021)
     """
 
-    kept = ("estimate",)
+    vectors = ("estimate",)
     rounds = remembers = True
 
     fraction: Fraction
@@ -444,7 +459,7 @@ class EF21(Chosen):
         return parts
 
     def sends(self, n: int, at: At) -> int:
-        """The number of entries sent of n."""
+        """Return how many of n entries are sent."""
         return share(self.fraction, n)
 
     def select(self, v: torch.Tensor, at: At = ANYWHERE) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The rules by which a push holds all values as they are."""
+"""The rules of an uncompressed push."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from pslab.tensors.compression.rule import At, Parts, Rule
 
-START = 24  # bytes of a frame of one part, but for the part
+START = 24  # bytes of a frame of one part, without the part itself
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Everything(Rule):
     summable = True
 
     def select(self, v: torch.Tensor, at: At | None = None) -> torch.Tensor:
-        """All indices of v."""
+        """Return all indices of v."""
         return torch.arange(len(v), device=v.device)
 
 
 @dataclass(frozen=True)
 class Plain(Rule):
-    """The values as they are."""
+    """No quantization: values are sent unchanged."""
 
     summable = True
 
@@ -36,5 +36,5 @@ class Plain(Rule):
 
 
 def dense_bytes(n: int, itemsize: int) -> int:
-    """The length of a frame of n values."""
+    """Return the length of a frame of n values, in bytes."""
     return START + n * itemsize

@@ -1,1 +1,1 @@
-"""Data sets by name, a page each: files that are read, and rows that are found or drawn."""
+"""Data sets by name, one per file: read from files, taken from the interpreter's library, or drawn at random."""

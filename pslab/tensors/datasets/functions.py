@@ -1,7 +1,7 @@
-"""Rows of the functions of the interpreter's own library: real text on every machine, without a download.
+"""Rows from the functions of the interpreter's standard library: real text on every machine, without a download.
 
-The keys are the names and words of a function, without its docstring; its label says whether it had one. The files are
-read where they are (licence: PSF); another release of Python is another data set, and has another name.
+The keys are the names and words of a function, without its docstring; the label is 1 if it has a docstring. The files
+are read in place (licence: PSF). Each release of Python is another data set, with another name.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pslab.tensors.sparse import SparseRows, rows_of
 from pslab.tensors.workload.data import Dataset, of_rows
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-TEST_SHARE = 5  # a fifth of the rows, by their names
-# modules that not every interpreter of one version has: tests, programs, additions of a distribution, removed modules
+TEST_SHARE = 5  # a fifth of the rows is for testing, selected by their names
+# modules that only some interpreters of a version have: tests, programs, a distribution's additions, removed modules
 _LEFT_OUT = """
     test tests idlelib idle_test tkinter turtledemo turtle ensurepip venv lib2to3 distutils pydoc_data macholib site
     sitecustomize usercustomize sysconfig _pyrepl _distutils_system_mod _bootsubprocess __phello__ __hello__
@@ -39,13 +39,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Functions:
-    """A row for each function of the interpreter's library: keys are its words, the label says if it has a docstring.
+    """A row for each function of the interpreter's library: keys are its words, the label whether it has a docstring.
 
-    12,000 rows, 24,000 keys, 22 in a row, on every machine without a download. Each release of Python is another set.
+    About 12,000 rows and 24,000 keys, 22 in a row, without a download. Each release of Python has another library.
     """
 
     def dataset(self, name: str, root: Path) -> Dataset:
-        """The rows; the same object each time."""
+        """Return the rows as a Dataset; each call returns the same object."""
         return _dataset()
 
 
@@ -56,10 +56,10 @@ def _dataset() -> Dataset:
 
 @lru_cache(maxsize=1)
 def load(library: Path | None = None) -> SparseRows:
-    """The functions of a library; by default of this interpreter's.
+    """Return a row for each function in the folder `library`; None: the interpreter's standard library.
 
     Raises:
-        ConfigError: there are no sources, as where the library is zipped.
+        ConfigError: the folder has no source files, as with a zipped library.
     """
     folder = Path(sysconfig.get_paths()["stdlib"]) if library is None else library
     words: list[set[str]] = []
@@ -77,7 +77,7 @@ def load(library: Path | None = None) -> SparseRows:
             labels.append(docstring)
             test.append(zlib.crc32(f"{path}:{name}".encode()) % TEST_SHARE == 0)
     if not words:
-        raise ConfigError("data", "functions", f"no sources of Python are below {folder}")
+        raise ConfigError("data", "functions", f"{folder} has no Python source files: use an interpreter that has them")
     counts = Counter(word for row in words for word in row)
     key_of = {word: key for key, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
     indices = [np.array(sorted(map(key_of.__getitem__, row)), np.int64) for row in words]
@@ -101,7 +101,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
-    """Functions of a module and its classes with their dotted names; none that lies inside another."""
+    """Yield (dotted name, function) for the functions of a module and of its classes, without nested functions."""
     for name in ("body", "handlers", "orelse", "finalbody"):
         for node in getattr(tree, name, ()):
             if isinstance(node, Function):

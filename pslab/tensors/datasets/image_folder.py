@@ -1,4 +1,4 @@
-"""Images of the user's in folders named by class, decoded once, or whenever they are needed."""
+"""A user's images, in folders named by class; decoded once, or when they are needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pslab.errors import ConfigError
 from pslab.tensors.workload.data import Dataset, measured, streamed
 from pslab.tensors.workload.torchvision_ops import torchvision
 
-LIMIT_BYTES = 2 * 10**9  # of all decoded images; workers share one copy, and this process has another
+LIMIT_BYTES = 2 * 10**9  # limit of all decoded images; workers share one copy, and this process has another
 TESTS = ("test", "val")
 
 
@@ -30,29 +30,29 @@ TESTS = ("test", "val")
 class ImageFolder:
     """The images in PATH/train/CLASS and PATH/test/CLASS (or PATH/val/CLASS), scaled and cropped to one square.
 
-    Classes are numbered in the order of their names. The shorter side is scaled to `side` pixels, and what the longer
-    one has beyond it is cut off on both ends. All images are decoded before the run, into at most 2 GB of uint8; or,
-    with memory=off, each whenever it is needed, in a worker's own process or in loading processes of it.
+    Classes are numbered in the order of their names. The shorter side is scaled to `side` pixels, and the longer one is
+    cropped on both ends. All images are decoded before the run, into at most 2 GB of uint8; or, with memory=off, each
+    image is decoded when it is needed, in the worker's process or in its loading processes.
     """
 
-    path: Annotated[str, "absolute, from ~, or from the working directory"]
+    path: Annotated[str, "a path, absolute, from ~, or from the working directory"]
     side: Annotated[int, Bounds(at_least=1, at_most=4096), "pixels of an image's height and width"] = 64
-    colour: Annotated[bool, "three channels, or one of grey"] = True
-    memory: Annotated[bool, "whether all images are held in memory, or read when they are needed"] = True
+    colour: Annotated[bool, "whether images have three channels, or one grey channel"] = True
+    memory: Annotated[bool, "whether all images are decoded before the run, or when they are needed"] = True
     loaders: Annotated[
-        int, Bounds(at_least=0, at_most=64), "processes of each worker that read ahead; it changes no result"
+        int, Bounds(at_least=0, at_most=64), "the number of processes of each worker that read ahead"
     ] = 0
 
     def __post_init__(self) -> None:
         check(self)
         if self.memory and self.loaders:
-            raise ConfigError("loaders", self.loaders, "nothing is read during the run, unless memory=off")
+            raise ConfigError("loaders", self.loaders, "images are read before the run: set memory=off, or loaders=0")
 
     def dataset(self, name: str, root: Path) -> Dataset:
-        """The images as [N, 3 or 1, side, side] uint8 with their labels; the same object until the folders change.
+        """Return the images as [N, 3 or 1, side, side] uint8 with labels; the same object until the folders change.
 
         Raises:
-            ConfigError: missing folders, other classes to test than to train, too many images, one that is broken.
+            ConfigError: missing folders, different classes in training and test, too many images, a broken image.
         """
         folder = Path(self.path).expanduser().absolute()
         tests = [folder / test for test in TESTS if (folder / test).is_dir()]
@@ -67,8 +67,8 @@ def _read(name: str, chosen: ImageFolder, train: Path, test: Path, content: str)
     parts = [_listed(name, folder) for folder in (train, test)]
     (_, classes), (_, tested) = parts
     if classes != tested:
-        different = sorted({*classes} ^ {*tested})
-        raise ConfigError("data", name, f"{train} and {test} have other classes: {', '.join(different[:5])}")
+        different = ", ".join(sorted({*classes} ^ {*tested})[:5])
+        raise ConfigError("data", name, f"{train} and {test} must have the same classes: only one has {different}")
     if not chosen.memory:
         return streamed(name, *(DataLoader(Images(name, chosen, *part), num_workers=chosen.loaders) for part in parts))
     bytes_each = (3 if chosen.colour else 1) * chosen.side**2
@@ -84,16 +84,16 @@ def _read(name: str, chosen: ImageFolder, train: Path, test: Path, content: str)
 
 
 def _listed(name: str, folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
-    """(file, class) of each image, in the order of their names; the classes."""
+    """Return (file, number of its class) of each image, sorted, and the names of the classes."""
     try:
         files: Any = torchvision().datasets.ImageFolder(str(folder))
     except OSError as error:
-        raise ConfigError("data", name, f"{folder}: {error}") from error
+        raise ConfigError("data", name, f"{folder} must have a folder of images for each class: {error}") from error
     return files.samples, files.classes
 
 
 def _decoded(name: str, chosen: ImageFolder, samples: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
-    """[N, channels, side, side] uint8, and [N] int64."""
+    """Return the images [N, channels, side, side] uint8, and their labels [N] int64."""
     x = np.empty((len(samples), 3 if chosen.colour else 1, chosen.side, chosen.side), np.uint8)
 
     def decode(index: int) -> None:
@@ -106,7 +106,6 @@ def _decoded(name: str, chosen: ImageFolder, samples: Sequence[tuple[str, int]])
 
 
 def _image(name: str, chosen: ImageFolder, file: str) -> npt.NDArray[np.uint8]:
-    """[channels, side, side]"""
     from PIL import Image, ImageOps  # torchvision's own
 
     side, channels = chosen.side, 3 if chosen.colour else 1
@@ -115,7 +114,7 @@ def _image(name: str, chosen: ImageFolder, file: str) -> npt.NDArray[np.uint8]:
             fitted = ImageOps.fit(image.convert("RGB" if chosen.colour else "L"), (side, side),
                                   Image.Resampling.BILINEAR)  # fmt: skip
     except Exception as error:  # a decoder may raise anything
-        raise ConfigError("data", name, f"{file} is no image that can be read: {error}") from error
+        raise ConfigError("data", name, f"{file} cannot be read as an image, remove it: {error}") from error
     return np.asarray(fitted).reshape(side, side, channels).transpose(2, 0, 1)
 
 

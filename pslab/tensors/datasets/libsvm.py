@@ -20,9 +20,9 @@ from pslab.errors import ConfigError
 from pslab.tensors.sparse import SparseRows, rows_of
 from pslab.tensors.workload.data import Dataset, of_rows
 
-TEST_SHARE = 5  # a fifth of the rows, by their text
+TEST_SHARE = 5  # a fifth of the rows is for testing, selected by their text
 LARGEST_KEY = 2**31 - 1
-TEXT_TIMES = 4  # the memory that reading a file takes, in sizes of its text: bytes, characters, lines, numbers
+TEXT_TIMES = 4  # memory to read a file, in multiples of its size: bytes, characters, lines, numbers
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Libsvm:
     Source: Chang and Lin (ACM TIST 2011)
     """
 
-    path: Annotated[str, "absolute, from ~, or from the working directory"]
+    path: Annotated[str, "a path, absolute, from ~, or from the working directory"]
 
     def __post_init__(self) -> None:
         check(self)
 
     def dataset(self, name: str, root: Path) -> Dataset:
-        """The rows; the same object until the file changes."""
+        """Return the rows as a Dataset, the same object until the file changes."""
         file = Path(self.path).expanduser().absolute()
         return _dataset(file, str(sources.file(file)))
 
@@ -49,10 +49,10 @@ def _dataset(path: Path, content: str) -> Dataset:
 
 
 def load(path: Path | str) -> SparseRows:
-    """The rows of a file; labels above 0 are 1, all others 0.
+    """Read the rows of a file; labels above 0 are 1, all others 0.
 
     Raises:
-        ConfigError: it cannot be read, or a line is none of this format; which one, and why.
+        ConfigError: the file cannot be read, or a line has another format; the message has the line's number.
     """
     rows, labels, test, most = [], list[bool](), list[bool](), 0
     try:
@@ -75,5 +75,5 @@ def load(path: Path | str) -> SparseRows:
         rows.append((keys - 1, np.array([value for _, value in pairs])))
         test.append(zlib.crc32(line.encode()) % TEST_SHARE == 0)
     if not rows:
-        raise ConfigError("data", str(path), "has no rows")
+        raise ConfigError("data", str(path), "has no rows: each line must be `label key:value ...`")
     return rows_of(Path(path).name, most, rows, np.array(labels), np.array(test))

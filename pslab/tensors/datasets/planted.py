@@ -1,4 +1,4 @@
-"""Rows with planted structure: communities that share keys, whose frequencies follow a power law, and noise."""
+"""Rows with planted structure: communities that share keys with power-law frequencies, and noise."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ from pslab.tensors.sparse import SparseRows, rows_of
 from pslab.tensors.workload.data import Dataset, of_rows
 
 TEST_SHARE = 0.2
-SHARPNESS = 4.0  # how surely a row's score gives its label
+SHARPNESS = 4.0  # slope of a label's probability by the row's score
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Each row belongs to a community and draws its keys from it by Zipf's law; a share of them, the noise, from all.
+    """Rows whose keys are drawn by Zipf's law: most from the row's community, and a share, the noise, from all keys.
 
-    Communities have equally many rows and keys. A row's label is drawn from the sum of its keys' planted weights.
+    Communities have equally many rows and keys. The sum of the planted weights of a row's keys determines the
+    probability of the row's label.
 
     Raises:
-        ConfigError: a row needs more keys than a community has.
+        ConfigError: a row has more keys than a community.
     """
 
-    rows: Annotated[int, Bounds(at_least=1, at_most=10**8), "to train on and to test with"] = 4000
-    keys: Annotated[int, Bounds(at_least=1, at_most=2**31 - 1), "in all"] = 8000
-    per_row: Annotated[int, Bounds(at_least=1), "distinct keys in each row"] = 20
-    communities: Annotated[int, Bounds(at_least=1), "of equally many rows and keys"] = 16
-    noise: Annotated[float, Bounds(at_least=0, at_most=1), "of a row's keys that are drawn from all keys"] = 0.05
-    exponent: Annotated[float, Bounds(at_least=0, at_most=5), "of Zipf's law"] = 1.1
-    seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of all that is drawn"] = 0
+    rows: Annotated[int, Bounds(at_least=1, at_most=10**8), "the number of training and test rows"] = 4000
+    keys: Annotated[int, Bounds(at_least=1, at_most=2**31 - 1), "the number of keys"] = 8000
+    per_row: Annotated[int, Bounds(at_least=1), "the number of distinct keys in a row"] = 20
+    communities: Annotated[int, Bounds(at_least=1), "the number of communities"] = 16
+    noise: Annotated[float, Bounds(at_least=0, at_most=1), "the share of keys that are drawn from all keys"] = 0.05
+    exponent: Annotated[float, Bounds(at_least=0, at_most=5), "the exponent of Zipf's law"] = 1.1
+    seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "the seed of all random numbers"] = 0
 
     def __post_init__(self) -> None:
         check(self, "planted.")
         if self.per_row > self.keys // self.communities:
-            problem = f"a community has {self.keys // self.communities} keys, fewer than a row holds"
+            problem = f"a community has {self.keys // self.communities} keys: set fewer communities, or more keys"
             raise ConfigError("planted.per_row", self.per_row, problem)
 
     def dataset(self, name: str, root: Path) -> Dataset:
-        """The rows; the same object each time."""
+        """Return the rows as a Dataset; equal parameters give the same object."""
         return _dataset(self)
 
     def load(self) -> SparseRows:
-        """The rows, shuffled."""
+        """Draw the rows, in random order."""
         chance = numpy_generator(self.seed, "planted")
         community = chance.permutation(np.arange(self.rows) % self.communities)
-        key_of = chance.permutation(self.keys)  # the names of a community's keys tell nothing
+        key_of = chance.permutation(self.keys)  # so that a key's number does not show its community
         size = self.keys // self.communities
         inside = _logarithms(size, self.exponent)
         everywhere = np.concatenate([_logarithms(-(-self.keys // self.communities), self.exponent)] * self.communities)
@@ -80,12 +81,11 @@ def _dataset(planted: Planted) -> Dataset:
 
 
 def _logarithms(count: int, exponent: float) -> np.ndarray:
-    """The logarithms of Zipf's weights."""
     return -exponent * np.log(np.arange(1, count + 1))
 
 
 def _drawn(logarithms: np.ndarray, count: int, chance: np.random.Generator) -> np.ndarray:
-    """Draw `count` distinct places one after another by their weights (Gumbel's trick)."""
+    """Draw `count` distinct positions, with probabilities by the logarithms of their weights (Gumbel's trick)."""
     if not count:
         return np.empty(0, np.int64)
     return np.argpartition(-(logarithms + chance.gumbel(size=len(logarithms))), count - 1)[:count]

@@ -1,7 +1,7 @@
 """The language reference of the interpreter as bytes: real text for a language model, without a download.
 
-The text is read where it is (licence: PSF 2); a release of Python with another text is another data set, and has
-another name.
+The text is read in place (licence: PSF 2). Each release of Python with another text is another data set, with another
+name.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from pslab.errors import ConfigError
 from pslab.tensors.workload.data import Dataset
 
 WINDOW = 64  # bytes of an example
-BLOCK = 2048  # bytes: of each so many blocks, the last one is to test with
+BLOCK = 2048  # bytes; the last of every BLOCKS blocks is for testing
 BLOCKS = 10
 SIZE = Bounds(at_least=1, at_most=10**9)
 
 
 @dataclass(frozen=True)
 class Text:
-    """The language reference of Python in windows of 64 bytes, of which a model predicts each next byte.
+    """The language reference of Python in windows of 64 bytes, in which a model predicts each next byte.
 
     Every tenth block of 2 KiB is for testing, and no byte is in both parts. With CPython 3.11.7: 6,581 windows to train
-    and 703 to test, 107 distinct bytes. The name has the text's hash, since releases of Python differ in it.
+    and 703 to test, 107 distinct bytes. The name has the text's hash, because releases of Python differ in the text.
 
     Raises:
-        ConfigError: more windows than the text has; an interpreter without it.
+        ConfigError: the text has fewer windows than `train` or `test`, or the interpreter does not have the text.
     """
 
-    train: Annotated[int | None, SIZE, "training windows, the first ones; none: all of them"] = None
-    test: Annotated[int | None, SIZE, "test windows, likewise"] = None
+    train: Annotated[int | None, SIZE, "the number of training windows; none: all windows"] = None
+    test: Annotated[int | None, SIZE, "the number of test windows; none: all windows"] = None
 
     def __post_init__(self) -> None:
         check(self)
 
     def dataset(self, name: str, root: Path) -> Dataset:
-        """Bytes [N, 64] uint8 as tokens, and the bytes that follow them [N, 64] int64; the same object each time."""
+        """Return bytes [N, 64] uint8 as tokens, and the next bytes [N, 64] int64; the same object each time."""
         return _read(name, self, sources.language_reference())
 
 
@@ -60,11 +60,11 @@ def _read(given: str, chosen: Text, content: bytes) -> Dataset:
 
 
 def _windows(given: str, part: str, text: np.ndarray, wanted: int | None) -> tuple[Tensor, Tensor]:
-    """The first `wanted` windows without overlap, and the same windows one byte further."""
+    """Return the first `wanted` windows without overlap as inputs, and as targets the windows one byte later."""
     count = (len(text) - 1) // WINDOW
     if wanted is not None and wanted > count:
         problem = f"{part}={wanted}: the text has {count} windows of {WINDOW} bytes to {part} with"
-        raise ConfigError("data", given, f"{problem}; use at most so many, or leave it out for all of them")
+        raise ConfigError("data", given, f"{problem}; use at most {count}, or omit {part} for all windows")
     size = (count if wanted is None else wanted) * WINDOW
     x, y = (torch.from_numpy(text[begin : begin + size].copy()).view(-1, WINDOW) for begin in (0, 1))
     return x, y.long()

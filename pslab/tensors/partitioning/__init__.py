@@ -1,1 +1,1 @@
-"""The partition of rows among workers, the placement of keys at servers, and the traffic that follows."""
+"""The partition of rows among workers, the placement of keys at servers, and their traffic."""

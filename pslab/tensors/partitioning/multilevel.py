@@ -1,7 +1,10 @@
-"""Multilevel bisection of rows, again and again: match, contract, grow, refine, in loops that numba compiles.
+"""Recursive multilevel bisection of rows, in loops that numba compiles.
 
-A hypergraph has rows as vertices and keys as nets. `nets` are each vertex's, `pins` each net's vertices, both as
-(starts, items); every net has two pins at least. A net is cut if it has pins on both sides.
+Similar vertices are merged until few are left. The merged vertices are divided into two sides, and the division is
+refined while the merges are undone.
+
+A hypergraph has rows as vertices and keys as nets. `nets` are the nets of each vertex, `pins` the vertices of each
+net, both as (starts, items); every net has at least two pins. A net is cut if it has pins on both sides.
 """
 
 from __future__ import annotations
@@ -19,17 +22,20 @@ from pslab.tensors.sparse import SparseRows
 Array = NDArray[Any]
 Lists = tuple[Array, Array]  # (starts, items)
 
-LARGE_NET = 500  # pins; larger nets say little about which vertices are alike, and take long
-PASSES = 8
-PATIENCE = 50  # moves without a gain, and a twentieth of the vertices
-COARSE = 150  # vertices at which coarsening ends
-SHRINKS = 0.95  # or where a level keeps more of them than this
-GROWINGS = 8
-HEAVIEST = 8  # times the mean weight of a coarsest vertex
+LARGE_NET = 500  # pins; larger nets are skipped: they show little about similar vertices, and take long
+PASSES = 8  # of a refinement, at most
+PATIENCE = 50  # a pass ends after this many moves without a gain, plus a twentieth of the vertices
+COARSE = 150  # coarsening ends at this number of vertices
+SHRINKS = 0.95  # or if merging leaves more than this share of the vertices
+GROWINGS = 8  # first divisions that are tried
+HEAVIEST = 8  # the largest weight of a merged vertex, in multiples of a coarsest vertex's mean weight
 
 
 def halved(rows: SparseRows, weights: Array, workers: int, most: int, chance: np.random.Generator) -> Array:
-    """Rows to workers with few keys used by several: int64 [rows]; a worker may hold a little more than `most`."""
+    """Return the worker of each row (int64 [rows]), such that workers share few keys.
+
+    A worker's weight may slightly exceed `most`.
+    """
     parts, weights = np.zeros(len(rows), np.int64), weights.astype(np.int64)
     pins = contracted((rows.holders[0].astype(np.int64), rows.holders[1].astype(np.int64)), np.arange(len(rows)),
                       len(rows))  # fmt: skip
@@ -41,12 +47,12 @@ def _halve(
     pins: Lists, weights: Array, vertices: Array, first: int, workers: int, most: int, parts: Array,
     chance: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Give these vertices to the workers from `first`: half of these to one side, half to the other, and so on."""
+    """Split these vertices among `workers` workers, numbered from `first`, and write the result to `parts`."""
     if workers == 1:
         parts[vertices] = first
         return
     left, total = workers // 2, int(weights.sum())
-    # a share of the slack for each of the halvings that follow (Schlag et al., ALENEX 2016)
+    # each of the bisections gets a share of the slack (Schlag et al., ALENEX 2016)
     slack = max(most * workers / max(total, 1), 1.0) ** (1 / math.ceil(math.log2(workers)))
     limits = np.array([min(most * count, math.ceil(slack * total * count / workers))
                        for count in (workers - left, left)], np.int64)  # fmt: skip
@@ -60,7 +66,7 @@ def _halve(
 
 
 def _bisected(pins: Lists, weights: Array, limits: Array, least: int, chance: np.random.Generator) -> Array:
-    """The side of each vertex, 0 or 1."""
+    """Divide the vertices into sides 0 and 1, with weights up to `limits`; return the side of each vertex."""
     levels, heaviest = list[tuple[Lists, Lists, Array, Array]](), max(HEAVIEST * int(weights.sum()) // COARSE, 1)
     nets = transposed(pins, len(weights))
     while len(weights) > COARSE:
@@ -87,7 +93,7 @@ def _bisected(pins: Lists, weights: Array, limits: Array, least: int, chance: np
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def transposed(lists: Lists, count: int) -> Lists:
-    """The lists the other way round: for each of `count` items, the lists that hold it, increasing."""
+    """Return, for each of `count` items, the increasing numbers of the lists that contain the item."""
     starts, items = lists
     begins = np.zeros(count + 1, np.int64)
     for item in items:
@@ -103,9 +109,10 @@ def transposed(lists: Lists, count: int) -> Lists:
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def matched(nets: Lists, pins: Lists, weights: Array, order: Array, heaviest: int) -> Array:
-    """Pairs of vertices that share most: the number of the pair, or of the vertex alone, by vertex.
+    """Pair vertices that share many nets; return the number of each vertex's group, a pair or the vertex alone.
 
-    Each shared net of d pins counts 1/(d - 1); heavy vertices count less, and no pair is heavier than `heaviest`.
+    A shared net of d pins adds 1/(d - 1) to the rating of a pair. The rating is divided by the geometric mean of the
+    two weights, and no pair is heavier than `heaviest`.
     """
     pair, next_pair = np.full(len(weights), -1, np.int64), 0
     rating, met = np.zeros(len(weights)), np.empty(len(weights), np.int64)
@@ -139,7 +146,10 @@ def matched(nets: Lists, pins: Lists, weights: Array, order: Array, heaviest: in
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def contracted(pins: Lists, group: Array, groups: int) -> Lists:
-    """The nets over groups of vertices; a negative group is left out, and so are nets with fewer than two groups."""
+    """Return the pins of the nets after each group of vertices is merged into one vertex.
+
+    Vertices with a negative group are dropped, and so are nets with pins in fewer than two groups.
+    """
     starts, items = np.zeros(len(pins[0]), np.int64), np.empty(len(pins[1]), np.int64)
     seen = np.full(groups, -1, np.int64)
     nets = end = 0
@@ -161,7 +171,10 @@ def contracted(pins: Lists, group: Array, groups: int) -> Lists:
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def grown(nets: Lists, pins: Lists, weights: Array, first: int, least: int) -> Array:
-    """Side 1 grown from a vertex, always by the one that cuts the fewest nets more, until it weighs `least`."""
+    """Grow side 1 from vertex `first` until its weight reaches `least`; return the side of each vertex.
+
+    Each step adds the vertex that cuts the fewest additional nets.
+    """
     side = np.zeros(len(weights), np.int64)
     counts, gains = _counted(nets, pins, side)
     unused = [(np.int64(0), np.int64(0))]
@@ -182,9 +195,10 @@ def grown(nets: Lists, pins: Lists, weights: Array, first: int, least: int) -> A
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def refined(nets: Lists, pins: Lists, weights: Array, side: Array, limits: Array) -> int:
-    """Move vertices while that cuts fewer nets, each at most once a pass, and not beyond the limits of the sides.
+    """Move vertices between the sides, in place, to cut fewer nets; return the number of nets that are cut.
 
-    `side` is changed in place. A side that is too heavy sheds weight first. Returns the number of cut nets.
+    A side heavier than its limit first loses vertices. In a pass each vertex moves at most once, and the moves after
+    the best state are undone.
 
     Source: Fiduccia and Mattheyses (DAC 1982)
     """
@@ -227,7 +241,7 @@ def refined(nets: Lists, pins: Lists, weights: Array, side: Array, limits: Array
                 least_over, best, best_count = over, gained, count
         from_0.clear()
         from_1.clear()
-        for at in range(count - 1, best_count - 1, -1):  # what came after the best is undone
+        for at in range(count - 1, best_count - 1, -1):  # undo the moves after the best state
             vertex = moves[at]
             load[side[vertex]] -= weights[vertex]
             load[1 - side[vertex]] += weights[vertex]
@@ -244,7 +258,7 @@ def refined(nets: Lists, pins: Lists, weights: Array, side: Array, limits: Array
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _counted(nets: Lists, pins: Lists, side: Array) -> tuple[Array, Array]:
-    """The pins of each net on each side, and by how many cut nets fewer there are if a vertex moves."""
+    """Return the number of each net's pins on each side, and each vertex's gain: how many fewer nets its move cuts."""
     counts = np.zeros((len(pins[0]) - 1, 2), np.int64)
     for net in range(len(counts)):
         for pin in range(pins[0][net], pins[0][net + 1]):
@@ -258,11 +272,8 @@ def _counted(nets: Lists, pins: Lists, side: Array) -> tuple[Array, Array]:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _next(
-    heap: Any, here: int, side: Array, gains: Array, locked: Array, weights: Array, load: int, limit: int
-) -> int:
-    """The vertex with the largest gain that may leave a side; it stays in the heap. Vertices that may not leave are
-    dropped."""
+def _next(heap: Any, here: int, side: Array, gains: Array, locked: Array, weights: Array, load: int, limit: int) -> int:
+    """Return the vertex with the largest gain that can leave side `here`, or -1; drop the heap entries before it."""
     while len(heap):
         gain, vertex = heap[0]
         if not locked[vertex] and side[vertex] == here and -gain == gains[vertex] and load + weights[vertex] <= limit:
@@ -275,7 +286,7 @@ def _next(
 def _move(
     nets: Lists, pins: Lists, side: Array, counts: Array, gains: Array, vertex: int, from_0: Any, from_1: Any
 ) -> None:
-    """Move a vertex to the other side; those whose gain changes go to their side's heap with it."""
+    """Move a vertex to the other side, update the gains, and push each vertex with a new gain to its side's heap."""
     here = side[vertex]
     there = 1 - here
     side[vertex] = there
@@ -287,7 +298,7 @@ def _move(
             if which == here:
                 of_net[here] -= 1
                 of_net[there] += 1
-            # before it has moved: nobody, or one, is there; afterwards: nobody, or one, is left here
+            # gains change only if the net has at most one pin there before the move, or here after the move
             left = of_net[which]
             if left > 1:
                 continue

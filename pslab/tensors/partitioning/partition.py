@@ -1,8 +1,8 @@
-"""partition(rows, workers, rule): which worker holds which rows.
+"""partition(rows, workers, rule): the assignment of rows to workers.
 
-Every rule gives each row to one worker. A row weighs its entries, unless rows are to be balanced, since the entries are
-what a worker computes. By two-step and by levels no worker holds more than `capacity` of the weight; the other rules
-balance as well as they can.
+Every rule assigns each row to one worker. A row's weight is its number of entries, to which computing time is
+proportional, or 1 if rows are balanced. With two-step and multilevel no worker's weight exceeds `capacity`; with the
+other rules it may.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pslab.tensors.sparse import SparseRows
 
 Array = NDArray[Any]
 BALANCES = ("entries", "rows")
-PASSES = 50  # over all rows; moves end long before
-TRIES = 100_000  # rows that are put to a worker in the search for a partition within the capacity
+PASSES = 50  # limit of passes over all rows; usually moves end long before
+TRIES = 100_000  # limit of assignments in the search for a partition within the capacity
 
 
 class Problem(NamedTuple):
-    """The rows that a rule divides among workers, and the limits that it keeps to."""
+    """The rows to divide among workers, and the limits of a partition."""
 
     rows: SparseRows
     weights: Array  #: int64 [rows]
     workers: int
     epsilon: float
-    most: int  #: the weight that one worker may hold
+    most: int  #: the largest weight that one worker may have
     seed: int
 
 
@@ -43,35 +43,36 @@ def partition(
     """Return the worker of each row: int64 [rows].
 
     Args:
-        rule: one of RULES. Parsa's always balances rows.
-        epsilon: by how much more than an equal share a worker may hold.
-        balance: the number that is equal at all workers: entries, by which computing time grows, or rows.
+        rule: one of RULES. The rule parsa always balances rows.
+        epsilon: the share by which a worker's weight may exceed an equal share.
+        balance: the quantity that is balanced: entries, to which computing time is proportional, or rows.
 
     Raises:
-        ConfigError: an unknown rule or balance, no workers, more workers than rows, or a row that is too heavy.
+        ConfigError: an unknown rule or balance, no workers, more workers than rows, an epsilon outside of 0 to 1, or a
+            row heavier than the capacity.
     """
     if rule not in RULES:
         raise ConfigError("partition", rule, f"there is no such rule; {nearest(rule, RULES)}")
     if balance not in BALANCES:
-        raise ConfigError("balance", balance, f"nothing has this name; {nearest(balance, BALANCES)}")
+        raise ConfigError("balance", balance, f"there is no such balance; {nearest(balance, BALANCES)}")
     if not 1 <= workers <= len(rows):
         raise ConfigError("workers", workers, f"must be from 1 to the number of rows, {len(rows)}")
     if not 0 <= epsilon <= 1:
-        raise ConfigError("epsilon", epsilon, "must be from 0 to 1")
+        raise ConfigError("epsilon", epsilon, "must be from 0 to 1, such as 0.03")
     weights = rows.entries_of if balance == "entries" else np.ones(len(rows), np.int64)
     most = capacity(weights, workers, epsilon)
     return RULES[rule](Problem(rows, weights, workers, epsilon, most, seed))
 
 
 def capacity(weights: Array, workers: int, epsilon: float) -> int:
-    """The most that one worker may hold: ε above an equal share, rounded up before and down after.
+    """Return the largest weight of one worker: (1 + ε) times an equal share; the share is rounded up, the product down.
 
     Raises:
-        ConfigError: a row is heavier.
+        ConfigError: a single row is heavier.
     """
     most = int((1 + epsilon) * -(-int(weights.sum()) // workers))
     if len(weights) and weights.max() > most:
-        problem = f"a row weighs {weights.max()}, more than the {most} that a worker may hold: use fewer workers"
+        problem = f"a row has {weights.max()} entries, but a worker may have only {most}: use fewer workers"
         raise ConfigError("workers", workers, problem)
     return most
 
@@ -80,7 +81,7 @@ def capacity(weights: Array, workers: int, epsilon: float) -> int:
 
 
 def at_random(problem: Problem) -> Array:
-    """Rows in random order, each to the worker with the least so far: what no partitioner is."""
+    """Assign rows in random order, each to the worker with the least weight so far: the baseline of other rules."""
     weights, workers = problem.weights, problem.workers
     order = numpy_generator(problem.seed, "partition", "random").permutation(len(weights))
     parts, load = np.empty(len(weights), np.int64), np.zeros(workers, np.int64)
@@ -91,13 +92,15 @@ def at_random(problem: Problem) -> Array:
 
 
 def two_step(problem: Problem) -> Array:
-    """The two-step heuristic's first step: rows move from contiguous blocks, one by one, to where they save most.
+    """Apply the two-step heuristic's first step: move rows one by one, from contiguous blocks, to the best worker.
 
-    Rows are visited in random order until none moves. Each goes to the worker below `most` with the largest gain in
-    Σ(λ - 1), or with none if that makes the two loads more equal. The second step is `placement`.
+    Rows are visited in random order, in at most 50 passes, until no row moves. A row moves to the worker that reduces
+    Σ(λ - 1) most (λ: the number of workers that use a key), if that worker's load stays at or below `most`. If no move
+    reduces the sum, a row may move without changing it if the two loads become more equal. If a load still exceeds
+    `most`, `relieve` moves rows, and the passes are repeated. The second step is `placement`.
 
-    Source: Duan, Wang and Wu; that it starts from contiguous blocks, and moves, is this project's: streaming rows onto
-    the worker with the fewest new keys gains nothing where one key is in all rows.
+    Source: Duan, Wang and Wu. They stream rows, each to the worker with the fewest new keys. This project starts from
+    contiguous blocks instead, because streaming gains nothing if one key is in all rows.
     """
     weights, workers = problem.weights, problem.workers
     order = numpy_generator(problem.seed, "partition", "moves").permutation(len(problem.rows))
@@ -108,7 +111,7 @@ def two_step(problem: Problem) -> Array:
 
 
 def multilevel(problem: Problem) -> Array:
-    """Partition rows by levels: coarsen, partition the small graph, refine on the way back; by halves, then by moves.
+    """Merge similar rows, bisect them recursively, refine while the merges are undone, and move single rows.
 
     Source: Duan, Wang and Wu; Karypis et al. (IEEE TVLSI 1999, hMETIS); Catalyurek and Aykanat (IEEE TPDS 1999, PaToH).
     """
@@ -119,9 +122,10 @@ def multilevel(problem: Problem) -> Array:
 
 
 def parsa(problem: Problem) -> Array:
-    """Give each worker in turn the row that adds the fewest keys to its own; of several rows the first.
+    """Give each worker in turn the row with the fewest keys that the worker does not have yet; of equal rows the first.
 
-    Workers hold equally many rows, light or heavy. One pass, without the published code's warm-up passes.
+    Workers get equally many rows, regardless of the rows' weights. There is one pass; the published code has warm-up
+    passes before it.
 
     Source: Li et al. (KDD workshop 2015, "Parsa").
     """
@@ -154,11 +158,11 @@ RULES: dict[str, Callable[[Problem], Array]] = {
 def relieve(problem: Problem, parts: Array) -> bool:
     """Bring every worker within its capacity, in place; return whether any row moved.
 
-    The lightest rows of a worker that holds too much go to the workers that hold the least. Where that does not
-    suffice, all rows are distributed anew without regard to their keys.
+    The lightest rows of an overloaded worker go to the least loaded workers. If that does not suffice, all rows are
+    assigned again, regardless of their keys.
 
     Raises:
-        ConfigError: no such partition was found.
+        ConfigError: no partition within the capacity was found.
     """
     weights, workers, most = problem.weights, problem.workers, problem.most
     load = np.bincount(parts, weights, minlength=workers).astype(np.int64)
@@ -179,16 +183,16 @@ def relieve(problem: Problem, parts: Array) -> bool:
 
 
 def _packed(weights: Array, workers: int, most: int) -> Array:
-    """A partition within the capacity: the heaviest row first, to the fullest worker that can take it; where a row fits
-    nowhere, the last choice is taken back."""
+    """Search for a partition within the capacity by backtracking; return the worker of each row."""
+    # each row, the heaviest first, goes to the fullest worker with enough capacity left; else the last choice is undone
     order = np.argsort(-weights, kind="stable").tolist()
     load, parts = [0] * workers, np.empty(len(weights), np.int64)
-    choices: list[list[int]] = []  # of each row that was put: the workers that are still to be tried, the next one last
+    choices: list[list[int]] = []  # for each assigned row: workers still to be tried, the next one last
     for _ in range(TRIES + len(order)):
         if len(choices) == len(order):
             return parts
         weight = int(weights[order[len(choices)]])
-        fits = {load[worker]: worker for worker in range(workers) if load[worker] + weight <= most}  # equal ones once
+        fits = {load[worker]: worker for worker in range(workers) if load[worker] + weight <= most}  # one per load
         choices.append([fits[total] for total in sorted(fits)])
         while choices and not choices[-1]:
             choices.pop()
@@ -200,12 +204,12 @@ def _packed(weights: Array, workers: int, most: int) -> Array:
         row = order[len(choices) - 1]
         parts[row] = worker = choices[-1].pop()
         load[worker] += int(weights[row])
-    problem = f"no partition was found in which each of {workers} workers holds at most {most}: allow a larger epsilon"
-    raise ConfigError("workers", workers, f"{problem}, use fewer workers, or rule='random'")
+    problem = f"no partition with a weight of at most {most} per worker was found: set a larger epsilon, such as 0.1"
+    raise ConfigError("workers", workers, f"{problem}, use fewer workers, or set rule='random'")
 
 
 def moved(problem: Problem, parts: Array, order: Array) -> Array:
-    """The partition that `two_step` makes of another one, with rows visited in this order."""
+    """Return a copy of the partition after the moves that `two_step` describes, with rows visited in `order`."""
     rows, weights, workers = problem.rows, problem.weights.astype(np.int64), problem.workers
     parts = parts.astype(np.int64)  # a copy
     counts = np.zeros((rows.key_count, workers), np.int32)
@@ -221,7 +225,6 @@ def moved(problem: Problem, parts: Array, order: Array) -> Array:
 def _move_all(
     starts: Array, keys: Array, weights: Array, parts: Array, counts: Array, load: Array, most: int, order: Array
 ) -> int:
-    """Visit every row once; return how many moved."""
     moves, workers = 0, load.shape[0]
     cost = np.zeros(workers, np.int64)
     for row in order:

@@ -1,7 +1,4 @@
-"""The placement of keys at servers, by the workers that use them.
-
-A server is given keys that the worker beside it uses, by the rule of Parsa.
-"""
+"""The placement of keys at servers by Parsa's rule: a key goes to a server beside a worker that uses the key."""
 
 from __future__ import annotations
 
@@ -13,19 +10,21 @@ from numpy.typing import NDArray
 from pslab.errors import ConfigError
 
 Array = NDArray[Any]
-Uses = tuple[Array, Array]  # what `traffic.used` returns
+Uses = tuple[Array, Array]  # the result of `traffic.used`
 
 
 def parsa(uses: Uses, key_count: int, servers: int | None = None) -> Array:
-    """Parsa's rule: key by key, each to the user that so far has got the smallest share of the keys that it uses.
+    """Place keys by Parsa's rule, in increasing order: of the workers that use a key, the worker with the most keys
+    placed elsewhere so far gets the key at its server.
 
     Args:
-        servers: beside the first workers; by default beside each. A key of none of these workers goes to any server.
+        servers: the number of servers, which are on the nodes of the first workers; None: one for each worker. A key
+            that none of these workers uses goes to any server.
 
     Returns:
-        int64 [keys], of a key that nobody uses 0.
+        The server of each key: int64 [keys], 0 for a key without users.
 
-    Source: Li et al. (KDD workshop 2015). That a key may have no user with a server is this project's.
+    Source: Li et al. (KDD workshop 2015); keys without a user that has a server are this project's extension.
     """
     starts, keys = uses
     workers = len(starts) - 1
@@ -44,9 +43,9 @@ def parsa(uses: Uses, key_count: int, servers: int | None = None) -> Array:
 
 
 def traffic_of(uses: Uses, owner: Array) -> Array:
-    """Keys that cross each node's link in one pass: those its worker asks of others, and those others ask of it.
+    """Return the number of keys that cross each node's link in one pass: int64 [workers].
 
-    int64 [workers]; every worker's node has a server.
+    A node's worker requests keys from other nodes, and the node's server answers requests of other nodes.
     """
     starts, keys = uses
     workers = len(starts) - 1
@@ -56,26 +55,26 @@ def traffic_of(uses: Uses, owner: Array) -> Array:
 
 
 def place(uses: Uses, key_count: int, servers: int) -> Array:
-    """The server of each key by Parsa's rule: int64 [keys].
+    """Return the server of each key: int64 [keys], by Parsa's rule.
 
-    Keys that nobody uses are no load: they even out how many each server holds.
+    Keys that no worker uses are placed such that servers have as equally many keys as possible.
 
     Raises:
-        ConfigError: a server is left without keys that are used.
+        ConfigError: a server gets no key that a worker uses.
     """
     owner, unused = parsa(uses, key_count, servers), np.ones(key_count, bool)
     unused[uses[1]] = False
     counts = np.bincount(owner[~unused], minlength=servers)
     if (idle := np.flatnonzero(counts == 0)).size:
-        raise ConfigError("placement", "parsa", f"leaves server {idle[0]} of {servers} without keys: use fewer servers")
+        raise ConfigError("placement", "parsa", f"leaves server {idle[0]} of {servers} without keys: set fewer servers")
     owner[unused] = np.repeat(np.arange(servers), filled(counts, int(unused.sum())))
     return owner
 
 
 def filled(counts: Array, more: int) -> Array:
-    """How many of so many more each is to get, so that the fewest are as many as can be: int64 [servers]."""
+    """Return how many of `more` keys each server gets, such that the smallest new count is as large as possible."""
     added, order = np.zeros(len(counts), np.int64), np.argsort(counts, kind="stable")
-    for count in range(len(counts), 0, -1):  # those with the fewest get all
+    for count in range(len(counts), 0, -1):  # the servers with the fewest keys get all of them
         low = order[:count]
         level, over = divmod(int(counts[low].sum()) + more, count)
         if level >= counts[low[-1]]:

@@ -1,1 +1,1 @@
-"""How gradients change the server's weights: the store, optimizers, and the state that some rates keep."""
+"""The update of the server's weights by gradients: the store, optimizers, and the state of rates and methods."""

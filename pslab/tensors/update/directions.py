@@ -1,7 +1,8 @@
-"""Gradients rescaled layer by layer: each keeps its direction, the sum of the workers' latest keeps its length.
+"""Gradients rescaled layer by layer: workers' directions count by their shares, and the sum's length is preserved.
 
-After Tsai's slides (2017); see `pslab.policies.rates`. Let g be the latest gradient of each worker that has pushed and
-alpha its share. With the t for which t * |sum of alpha * g / |g|| = |sum of g|, g is applied as t * alpha * g / |g|.
+After Tsai's slides (2017); see `pslab.policies.rates`. Let g be a worker's latest gradient and alpha its share. A push
+is applied as t * alpha * g / |g|, where t is chosen such that t * |sum of alpha * g / |g|| = |sum of g|. The sums are
+over the workers that have pushed.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ class Directions:
             self._refresh()
 
     def state(self) -> State:
-        """Return the sums, and of each worker its latest gradient, share, weights and number of pushes."""
-        found = {"pushes": table(self._pushes.items()), "latest": table([worker] for worker in self._latest),
+        """Return the sums, and each worker's latest gradient, share, weights and number of pushes."""
+        state = {"pushes": table(self._pushes.items()), "latest": table([worker] for worker in self._latest),
                  "sum": self._sum, "directed": self._directed, "replaced": torch.tensor(self._replaced)}  # fmt: skip
         for worker, latest in self._latest.items():
             numbers = {"alpha": torch.tensor(latest.alpha, dtype=torch.float64),
                        "weights": torch.from_numpy(latest.weights)}  # fmt: skip
-            found |= named(f"worker {worker}", {**state_of(latest.gradient), **numbers})
-        return found
+            state |= named(f"worker {worker}", {**state_of(latest.gradient), **numbers})
+        return state
 
     def restore(self, state: State) -> None:
         """Restore a saved state."""
@@ -78,12 +79,11 @@ class Directions:
         self._directed.copy_(fitting(state["directed"], self._directed))
         self._pushes, self._replaced = dict(state["pushes"].tolist()), int(state["replaced"])
         for worker in state["latest"].flatten().tolist():
-            own, ones = under(f"worker {worker}", state), torch.from_numpy(self._ones)
-            weights = fitting(own["weights"], ones).numpy().copy()
-            self._latest[worker] = _Latest(vector_of(own, self._sum), float(own["alpha"]), weights)
+            saved, ones = under(f"worker {worker}", state), torch.from_numpy(self._ones)
+            weights = fitting(saved["weights"], ones).numpy().copy()
+            self._latest[worker] = _Latest(vector_of(saved, self._sum), float(saved["alpha"]), weights)
 
     def _replace(self, worker: int, gradient: Vector, alpha: float) -> None:
-        """Take a worker's new gradient in place of its latest one."""
         lengths = self._norms(gradient)
         weights = np.divide(alpha, lengths, out=np.zeros_like(lengths), where=lengths > 0)
         old = self._latest.get(worker)
@@ -93,16 +93,15 @@ class Directions:
         self._add(self._sum, gradient, self._ones)
         self._add(self._directed, gradient, weights)
         if old is not None and isinstance(old.gradient, torch.Tensor) and isinstance(gradient, torch.Tensor):
-            kept: Vector = old.gradient.copy_(gradient)
+            copy: Vector = old.gradient.copy_(gradient)
         else:
-            kept = copied(gradient)
-        self._latest[worker] = _Latest(kept, alpha, weights)
+            copy = copied(gradient)
+        self._latest[worker] = _Latest(copy, alpha, weights)
         self._replaced += 1
         if self._replaced % REFRESH == 0:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Recompute the sums from the latest gradients."""
         self._sum.zero_()
         self._directed.zero_()
         for latest in self._latest.values():
@@ -110,7 +109,7 @@ class Directions:
             self._add(self._directed, latest.gradient, latest.weights)
 
     def _lengths(self) -> np.ndarray:
-        """t of each layer. Where the directions cancel, no t keeps the length: each then gets its share of it."""
+        """Return t of each layer. If a layer's directions cancel, no t exists: return |sum of g| / sum of alpha."""
         total, directed = self._norms(self._sum), self._norms(self._directed)
         shares = sum((latest.alpha * (latest.weights > 0) for latest in self._latest.values()), np.zeros(len(total)))
         cancel = directed <= torch.finfo(self._sum.dtype).eps * shares
@@ -119,13 +118,13 @@ class Directions:
         return t
 
     def _factors(self, worker: int, lengths: np.ndarray) -> np.ndarray:
-        """The factor of a worker's latest gradient, per layer."""
-        with np.errstate(invalid="ignore"):  # of a run that diverges: no share of a length without end
+        """Return t * alpha / |g| of a worker's latest gradient for each layer, at most the rate's `clamp`."""
+        with np.errstate(invalid="ignore"):  # infinite lengths occur in a run that diverges
             clamped: np.ndarray = np.minimum(lengths * self._latest[worker].weights, self._rate.clamp)
         return clamped
 
     def _applied(self, vectors: Sequence[Vector], factors: Sequence[np.ndarray]) -> list[Vector]:
-        """Vectors with the same mean as all vectors times their factors: one dense vector, or sparse ones."""
+        """Return one dense vector, or sparse ones, whose mean is the mean of the vectors times their factors."""
         sparse = [v for v in vectors if not isinstance(v, torch.Tensor)]
         if len(sparse) == len(vectors):
             return [Entries(v.n, v.indices, v.values * self._each(v, f)) for v, f in zip(sparse, factors, strict=True)]
@@ -139,7 +138,6 @@ class Directions:
         return [self._out]
 
     def _add(self, total: torch.Tensor, vector: Vector, weights: np.ndarray) -> None:
-        """Add a vector to the total, each layer times its weight."""
         if isinstance(vector, torch.Tensor):
             for cut, weight in zip(self._cuts, weights.tolist(), strict=True):
                 total[cut].add_(vector[cut], alpha=weight)
@@ -147,12 +145,11 @@ class Directions:
             total.index_add_(0, positions(vector), torch.from_numpy(vector.values * self._each(vector, weights)))
 
     def _each(self, entries: Entries, weights: np.ndarray) -> np.ndarray:
-        """The weight of each entry's layer."""
+        """Return the weight of each entry's layer."""
         at = np.searchsorted(np.asarray(entries.indices), self._bounds)
         return np.repeat(weights.astype(entries.values.dtype), np.diff(at))
 
     def _norms(self, vector: Vector) -> np.ndarray:
-        """The length of a vector in each layer."""
         if isinstance(vector, torch.Tensor):
             return np.array([float(torch.linalg.vector_norm(vector[cut])) for cut in self._cuts])
         at = np.searchsorted(np.asarray(vector.indices), self._bounds)

@@ -1,4 +1,4 @@
-"""Elastic averaging: a worker's own weights, which go on from one exchange to the next."""
+"""Elastic averaging: each worker trains its own weights, and each exchange pulls them towards the server's weights."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ import torch
 
 from pslab.tensors.update.inner import InnerOptimizer
 from pslab.tensors.update.own_weights import OWN, OwnSteps
-from pslab.tensors.update.steps import Course
+from pslab.tensors.update.steps import Iteration
 
 
 class ElasticSteps(OwnSteps):
-    """A worker's steps, on its own weights x. A push is -beta (x - c), of the center c that was pulled: the mean
-    of all workers' pushes, or one of them with the weight 1 / workers, moves the center by what x has moved to it.
+    """A worker's steps on its own weights x, which are then pulled towards the center c, the server's weights.
 
-    The mean of fewer pushes, while workers are away, moves it by more than these x: by workers / pushes times as much.
+    A push is beta (c - x). The server subtracts the mean of all workers' pushes from c, or a single push divided by the
+    number of workers. The worker divides its push by this number, too, and adds it to x. While workers are absent, the
+    mean of fewer pushes moves c further, by the factor workers / pushes.
 
     Args:
-        kept: its `own_weights`, and the memories of the optimizer.
-        beta: the force of all workers.
-        workers: their number.
+        memory: the worker's `own_weights`, and the vectors of the optimizer.
+        beta: the strength of the pull by all workers together.
+        workers: the number of workers.
     """
 
     def __init__(
-        self, inner: InnerOptimizer, kept: Mapping[str, torch.Tensor], dtype: torch.dtype, beta: float, workers: int
+        self, inner: InnerOptimizer, memory: Mapping[str, torch.Tensor], dtype: torch.dtype, beta: float, workers: int
     ) -> None:
-        super().__init__(inner, kept, dtype)
+        super().__init__(inner, memory, dtype)
         self._beta, self._workers = beta, workers
 
-    def run(self, course: Course) -> float:
-        center = course.weights.clone()
-        if self._goes_on(course):
-            course.weights.copy_(self._kept[OWN])
-        loss = super().run(course)
-        moved = course.weights - course.gradient  # where they began, less what they have changed by
-        torch.sub(center, moved, out=course.gradient).mul_(self._beta)
-        self._own = moved.add_(course.gradient, alpha=1 / self._workers)
-        course.weights.copy_(center)
+    def run(self, iteration: Iteration) -> float:
+        center = iteration.weights.clone()
+        if self._goes_on(iteration):
+            iteration.weights.copy_(self._kept[OWN])
+        loss = super().run(iteration)
+        moved = iteration.weights - iteration.gradient  # weights before the steps minus their change
+        torch.sub(center, moved, out=iteration.gradient).mul_(self._beta)
+        self._own = moved.add_(iteration.gradient, alpha=1 / self._workers)
+        iteration.weights.copy_(center)
         return loss

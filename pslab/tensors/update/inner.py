@@ -1,4 +1,4 @@
-"""Steps of an optimizer of each worker's own between two exchanges: a worker's half of DiLoCo and its kin."""
+"""Steps of an optimizer at each worker between two exchanges: the worker's part of DiLoCo and related methods."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pslab.config.spec import split
 from pslab.errors import ConfigError
 from pslab.tensors.entries import KeptVector
 from pslab.tensors.update.optimizers import OptimizerSpec, resolve_optimizer
-from pslab.tensors.update.steps import Course, Local
+from pslab.tensors.update.steps import Iteration, Local
+from pslab.tensors.update.vectors import clipped
 
-NUMBERS = "inner numbers"  # the memory of scalars: the iteration before which they are (0: none), then each scalar
+NUMBERS = "inner numbers"  # the memory of scalars: the iteration that they are valid for (0: none), then each scalar
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class InnerOptimizer:
     """An elementwise class of torch.optim over a worker's flat weights."""
 
     spec: OptimizerSpec
-    clip: float | None = None  #: the largest norm of a gradient
-    fresh: bool = False  #: it begins anew after each exchange
+    clip: float | None = None  #: the largest norm of a gradient; None: no limit
+    fresh: bool = False  #: whether its state is reset after each exchange
 
     def state(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """The optimizer's state of two weights, by name, after one step: [2] of a vector; a number has one element. The
-        first step of a process also imports torch's compiler."""
+        """Return the optimizer's state for two weights after one step: vectors have two elements, scalars one.
+
+        The first call in a process is slow, because it imports torch's compiler.
+        """
         weights = torch.ones(2, dtype=dtype)
         weights.grad = torch.ones(2, dtype=dtype)
         optimizer = self.spec.make([weights], 0.1)
@@ -35,7 +38,7 @@ class InnerOptimizer:
         return {name: value for name, value in optimizer.state[weights].items() if isinstance(value, torch.Tensor)}
 
     def memories(self, size: int, dtype: torch.dtype) -> dict[str, KeptVector]:
-        """The vectors that a worker keeps for it."""
+        """Return the vectors that a worker stores for the optimizer; none if its state is reset at each exchange."""
         if self.fresh or not (state := self.state(dtype)):
             return {}
         vectors = [name for name, value in state.items() if value.numel() > 1]
@@ -44,10 +47,10 @@ class InnerOptimizer:
 
 
 def resolve_inner(value: str, fresh: bool) -> InnerOptimizer:
-    """The optimizer that a Run's `inner` names: as a server's (see `resolve_optimizer`), and perhaps `clip=1`.
+    """Return the optimizer that a Run's `inner` names, as `resolve_optimizer` does; it may have the option `clip=1`.
 
     Raises:
-        ConfigError: as `resolve_optimizer`; a clip that is no number above 0.
+        ConfigError: `resolve_optimizer` refuses the name or its options, or clip is not a number above 0.
     """
     name, positional, named = split(value)
     text = named.pop("clip", "")
@@ -56,37 +59,37 @@ def resolve_inner(value: str, fresh: bool) -> InnerOptimizer:
     except ValueError:
         clip = 0.0
     if clip is not None and not clip > 0:
-        raise ConfigError("inner", value, f"clip={text} must be a number above 0, the largest norm of a gradient")
+        raise ConfigError("inner", value, f"clip={text}, the largest norm of a gradient, must be a number above 0")
     options = [*positional, *(f"{key}={option}" for key, option in named.items())]
     spec = resolve_optimizer(f"{name}:{','.join(options)}" if options else name, "inner")
     return InnerOptimizer(spec, clip, fresh)
 
 
 class InnerSteps(Local):
-    """A worker's steps. A push is the movement of its weights, old minus new.
+    """A worker's steps. A push is the weights before the steps minus the weights after them.
 
     Args:
-        kept: its `memories`.
+        memory: the vectors of `InnerOptimizer.memories`.
     """
 
-    keeps = True  # an iteration of one step is one of its own optimizer, too
+    keeps = True  # also with one step per iteration, because the step is the inner optimizer's
 
-    def __init__(self, inner: InnerOptimizer, kept: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
-        self._inner, self._kept, self._numbers = inner, kept, kept.get(NUMBERS)
-        self._names = inner.state(dtype)  # here, and not while a run is timed
-        self._next: dict[str, Any] = {}  # the state after the course that was run
+    def __init__(self, inner: InnerOptimizer, memory: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
+        self._inner, self._kept, self._numbers = inner, memory, memory.get(NUMBERS)
+        self._names = inner.state(dtype)  # at set-up, because it is slow and runs are timed
+        self._next: dict[str, Any] = {}  # the optimizer's state after `run`, stored by `commit`
 
-    def run(self, course: Course) -> float:
-        weights, held = course.weights, course.weights.clone()
-        losses, self._next = self._steps(course, range(len(course.batches)), self._state(course))
-        torch.sub(held, weights, out=course.gradient)
-        weights.copy_(held)
+    def run(self, iteration: Iteration) -> float:
+        weights, before = iteration.weights, iteration.weights.clone()
+        losses, self._next = self._steps(iteration, range(len(iteration.batches)), self._state(iteration))
+        torch.sub(before, weights, out=iteration.gradient)
+        weights.copy_(before)
         return sum(losses) / len(losses)
 
-    def commit(self, course: Course) -> None:
+    def commit(self, iteration: Iteration) -> None:
         if self._numbers is None:
             return
-        numbers = [course.iteration + 1.0]
+        numbers = [iteration.number + 1.0]
         for name, example in self._names.items():
             if example.numel() > 1:
                 self._kept[f"inner {name}"].copy_(self._next[name])
@@ -94,31 +97,27 @@ class InnerSteps(Local):
                 numbers.append(float(self._next[name]))
         self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
 
-    def _steps(self, course: Course, steps: range, state: Mapping[str, Any]) -> tuple[list[float], dict[str, Any]]:
-        """Take steps of a course from where its weights are: their losses, and the optimizer's state after them."""
-        weights, losses = course.weights, list[float]()
-        optimizer = self._inner.spec.make([weights], course.rates[0])
+    def _steps(
+        self, iteration: Iteration, steps: range, state: Mapping[str, Any]
+    ) -> tuple[list[float], dict[str, Any]]:
+        """Take some steps of an iteration; return their losses, and the optimizer's state after them."""
+        weights, losses = iteration.weights, list[float]()
+        optimizer = self._inner.spec.make([weights], iteration.rates[0])
         optimizer.state[weights].update(state)
         for step in steps:
-            losses.append(course.at(course.batches[step]))
-            gradient, clip = course.gradient, self._inner.clip
+            losses.append(iteration.at(iteration.batches[step]))
+            gradient, clip = iteration.gradient, self._inner.clip
             weights.grad = gradient if clip is None else clipped(gradient, clip)
-            optimizer.param_groups[0]["lr"] = course.rates[step]
+            optimizer.param_groups[0]["lr"] = iteration.rates[step]
             optimizer.step()
         weights.grad = None
         return losses, optimizer.state[weights]
 
-    def _state(self, course: Course) -> dict[str, torch.Tensor]:
-        """A copy of the optimizer's state before a course, which steps change; empty at first, and after the
-        worker was away."""
-        if self._numbers is None or not course.iteration or self._numbers[0] != course.iteration:
+    def _state(self, iteration: Iteration) -> dict[str, torch.Tensor]:
+        """Return a copy of the optimizer's state before an iteration; empty in the first iteration, and in the first
+        after an absence of the worker."""
+        if self._numbers is None or not iteration.number or self._numbers[0] != iteration.number:
             return {}
         numbers = iter(self._numbers[1:].tolist())
         return {name: self._kept[f"inner {name}"].clone() if example.numel() > 1
                 else torch.full_like(example, next(numbers)) for name, example in self._names.items()}  # fmt: skip
-
-
-def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:
-    """Return the gradient, scaled down to this norm if its own is larger, as torch.nn.utils.clip_grad_norm_ does."""
-    own = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) + 1e-6
-    return gradient * (norm / own) if own > norm else gradient

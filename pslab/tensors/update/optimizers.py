@@ -1,4 +1,4 @@
-"""Optimizers: elementwise classes of torch.optim and one more, because a range's step must change only its slice."""
+"""Optimizers by name: torch.optim's elementwise classes, which a server can apply to a range, and DelayedNesterov."""
 
 from __future__ import annotations
 
@@ -43,36 +43,35 @@ class OptimizerSpec:
 
     @property
     def without_momentum(self) -> bool:
-        """Whether it is stochastic gradient descent that remembers nothing; it may decay weights."""
+        """Whether the optimizer is SGD without momentum, with or without weight decay."""
         return self.cls is torch.optim.SGD and not any(self.options.get(name) for name in ("momentum", "nesterov"))
 
     @property
     def usual_rate(self) -> float | None:
-        """The learning rate that its class takes by itself; None of stochastic gradient descent, which has no usual
-        one."""
+        """The default learning rate of the optimizer's class; None for SGD, which has no usual rate."""
         return None if self.cls is torch.optim.SGD else float(inspect.signature(self.cls).parameters["lr"].default)
 
     @property
     def divides(self) -> bool:
-        """Whether the optimizer itself divides a single push, as by the number of workers."""
+        """Whether the optimizer itself divides a single push, such as by the number of workers."""
         return self.cls is DelayedNesterov
 
     def of(self, steps: int) -> OptimizerSpec:
-        """The optimizer of a run that takes so many steps by the pushes of all workers, one of each: a period that is
-        not given is their number."""
+        """Return the optimizer with `steps`, the run's number of steps for one push of each worker, as the default of
+        its option `period`."""
         return replace(self, options={"period": steps, **self.options})
 
     def make(self, parameters: Iterable[torch.Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """A new optimizer of these parameters."""
+        """Return a new optimizer of these parameters."""
         return self.cls(parameters, lr=learning_rate, **self.options)  # type: ignore[call-arg]
 
 
 def resolve_optimizer(value: object, field: str = "optimizer") -> OptimizerSpec:
-    """The optimizer that a Run names: "sgd", "sgd:momentum=0.9,nesterov=True", "adam:betas=(0.9;0.99)", or a class.
-    An error names the `field`.
+    """Return the optimizer that a Run names: "sgd", "sgd:momentum=0.9,nesterov=True", "adam:betas=(0.9;0.99)", or a
+    class. An error names the `field`.
 
     Raises:
-        ConfigError: an unknown name, an optimizer that is not elementwise, an option that its class refuses.
+        ConfigError: the name is unknown, the optimizer is not elementwise, or its class refuses an option.
     """
     if isinstance(value, type) and value in ELEMENTWISE.values():
         return OptimizerSpec(value)
@@ -80,7 +79,7 @@ def resolve_optimizer(value: object, field: str = "optimizer") -> OptimizerSpec:
         raise ConfigError(field, value, f"must be a name or class of torch.optim; {nearest('', ELEMENTWISE)}")
     name, positional, named = split(value)
     if name in WHOLE_TENSOR:
-        raise ConfigError(field, value, f"{name} is not elementwise: {WHOLE_TENSOR[name]}")
+        raise ConfigError(field, value, f"{name} is not elementwise: {WHOLE_TENSOR[name]}; use adam or sgd")
     if name not in ELEMENTWISE:
         raise ConfigError(field, value, f"unknown name {name!r}; {nearest(name, ELEMENTWISE)}")
     if positional:
@@ -95,7 +94,7 @@ def resolve_optimizer(value: object, field: str = "optimizer") -> OptimizerSpec:
         try:
             options[key] = ast.literal_eval(text.replace(";", ","))
         except (ValueError, SyntaxError):
-            raise ConfigError(field, value, f"{key}={text!r} is not a number, True, False or tuple") from None
+            raise ConfigError(field, value, f"{key}={text!r} must be a number, True, False or a tuple (1;2)") from None
     return _tried(value, OptimizerSpec(cls, options), field)
 
 
@@ -107,5 +106,5 @@ def _tried(value: str, spec: OptimizerSpec, field: str) -> OptimizerSpec:
         weight.grad = torch.ones(2)
         spec.make([weight], 0.1).step()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(field, value, f"{spec.cls.__name__} refuses it: {error}") from None
+        raise ConfigError(field, value, f"{spec.cls.__name__} refuses these options: {error}") from None
     return spec

@@ -1,4 +1,4 @@
-"""The elementwise sums of the gradients' squares, by whose roots gradients are divided: AdaGrad."""
+"""AdaGrad: gradients divided by the roots of the sums of squared gradients, elementwise."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CHUNK = 1 << 18  # elements that are divided at a time
 
 
 class Squares:
-    """AdaGrad (Duchi et al., 2011): gradients divided by the root of the sum of all squared gradients, elementwise.
+    """AdaGrad (Duchi et al., 2011): divides gradients by the root of the sum of all squared gradients, elementwise.
 
-    Each gradient counts in its own divisor.
+    The divisor of a gradient includes the gradient itself.
 
     Args:
         rate: its `eps` is added to the root.
@@ -31,8 +31,11 @@ class Squares:
         self._eps, self.total = float(rate.eps), total
 
     def divide(self, gradient: torch.Tensor, out: torch.Tensor, start: int = 0) -> torch.Tensor:
-        """A dense gradient whose first element is number `start`, divided; `out` may be the gradient itself."""
-        for offset in range(0, len(gradient), CHUNK):  # in chunks, because the roots need memory of their own
+        """Add a gradient's squares to the sums, and write the divided gradient to `out`; return `out`.
+
+        The gradient is dense, and its first element has position `start`. `out` may be the gradient itself.
+        """
+        for offset in range(0, len(gradient), CHUNK):  # in chunks, to limit the memory for the roots
             chunk = slice(offset, offset + CHUNK)
             g = gradient[chunk]
             total = self.total[start + offset :][: len(g)]
@@ -41,7 +44,7 @@ class Squares:
         return out
 
     def divide_entries(self, entries: Entries) -> Entries:
-        """Sparse entries, divided; an entry that is absent is zero and stays zero."""
+        """Add the squares of sparse entries to the sums; return the divided entries. An absent entry stays zero."""
         where, values = positions(entries), torch.from_numpy(entries.values)
         total = self.total[where].addcmul_(values, values)
         self.total.index_copy_(0, where, total)
@@ -49,7 +52,7 @@ class Squares:
 
 
 class ServerSquares(Squares):
-    """A sum of squares for all workers; where a step has several pushes, their mean is squared."""
+    """AdaGrad at the server: one sum for all workers, to which a step adds the square of the mean of its pushes."""
 
     def __init__(self, rate: Any, part: Part, layers: Sequence[slice], dtype: torch.dtype) -> None:
         super().__init__(rate, zeros(part.size, dtype=dtype))

@@ -1,4 +1,4 @@
-"""The state of what a server keeps beside its weights, as tensors by name: what a checkpoint has of it."""
+"""Saved states of a server's vectors beside its weights, as tensors by name, for checkpoints."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ State = dict[str, torch.Tensor]
 
 
 def named(prefix: str, state: Mapping[str, torch.Tensor]) -> State:
-    """Return a state whose names begin with a prefix, so that one dict has many."""
-    return {f"{prefix}/{name}": each for name, each in state.items()}
+    """Return a state whose names begin with a prefix, so that one dict can contain several states."""
+    return {f"{prefix}/{name}": tensor for name, tensor in state.items()}
 
 
 def under(prefix: str, state: Mapping[str, torch.Tensor]) -> State:
-    """Return the state of a prefix, without it."""
-    return {name.removeprefix(f"{prefix}/"): each for name, each in state.items() if name.startswith(f"{prefix}/")}
+    """Return the tensors whose names begin with a prefix, by their names without the prefix."""
+    return {name.removeprefix(f"{prefix}/"): tensor for name, tensor in state.items() if name.startswith(f"{prefix}/")}
 
 
 def table(rows: Iterable[Sequence[int]]) -> torch.Tensor:
-    """Return rows of whole numbers: int64 [rows, columns]."""
-    found = [list(row) for row in rows]
-    return torch.tensor(found, dtype=torch.int64).reshape(len(found), -1 if found else 0)
+    """Convert rows of whole numbers to a tensor: int64 [rows, columns]."""
+    filled = [list(row) for row in rows]
+    return torch.tensor(filled, dtype=torch.int64).reshape(len(filled), -1 if filled else 0)
 
 
 def state_of(vector: torch.Tensor | Entries) -> State:
@@ -36,26 +36,26 @@ def state_of(vector: torch.Tensor | Entries) -> State:
 
 
 def vector_of(state: Mapping[str, torch.Tensor], like: torch.Tensor) -> torch.Tensor | Entries:
-    """Return the vector of a state: of the length and the type of another one.
+    """Return the vector of a state, with the length and the dtype of `like`.
 
     Raises:
-        KeyError, ValueError: it is no such vector.
+        KeyError, ValueError: the state is not a vector of this length.
     """
     if "dense" in state:
         return torch.empty_like(like).copy_(fitting(state["dense"], like))
     indices, values = state["indices"].numpy(), state["values"].to(like.dtype).numpy()
     inside = not len(indices) or (indices[0] >= 0 and indices[-1] < len(like) and (indices[1:] > indices[:-1]).all())
     if indices.shape != values.shape or not inside:
-        raise ValueError(f"there are no entries {list(state['indices'].shape)} of a vector of {len(like)}")
+        raise ValueError(f"a saved vector must have a value for each index, and increasing indices below {len(like)}")
     return Entries(len(like), indices.copy(), values.copy())
 
 
 def fitting(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, if it has the shape of another one.
+    """Return the tensor if it has the shape of `like`.
 
     Raises:
-        ValueError: it has not: `copy_` would broadcast it.
+        ValueError: the tensor has another shape, which `copy_` would broadcast.
     """
     if tensor.shape != like.shape:
-        raise ValueError(f"a tensor of the shape {list(tensor.shape)} stands for one of {list(like.shape)}")
+        raise ValueError(f"a saved tensor has the shape {list(tensor.shape)}, but must have {list(like.shape)}")
     return tensor

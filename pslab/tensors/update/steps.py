@@ -1,4 +1,4 @@
-"""A worker's own steps between two exchanges: its half of a method."""
+"""The steps of a worker between two exchanges, and the interface of a method at a worker."""
 
 from __future__ import annotations
 
@@ -8,51 +8,52 @@ from typing import NamedTuple, Protocol
 import torch
 
 
-class Course(NamedTuple):
-    """The gradients that a worker computes for one push, and the vectors that it computes them in."""
+class Iteration(NamedTuple):
+    """The steps that a worker takes for one push, and the vectors that it uses."""
 
-    batches: Sequence[int]  #: the numbers of its batches, one a step
+    batches: Sequence[int]  #: the number of each step's batch
     rates: Sequence[float]  #: the learning rate of each step
-    at: Callable[[int], float]  #: the loss on a batch at `weights`; its gradient is left in `gradient`
-    weights: torch.Tensor  #: [size], as they have come; moved meanwhile, and put back
-    gradient: torch.Tensor  #: [size]; in the end, the push
-    fetched: bool  #: whether weights have come since the last push
-    pushed: bool  #: whether the push will hold anything
-    iteration: int = 0  #: whose push it is for
-    late: int = 0  #: of its steps so many are the first, which the iteration before takes after its push
+    at: Callable[[int], float]  #: returns the loss on a batch at `weights`, and writes its gradient to `gradient`
+    weights: torch.Tensor  #: [size], as received; changed during the iteration and restored
+    gradient: torch.Tensor  #: [size]; the push after the iteration
+    fetched: bool  #: whether weights have arrived since the last push
+    pushed: bool  #: whether the push will have content
+    number: int = 0  #: the iteration's number
+    late: int = 0  #: the number of first steps that the worker takes right after the last push, before weights arrive
 
 
 class Local(Protocol):
-    """A worker's half of a method.
+    """The part of a method that runs at a worker: it takes the steps of each iteration.
 
-    `run` changes none of its memories, so that an iteration can be computed again; `commit` does, once what it has
-    computed is known to be finite.
+    `run` changes no stored vector, so that an iteration can be computed again. `commit` stores the vectors that `run`
+    has computed, after the result has been found finite.
     """
 
-    keeps: bool  #: whether it has memories
+    keeps: bool  #: whether the worker stores vectors from one push to the next
 
-    def follow(self, course: Course) -> None:
-        """Take the late steps of a course, perhaps before its weights are here; else `run` takes them."""
+    def follow(self, iteration: Iteration) -> None:
+        """Take the `late` steps of an iteration before its weights arrive. Without this call, `run` takes them."""
         return
 
-    def run(self, course: Course) -> float:
-        """Compute; the mean loss."""
+    def run(self, iteration: Iteration) -> float:
+        """Compute an iteration; return its mean loss."""
 
-    def commit(self, course: Course) -> None:
-        """Keep the result of `run`: it is going to be pushed, or held back for a later push."""
+    def commit(self, iteration: Iteration) -> None:
+        """Store the vectors that `run` has computed: its result will be pushed, now or with a later push."""
 
 
 class LocalSteps(Local):
     """Plain steps of gradient descent.
 
-    The push is the gradient that moves the weights as far in one step with the first rate. Without memories this
-    is local SGD; a replica that pushes more seldom than it fetches, or more often, has two.
+    A push is one gradient: a single step by it, with the first step's rate, would move the weights as far as all steps.
+    Without stored vectors this is local SGD. A replica stores two vectors if its pushes and fetches have different
+    periods.
 
     Args:
-        scale: a step's rate, in learning rates.
+        scale: the factor of each step's learning rate.
         accrued: [size], the sum of the gradients that are not yet pushed; None if all are pushed.
-        moved: [size], by how much it has moved since weights were fetched; None if they always are.
-        literal: a fetch overwrites steps that are not yet pushed, which otherwise follow it again.
+        moved: [size], the change of the weights since the last fetch; None if each iteration fetches.
+        literal: whether a fetch discards steps that are not yet pushed, or they are applied to the fetched weights.
     """
 
     def __init__(
@@ -61,37 +62,36 @@ class LocalSteps(Local):
     ) -> None:  # fmt: skip
         self._scale, self._accrued, self._moved, self._literal = scale, accrued, moved, literal
         self.keeps = accrued is not None
-        self._there: torch.Tensor | None = None  # by how much it has moved when the course is run
+        self._there: torch.Tensor | None = None  # the change of the weights after `run`, stored by `commit`
 
-    def run(self, course: Course) -> float:
-        weights, first = course.weights, course.rates[0] or 1.0  # at the end of its schedule nothing moves
-        held, total, losses = weights.clone(), torch.zeros_like(weights), []
-        begin = self._begin(held, course.fetched, first * self._scale)
+    def run(self, iteration: Iteration) -> float:
+        weights, first = iteration.weights, iteration.rates[0] or 1.0  # a schedule may end at 0: avoid 0 / 0
+        before, total, losses = weights.clone(), torch.zeros_like(weights), []
+        begin = self._begin(before, iteration.fetched, first * self._scale)
         weights.copy_(begin)
-        for batch, rate in zip(course.batches, course.rates, strict=True):
-            losses.append(course.at(batch))
-            total.add_(course.gradient, alpha=rate / first)
+        for batch, rate in zip(iteration.batches, iteration.rates, strict=True):
+            losses.append(iteration.at(batch))
+            total.add_(iteration.gradient, alpha=rate / first)
             torch.sub(begin, total, alpha=first * self._scale, out=weights)
         if self._accrued is not None:
-            self._there = weights - held
+            self._there = weights - before
             total.add_(self._accrued)
-        weights.copy_(held)
-        course.gradient.copy_(total)
+        weights.copy_(before)
+        iteration.gradient.copy_(total)
         return sum(losses) / len(losses)
 
-    def commit(self, course: Course) -> None:
+    def commit(self, iteration: Iteration) -> None:
         if self._accrued is None or self._moved is None or self._there is None:
             return
         self._moved.copy_(self._there)
-        if course.pushed:
+        if iteration.pushed:
             self._accrued.zero_()
         else:
-            self._accrued.copy_(course.gradient)
+            self._accrued.copy_(iteration.gradient)
 
-    def _begin(self, held: torch.Tensor, fetched: bool, rate: float) -> torch.Tensor:
-        """The weights from which the first step is taken."""
+    def _begin(self, before: torch.Tensor, fetched: bool, rate: float) -> torch.Tensor:
         if self._accrued is None or self._moved is None:
-            return held
+            return before
         if not fetched:
-            return held + self._moved
-        return held if self._literal else torch.sub(held, self._accrued, alpha=rate)
+            return before + self._moved
+        return before if self._literal else torch.sub(before, self._accrued, alpha=rate)

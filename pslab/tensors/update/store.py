@@ -1,4 +1,4 @@
-"""The server's weights: one flat vector, cut into ranges, each with its own optimizer and versions."""
+"""The server's weights: one flat vector in ranges, each with its own optimizer and versions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pslab.tensors.update.states import State, fitting, named, under
 
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 NEARLY_ALL = 0.875
-FEW = 0.125  # of a range: so many changes are logged, and found without a look at all elements
-CHUNK = 1 << 18  # elements that are summed at once: the sum stays in a cache; with fewer, the calls take longer
+FEW = 0.125  # share of a range: up to so many changed indices are logged, to find changes without a full scan
+CHUNK = 1 << 18  # elements that are summed at once: the sum fits in a cache; smaller chunks need more calls
 
 
 class _Range:
@@ -31,21 +31,21 @@ class _Range:
         self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
         self.changed_at = np.zeros(part.size, np.int32) if track else None
         self._steps: deque[tuple[int, NDArray[Any]]] = deque()  # the last sparse steps: version, indices
-        self._logged, self._since = 0, 0  # indices in them; they are all steps after this version
-        self.version = self.dense_version = 0  # of the last step, and of the last dense step
+        self._logged, self._since = 0, 0  # the number of indices in the log; it has all steps after this version
+        self.version = self.dense_version = 0  # versions of the last step and of the last dense step
         self.found: tuple[int, int, Entries | None] | None = None  # the last call of `changed`: since, version, answer
 
     def state(self) -> State:
-        """Return the versions, when each element last changed, and the optimizer's state of each slice. The log of the
-        last steps is no part of it: `changed` finds the same without."""
-        found = {"versions": torch.tensor([self.version, self.dense_version])}
+        """Return the versions, the version at which each element last changed, and the optimizer's state of each slice.
+        The log of the last steps is not included: `changed` finds the same entries without it."""
+        state = {"versions": torch.tensor([self.version, self.dense_version])}
         if self.changed_at is not None:
-            found["changed at"] = torch.from_numpy(self.changed_at)
+            state["changed at"] = torch.from_numpy(self.changed_at)
         for number, parameter in enumerate(self.parameters if self.optimizer is not None else ()):
             assert self.optimizer is not None
-            kept = {name: each for name, each in self.optimizer.state[parameter].items() if each is not None}
-            found |= named(f"optimizer {number}", kept)
-        return found
+            moments = {name: tensor for name, tensor in self.optimizer.state[parameter].items() if tensor is not None}
+            state |= named(f"optimizer {number}", moments)
+        return state
 
     def restore(self, state: State) -> None:
         """Restore a saved state of the range."""
@@ -55,21 +55,21 @@ class _Range:
             self.changed_at[:] = fitting(state["changed at"], torch.from_numpy(self.changed_at)).numpy()
         for number, parameter in enumerate(self.parameters if self.optimizer is not None else ()):
             assert self.optimizer is not None
-            kept = under(f"optimizer {number}", state)
-            for each in kept.values():
-                if each.dim():  # a number has none
-                    fitting(each, parameter)
-            self.optimizer.state[parameter].update({name: each.clone() for name, each in kept.items()})
+            moments = under(f"optimizer {number}", state)
+            for tensor in moments.values():
+                if tensor.dim():  # scalars need no check
+                    fitting(tensor, parameter)
+            self.optimizer.state[parameter].update({name: tensor.clone() for name, tensor in moments.items()})
 
     def mark(self, before: list[torch.Tensor] | None) -> None:
-        """Record which elements the last step changed: all that differ from `before`, or all if `before` is None."""
+        """Record the elements that the last step changed: all that differ from `before`; None: all elements."""
         assert self.changed_at is not None
         self._steps.clear()
         self._logged, self._since = 0, self.version
         if before is None:
             self.dense_version = self.version
             return
-        kind = INTEGER[self.parameters[0].dtype]  # compared as bits, since 0.0 and -0.0 differ
+        kind = INTEGER[self.parameters[0].dtype]  # compare bits, because 0.0 and -0.0 are different weights
         changed = [b.view(kind) != p.view(kind) for b, p in zip(before, self.parameters, strict=True)]
         self.changed_at[torch.cat(changed).numpy()] = self.version
 
@@ -84,20 +84,20 @@ class _Range:
             self._logged -= len(dropped)
 
     def changed(self, since: int) -> NDArray[Any]:
-        """The elements (increasing) that steps after `since` changed; from a log of the last steps if that has them."""
+        """Return the increasing positions of the elements that steps after version `since` changed."""
         assert self.changed_at is not None
         if since < self._since:
             return np.flatnonzero(self.changed_at > since)
         logged = [indices for version, indices in self._steps if version > since]
         if len(logged) < 2:
             return logged[0] if logged else np.empty(0, np.int64)
-        found = np.sort(np.concatenate(logged), kind="stable")  # a stable sort merges sorted arrays
-        distinct: NDArray[Any] = found[np.diff(found, prepend=-1) != 0]
+        merged = np.sort(np.concatenate(logged), kind="stable")  # a stable sort merges sorted arrays
+        distinct: NDArray[Any] = merged[np.diff(merged, prepend=-1) != 0]
         return distinct
 
 
 class WeightStore:
-    """Weights and optimizer states.
+    """The weights of a server, with an optimizer for each range.
 
     Args:
         weights: [size], the flat vector; changed in place.
@@ -111,23 +111,21 @@ class WeightStore:
         self.weights = weights
         self._plain = optimizer.plain_sgd
         self._ranges = [_Range(part, weights, optimizer, track_changes) for part in parts]
-        # plain SGD adds chunk by chunk; torch.optim needs the gradient of a complete range
+        # plain SGD adds chunk by chunk, but torch.optim needs the gradient of a complete range
         room = CHUNK if self._plain else max(part.size for part in parts)
         self._sum = torch.empty(min(room, len(weights)), dtype=weights.dtype)
 
     def state(self, index: int) -> State:
-        """Return the state of a range beside its weights, such as its optimizer's."""
+        """Return what a checkpoint stores of a range beside its weights: its version and its optimizer's state."""
         return self._ranges[index].state()
 
     def restore(self, index: int, state: State) -> None:
         """Restore a saved state of a range."""
         self._ranges[index].restore(state)
 
-    def step(
-        self, index: int, gradients: Sequence[Gradient], learning_rate: float, *, plain: bool = False
-    ) -> None:
-        """Apply the mean of some gradients to range `index` as one step of its optimizer, or a plain one, which the
-        optimizer does not see; of none, nothing."""
+    def step(self, index: int, gradients: Sequence[Gradient], learning_rate: float, *, plain: bool = False) -> None:
+        """Apply the mean of gradients to range `index` as one step of its optimizer, or of plain SGD if `plain`. An
+        empty list only raises the version."""
         state, plain = self._ranges[index], plain or self._plain
         state.version += 1
         if not gradients:
@@ -142,17 +140,17 @@ class WeightStore:
             state.mark(before)
 
     def changed(self, index: int, since_version: int) -> Entries | None:
-        """The weights of a range that changed in steps after `since_version`; None if nearly all of them did.
+        """Return the weights of a range that changed in steps after `since_version`; None if nearly all changed.
 
-        Then all weights of the range are at most a seventh longer, and need no encoding.
+        If nearly all changed, sending all weights takes at most a seventh more bytes, and needs no encoding.
 
         Raises:
             ValueError: the store does not track changes.
         """
         state = self._ranges[index]
         if state.changed_at is None:
-            raise ValueError("this store does not track changes")
-        # the workers of one round ask for the same changes
+            raise ValueError("this store does not track changes: create it with track_changes=True")
+        # cached, because the workers of one round ask for the same changes
         if state.found is None or state.found[:2] != (since_version, state.version):
             state.found = since_version, state.version, self._find(state, since_version)
         return state.found[2]
@@ -161,11 +159,11 @@ class WeightStore:
         assert state.changed_at is not None
         if state.dense_version > since_version:
             return None
-        found = state.changed(since_version)
-        if len(found) > NEARLY_ALL * state.part.size:
+        indices = state.changed(since_version)
+        if len(indices) > NEARLY_ALL * state.part.size:
             return None
-        where = state.part.flat_indices(Entries(state.part.size, found, found))
-        return Entries(state.part.size, found, self.weights.numpy()[where.numpy()])
+        where = state.part.flat_indices(Entries(state.part.size, indices, indices))
+        return Entries(state.part.size, indices, self.weights.numpy()[where.numpy()])
 
     def _sparse_step(self, state: _Range, gradients: Sequence[Entries], learning_rate: float) -> None:
         for entries in gradients:
@@ -173,9 +171,7 @@ class WeightStore:
             if state.changed_at is not None and entries.indices is not None:
                 state.mark_entries(entries.indices)
 
-    def _dense_step(
-        self, state: _Range, gradients: Sequence[Gradient], learning_rate: float, optimizer: Any
-    ) -> None:
+    def _dense_step(self, state: _Range, gradients: Sequence[Gradient], learning_rate: float, optimizer: Any) -> None:
         if optimizer is None and len(gradients) == 1 and _is_dense(gradients[0]):
             offset = 0
             for parameter, s in zip(state.parameters, state.part.slices, strict=True):
@@ -199,24 +195,22 @@ class WeightStore:
             group["lr"] = learning_rate
         optimizer.step()
         for parameter in state.parameters:
-            parameter.grad = None  # the gradient of the next range takes its memory
+            parameter.grad = None  # the next range's gradient reuses this memory
 
 
 def _is_dense(gradient: Gradient) -> bool:
-    """Whether a gradient has a value for every element."""
     return isinstance(gradient, torch.Tensor) or gradient.indices is None
 
 
 def _piece(gradient: Gradient, offset: int, s: slice) -> torch.Tensor:
-    """A dense gradient's values for one slice, whose first element has position `offset` in its range."""
+    """Return a dense gradient's values for slice `s`, whose first element has position `offset` in the range."""
     if isinstance(gradient, torch.Tensor):
         return gradient[s]
     return torch.from_numpy(gradient.values[offset : offset + s.stop - s.start])
 
 
 def _sum(out: torch.Tensor, offset: int, s: slice, gradients: Sequence[Gradient]) -> None:
-    """Write the gradients' sum over one slice to `out`; the slice's first element has position `offset` in its
-    range."""
+    """Write the gradients' sum for slice `s` to `out`; its first element has position `offset` in the range."""
     dense = [_piece(g, offset, s) for g in gradients if _is_dense(g)]
     if len(dense) == 1:
         out.copy_(dense[0])

@@ -15,7 +15,7 @@ Vector = torch.Tensor | Entries  # [size of the range], or sparse entries: their
 
 
 def inside(part: Part, gradient: Gradient) -> Vector:
-    """A gradient restricted to a range; no copy where the range is one slice."""
+    """Restrict a gradient to a range, without a copy if the range is one slice."""
     if isinstance(gradient, torch.Tensor):
         views = part.views(gradient)
         return views[0] if len(views) == 1 else torch.cat(views)
@@ -23,22 +23,22 @@ def inside(part: Part, gradient: Gradient) -> Vector:
 
 
 def outside(vector: Vector) -> Entries:
-    """A vector of a range as a gradient that the store takes."""
+    """Convert a vector of a range to a gradient for the store."""
     return Entries(len(vector), None, vector.numpy()) if isinstance(vector, torch.Tensor) else vector
 
 
 def cuts(part: Part, layers: Sequence[slice]) -> list[slice]:
-    """The parts of the layers (slices of the flat vector) that lie in a range, as slices of the range."""
+    """Return the parts of layers (slices of the flat vector) that are in a range, as slices of the range."""
 
     def position(flat: int) -> int:
         return sum(min(max(flat - s.start, 0), s.stop - s.start) for s in part.slices)
 
-    found = [slice(position(layer.start), position(layer.stop)) for layer in layers]
-    return [cut for cut in found if cut.stop > cut.start]
+    slices = [slice(position(layer.start), position(layer.stop)) for layer in layers]
+    return [cut for cut in slices if cut.stop > cut.start]
 
 
 def copied(vector: Vector) -> Vector:
-    """A copy that outlives the buffers of a push."""
+    """Copy a vector, so that it outlives the buffers of a push."""
     if isinstance(vector, torch.Tensor):
         return vector.clone()
     assert vector.indices is not None
@@ -46,14 +46,14 @@ def copied(vector: Vector) -> Vector:
 
 
 def scaled(vector: Vector, factor: float) -> Vector:
-    """factor * vector."""
+    """Return factor * vector."""
     if isinstance(vector, torch.Tensor):
         return vector * factor
     return Entries(vector.n, vector.indices, vector.values * vector.values.dtype.type(factor))
 
 
 def plus(a: Vector, b: Vector, weight: float = 1.0) -> Vector:
-    """a + weight * b; of two sparse vectors on the union of their supports."""
+    """Return a + weight * b. The sum of two sparse vectors has the entries of both; else the sum is dense."""
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return torch.add(dense(a), dense(b), alpha=weight)
     assert a.indices is not None
@@ -66,7 +66,7 @@ def plus(a: Vector, b: Vector, weight: float = 1.0) -> Vector:
 
 
 def mean(vectors: Sequence[Vector]) -> Vector:
-    """The mean; of a single vector the vector itself, not a copy."""
+    """Return the mean of vectors; for a single vector the vector itself, not a copy."""
     total = vectors[0]
     for more in vectors[1:]:
         total = plus(total, more)
@@ -74,15 +74,16 @@ def mean(vectors: Sequence[Vector]) -> Vector:
 
 
 def radial_directional(vectors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
-    """The weighted mean of the lengths of some vectors [n] in the weighted mean of their directions: float64 [n]. Where
-    the directions cancel, to less than 1e-12, the weighted mean of the vectors; of zeros zeros.
+    """Return the radial-directional average of vectors [n]: float64 [n]. Its direction is the weighted mean of their
+    directions, its length the weighted mean of their lengths. If the directions cancel, to less than 1e-12, it is the
+    weighted mean of the vectors.
 
     Source: Douillard et al. (arXiv 2604.21428, 2026)
     """
-    own, shares = [vector.double() for vector in vectors], [weight / sum(weights) for weight in weights]
-    lengths = [float(torch.linalg.vector_norm(vector)) for vector in own]
-    direction, mean_vector = torch.zeros_like(own[0]), torch.zeros_like(own[0])
-    for vector, length, share in zip(own, lengths, shares, strict=True):
+    doubles, shares = [vector.double() for vector in vectors], [weight / sum(weights) for weight in weights]
+    lengths = [float(torch.linalg.vector_norm(vector)) for vector in doubles]
+    direction, mean_vector = torch.zeros_like(doubles[0]), torch.zeros_like(doubles[0])
+    for vector, length, share in zip(doubles, lengths, shares, strict=True):
         direction.add_(vector, alpha=share / length if length else 0.0)
         mean_vector.add_(vector, alpha=share)
     norm = float(torch.linalg.vector_norm(direction))
@@ -92,32 +93,38 @@ def radial_directional(vectors: Sequence[torch.Tensor], weights: Sequence[float]
 
 
 def dense(vector: Vector) -> torch.Tensor:
-    """[size of the range], zero where an entry is absent."""
+    """Return the dense vector [size of the range], zero where an entry is absent."""
     return vector if isinstance(vector, torch.Tensor) else torch.from_numpy(vector.dense())
 
 
 def positions(entries: Entries) -> torch.Tensor:
-    """The indices of sparse entries as int64 [k]."""
+    """Return the indices of sparse entries as int64 [k]."""
     return torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
 
 
 def mean_over_users(vectors: Sequence[Vector]) -> tuple[Vector, NDArray[np.int64]]:
-    """Each entry's mean over the vectors that hold it, and how many do (of each entry that any holds).
+    """Return each entry's mean over the vectors that have the entry, and the number of these vectors.
 
-    A dense vector holds all of them.
+    A dense vector has all entries.
     """
     whole = [vector for vector in vectors if isinstance(vector, torch.Tensor)]
     if len(whole) == len(vectors):
         return mean(vectors), np.full(len(whole[0]), len(vectors), np.int64)
-    held = [vector for vector in vectors if isinstance(vector, Entries)]
-    own = [np.asarray(entries.indices, np.int64) for entries in held]
-    indices = np.arange(held[0].n) if whole else np.unique(np.concatenate(own))
-    total, counts = np.zeros(len(indices), held[0].values.dtype), np.full(len(indices), len(whole), np.int64)
+    sparse = [vector for vector in vectors if isinstance(vector, Entries)]
+    positions = [np.asarray(entries.indices, np.int64) for entries in sparse]
+    indices = np.arange(sparse[0].n) if whole else np.unique(np.concatenate(positions))
+    total, counts = np.zeros(len(indices), sparse[0].values.dtype), np.full(len(indices), len(whole), np.int64)
     for vector in whole:
         total += vector.numpy()
-    for entries, keys in zip(held, own, strict=True):
+    for entries, keys in zip(sparse, positions, strict=True):
         where = np.searchsorted(indices, keys)
         total[where] += entries.values
         counts[where] += 1
-    found = total / counts.astype(total.dtype)
-    return (torch.from_numpy(found) if whole else Entries(held[0].n, indices, found)), counts
+    average = total / counts.astype(total.dtype)
+    return (torch.from_numpy(average) if whole else Entries(sparse[0].n, indices, average)), counts
+
+
+def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:
+    """Return the gradient, scaled down if its norm exceeds `norm`, as torch.nn.utils.clip_grad_norm_ does."""
+    length = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) + 1e-6
+    return gradient * (norm / length) if length > norm else gradient

@@ -1,9 +1,9 @@
 """DynSGD's version store: the weights contain the mean of the pushes of each version.
 
 After Jiang et al., "Heterogeneity-aware Distributed Parameter Servers" (SIGMOD 2017), as far as it is public; see
-`pslab.policies.rates`. A worker that pulls opens the version after the newest one that any worker has pushed for. Its
-next push joins that version and moves the weights by as much as it moves the version's mean. A mean is kept while some
-worker may still join it, so there are never more means than workers.
+`pslab.policies.rates`. A worker that pulls opens the version after the newest version with a push. Its next push joins
+that version, and moves the weights as far as it moves the version's mean. A mean is stored while a worker may still
+join it, so there are never more means than workers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pslab.tensors.update.vectors import Vector, copied, inside, mean, outside, 
 
 
 class Versions:
-    """A range: the `means` of the versions that may still be joined, and the number of `members` of each."""
+    """The state of a range: for each version that a push may still join, the mean and the number of its pushes."""
 
     def __init__(self, rate: object, part: Part, layers: Sequence[slice], dtype: torch.dtype) -> None:
         self._part, self._dtype, self._newest = part, dtype, -1
-        self._opened = {0: 0}  # version of the weights -> the version that a push computed on them joins
+        self._opened = {0: 0}  # version of the weights: the version that a push computed on them joins
         self.means: dict[int, Vector] = {}
         self.members: dict[int, int] = {}
-        self._spare: list[torch.Tensor] = []  # memory of dropped means and of changes that have been applied
+        self._spare: list[torch.Tensor] = []  # free memory, of dropped means and applied changes
         self._lent: list[torch.Tensor] = []  # memory of the changes that are being applied
 
     def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
@@ -36,7 +36,7 @@ class Versions:
         for push, gradient in zip(step.pushes, gradients, strict=True):
             groups.setdefault(self._joined(push.version), []).append(inside(self._part, gradient))
         joinable = {self._joined(version) for version in computing}
-        # the first pushes of a version move the weights by their mean, which the step takes anyway
+        # the first pushes of a version move the weights by their mean, which the step computes anyway
         first = len(groups) == 1 and not groups.keys() & self.means.keys()
         changes = [self._join(version, group, keep=version in joinable)
                    for version, group in groups.items() if version in joinable or not first]  # fmt: skip
@@ -44,12 +44,12 @@ class Versions:
         return gradients if first else [outside(reduce(plus, changes))]
 
     def leave(self, worker: int) -> None:
-        """Keep the pushes of a worker that leaves in the means."""
+        """Do nothing: the pushes of a worker that has left stay in the means."""
 
     def state(self) -> State:
-        """Return the means, which versions are open, and how many pushes each mean has."""
+        """Return the means, the open versions, and the number of pushes in each mean."""
         means = [named(f"mean {version}", state_of(mean)) for version, mean in self.means.items()]
-        whole = {name: each for state in means for name, each in state.items()}
+        whole = {name: tensor for state in means for name, tensor in state.items()}
         return {"newest": torch.tensor(self._newest), "opened": table(self._opened.items()),
                 "members": table(self.members.items()), **whole}  # fmt: skip
 
@@ -61,14 +61,14 @@ class Versions:
         self.means = {version: vector_of(under(f"mean {version}", state), like) for version in self.members}
 
     def _joined(self, version: int) -> int:
-        """The version that a push joins which was computed on this version of the weights.
+        """Return the version that a push joins if it was computed on this version of the weights.
 
-        If that one was dropped, because the worker left before its push was applied, the oldest version kept.
+        If that version is no longer open, because the worker left before its push was applied, return the oldest.
         """
         return self._opened.get(version, min(self._opened.values()))
 
     def _join(self, version: int, vectors: Sequence[Vector], keep: bool) -> Vector:
-        """Add pushes to a version and return the change of its mean; `keep` the mean if it may still be joined."""
+        """Add pushes to a version and return the change of its mean; `keep`: whether to store the mean for later."""
         new, old = mean(vectors), self.means.get(version)
         self.members[version] = self.members.get(version, 0) + len(vectors)
         share = len(vectors) / self.members[version]
@@ -88,7 +88,7 @@ class Versions:
         return out
 
     def _advance(self, made: int, joined: int, computing: Collection[int]) -> None:
-        """Drop the means that no worker can join any more, now that a step has made version `made` of the weights."""
+        """Drop the means that no worker can join after the step that made version `made` of the weights."""
         self._newest = max(self._newest, joined)
         self._opened = {version: self._joined(version) for version in computing} | {made: self._newest + 1}
         for version in self.means.keys() - set(self._opened.values()):

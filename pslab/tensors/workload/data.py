@@ -1,4 +1,4 @@
-"""Datasets by name or from a function, and which examples each worker takes at each iteration."""
+"""Datasets by name or from a function, and the examples of each worker at each iteration."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
 
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
 READ = (torch.utils.data.Dataset, torch.utils.data.DataLoader)  # a function may return two of them
-SCALE = 1024  # examples by which the mean and deviation of a dataset that is not in memory are measured
+SCALE = 1024  # examples from which mean and deviation are measured, if a dataset is not in memory
 TENSORS = ("train_x", "train_y", "test_x", "test_y")
 
 
 class Column:
-    """The inputs or the targets of a source, as far as a tensor of all of them is asked for its shape and its rows."""
+    """The inputs (position 0) or the targets (1) of a source, with a tensor's shape and indexing by rows."""
 
-    def __init__(self, source: Source, place: int) -> None:
-        self.source, self._place = source, place
-        sample = source.sample[place]
+    def __init__(self, source: Source, position: int) -> None:
+        self.source, self._position = source, position
+        sample = source.sample[position]
         self.shape, self.dtype, self.ndim = torch.Size([source.count, *sample.shape[1:]]), sample.dtype, sample.ndim
 
     def __len__(self) -> int:
         return self.source.count
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        places = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
-        return self.source.examples(places)[self._place]
+        wanted = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
+        return self.source.examples(wanted)[self._position]
 
     def numel(self) -> int:
-        """Numbers in all of them."""
+        """Return the number of values in all rows."""
         return self.shape.numel()
 
     def is_floating_point(self) -> bool:
-        """Whether they are floating point numbers."""
+        """Whether the values are floating point numbers."""
         return self.dtype.is_floating_point
 
 
@@ -62,21 +62,21 @@ Rows = Tensor | SparseInputs | Column
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples. Runs share a dataset, so it must not be changed.
+    """Training and test examples. Several runs share a dataset, so it must not be changed.
 
     Raises:
-        ConfigError: shapes, dtypes or labels that do not fit together.
+        ConfigError: shapes or dtypes of inputs, targets, training and test examples differ, or a label is too large.
     """
 
     name: str
     train_x: Rows = field(repr=False)  #: [N, ...] uint8, floating point, or int64: indices, which stay as they are
-    #: [N, ...] int64: labels, 0 to classes - 1, or what the loss ignores; or floating point: numbers
+    #: [N, ...] int64: labels, 0 to classes - 1, or labels that the loss ignores; or floating point: numbers
     train_y: Rows = field(repr=False)
     test_x: Rows = field(repr=False)  #: [M, ...]
     test_y: Rows = field(repr=False)  #: [M, ...]
-    #: of the inputs; of uint8 inputs after division by 255; None: uint8 inputs are tokens, indices as int64 ones are
+    #: the inputs' mean (of uint8 inputs after division by 255); None: uint8 inputs are tokens, indices like int64
     mean: float | None
-    std: float  #: the standard deviation, likewise
+    std: float  #: the inputs' standard deviation, likewise
     classes: int  #: 0 without labels
 
     def __post_init__(self) -> None:
@@ -100,22 +100,23 @@ class Dataset:
                 sides = f"test_{name} is {_form(test)}, train_{name} is {_form(train)}"
                 raise self._error(f"{sides}: one example must have the same shape and dtype in both")
         if self.tokens and self.train_x.dtype != torch.uint8:
-            raise self._error(f"without a mean inputs are tokens, uint8, not {described(self.train_x)}")
+            raise self._error(f"with mean=None inputs are tokens and must be uint8, not {described(self.train_x)}")
         if not (math.isfinite(self.mean or 0.0) and math.isfinite(self.std) and self.std > 0):
             raise self._error(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
 
     @property
     def tokens(self) -> bool:
-        """Whether inputs are bytes that a model looks up, as int64 inputs are, and not levels, which are normalized."""
+        """Whether uint8 inputs are indices, as int64 inputs are, and not levels to be normalized."""
         return self.mean is None
 
     @property
     def stored(self) -> bool:
-        """Whether all examples are in memory; if not they are read when they are needed."""
+        """Whether all examples are in memory; otherwise they are read when they are needed."""
         return not isinstance(self.train_x, Column)
 
     def extreme_targets(self) -> Tensor:
-        """Two targets, of all that are known: those with the largest and the smallest label; the first two numbers."""
+        """Return two of the targets that are known before a run, with the largest and with the smallest label; the
+        first two if targets are not labels."""
         known = [_known(y) for y in (self.train_y, self.test_y)]
         if known[0].is_floating_point():
             return known[0][:2]
@@ -128,12 +129,12 @@ class Dataset:
 
 
 def batch(x: Tensor, dtype: torch.dtype, mean: float | None, std: float, out: Tensor | None = None) -> Tensor:
-    """Normalized inputs: divided by 255 if uint8, then (x - mean) / std, in `dtype`; indices (int64, and uint8 without
-    a mean) as int64, and the zeros of sparse ones as they are.
+    """Normalize inputs: divide uint8 by 255, then return (x - mean) / std in `dtype`. Indices (int64, and uint8 without
+    a mean) become int64; sparse inputs are not normalized.
 
     Args:
         x: [B, ...] uint8, floating point or int64.
-        out: the tensor to write normalized inputs to, of x's shape and of `dtype`; a new one if None.
+        out: the tensor to write normalized inputs to, of x's shape and of `dtype`; None: a new tensor.
 
     Raises:
         ValueError: `out` has another shape or dtype.
@@ -157,7 +158,6 @@ def _form(x: Rows) -> str:
 
 
 def _known(y: Any) -> Tensor:
-    """Targets, as far as they are known before a run."""
     known: Tensor = y.source.targets if isinstance(y, Column) else y
     return known
 
@@ -166,8 +166,8 @@ def label_error(
     dataset: Dataset, part: str, output: object, target: Tensor, examples: Sequence[int] | npt.NDArray[np.int64],
     loss: object,
 ) -> ConfigError | None:  # fmt: skip
-    """The error that names the first of these examples whose label is none of the output's classes, and not ignored by
-    the loss; None if there is none."""
+    """Return the error about the first example whose label has no output of the model and is not ignored by the loss;
+    None if there is no such example."""
     if not isinstance(output, Tensor) or output.ndim != target.ndim + 1 or target.is_floating_point():
         return None
     bad = ((target < 0) | (target >= output.shape[1])) & (target != getattr(loss, "ignore_index", NO_LABEL))
@@ -186,29 +186,29 @@ def label_error(
 
 
 def rounds(examples: int, workers: int, batch_size: int) -> int:
-    """The number of iterations in an epoch. In each of them, every worker takes a batch."""
+    """Return the number of rounds in an epoch. In a round, every worker takes a batch."""
     return examples // (workers * batch_size)
 
 
 class Batches:
     """The batches of one worker: every epoch is a permutation of all examples, taken round by round.
 
-    A round takes the next workers x batch_size examples; worker w takes the w-th batch of them. So at each iteration,
-    W workers with batches of b take together the examples that one worker with batches of W b takes, in the same order.
-    The last examples of an epoch, too few for a round, are left out. In the order of a stream nothing is permuted.
+    A round takes the next workers x batch_size examples; worker w takes the w-th batch. So at each iteration,
+    W workers with batches of b together take the examples that one worker with batches of W b takes, in the same order.
+    The last examples of an epoch, too few for a round, are left out. With `sequential`, examples are not permuted.
 
-    With `parts`, the worker of each example, a worker takes only its own ones, all of them in each epoch, in as many
-    batches as the others have: a worker that has more examples has larger batches.
+    `parts` gives the worker of each example. With it, a worker takes all its own examples in each epoch, in as many
+    batches as the other workers: a worker with more examples has larger batches.
 
     Raises:
-        ConfigError: a round takes more examples than there are, or than a worker's part has for each round.
+        ConfigError: a round takes more examples than there are, or a worker has fewer examples than rounds.
     """
 
     def __init__(self, examples: int, workers: int, worker: int, batch_size: int, seed: int,
                  sequential: bool = False, parts: npt.NDArray[np.int64] | None = None) -> None:  # fmt: skip
         if not 0 <= worker < workers:
             raise ValueError(f"worker {worker} must be from 0 to {workers - 1}")
-        self.rounds = rounds(examples, workers, batch_size)  #: per epoch
+        self.rounds = rounds(examples, workers, batch_size)  #: rounds per epoch
         if self.rounds == 0:
             many = f"{workers} workers take {workers * batch_size} examples in an iteration, but there are {examples}"
             raise ConfigError("batch_size", batch_size, f"{many}: it can be at most {examples // workers}")
@@ -217,11 +217,11 @@ class Batches:
         self._epoch, self._order, self._sequential = -1, np.empty(0, np.int64), sequential
         self._worker, self._own = worker, None if parts is None else np.flatnonzero(parts == worker)
         if self._own is not None and len(self._own) < self.rounds:
-            few = f"worker {worker} holds {len(self._own)} examples, too few for a pass of {self.rounds} batches"
-            raise ConfigError("batch_size", batch_size, f"{few}: take larger batches")
+            few = f"worker {worker} has {len(self._own)} examples, too few for a pass of {self.rounds} batches"
+            raise ConfigError("batch_size", batch_size, f"{few}: set a larger batch_size")
 
     def at(self, iteration: int) -> npt.NDArray[np.int64]:
-        """The indices [batch_size] of the examples of an iteration, counted from 0."""
+        """Return the indices [batch_size] of an iteration's examples; iterations count from 0."""
         if iteration < 0:
             raise ValueError(f"iteration {iteration} must be at least 0")
         epoch, turn = divmod(iteration, self.rounds)
@@ -240,7 +240,7 @@ class Batches:
         return self._order[start : start + self._batch].copy()
 
     def share(self, iteration: int) -> float:
-        """The weight of a batch's mean in a round's mean: each example counts the same, whichever worker holds it."""
+        """Return the weight of a batch's mean in a round's mean, such that all examples count equally."""
         if self._own is None:
             return 1.0
         turn = iteration % self.rounds
@@ -249,8 +249,8 @@ class Batches:
 
 
 def batch_slices(examples: int, size: int) -> list[slice]:
-    """The batches of so many examples in their order. None is a single example, of which batch normalization and models
-    that squeeze make nothing: a last one joins the batch before."""
+    """Split the numbers of `examples` examples into batches. A single last example joins the batch before it, because
+    batch normalization and models that squeeze fail on a batch of one."""
     ends = list(range(0, examples, max(2, size)))[1:]
     if ends and ends[-1] == examples - 1:
         ends.pop()
@@ -258,7 +258,7 @@ def batch_slices(examples: int, size: int) -> list[slice]:
 
 
 def read_batches(x: Rows, y: Rows, batches: Sequence[slice | npt.NDArray[np.int64]]) -> Iterator[Pair]:
-    """These examples, batch by batch."""
+    """Yield the inputs and the targets of each batch."""
     if isinstance(x, Column):
         examples = np.arange(len(y))
         yield from x.source.read(((0, examples[batch]) for batch in batches), 0)
@@ -269,7 +269,8 @@ def read_batches(x: Rows, y: Rows, batches: Sequence[slice | npt.NDArray[np.int6
 
 
 def data_root() -> Path:
-    """The folder of datasets: $PSLAB_DATA, else the nearest data/ with MNIST upwards or of the sources, else ./data."""
+    """Return the folder of datasets: $PSLAB_DATA; else the first folder data/ with MNIST/raw in the working directory,
+    its parents or the parents of this file; else ./data."""
     if given := os.environ.get("PSLAB_DATA"):
         return Path(given)
     here = Path.cwd()
@@ -280,23 +281,23 @@ def data_root() -> Path:
 
 
 def resolve_data(value: object, root: Path | None = None) -> Dataset:
-    """The dataset of a Run's `data`.
+    """Return the dataset of a Run's `data`.
 
     A name of the table, such as "mnist:train=4096,test=1000" or "folder:PATH"; "torchvision:CIFAR10" (downloaded into
     `root` if absent); a Dataset; "package.module:function", or a callable, that returns a Dataset, (train_x, train_y,
-    test_x, test_y), or (train, test) of torch's Datasets or DataLoaders, read as reading.Source says. uint8 inputs are
-    normalized by mean and standard deviation, floats taken as they are. The same name gives the same object.
+    test_x, test_y), or (train, test) of torch's Datasets or DataLoaders, which `reading.Source` reads. uint8 inputs are
+    normalized by mean and standard deviation; floating point inputs are not changed.
 
     Raises:
-        ConfigError: an unknown name, missing or broken files, a function that raises, tensors that do not fit.
+        ConfigError: an unknown name, missing or broken files, a function that raises; or `Dataset` refuses the tensors.
     """
     root = data_root() if root is None else root
     if isinstance(value, str):
         head, colon, rest = value.partition(":")
         name = head.strip().lower()
         if name in ROWS["data"] or not colon:
-            found: Dataset = build("data", value).dataset(value, root)
-            return found
+            dataset: Dataset = build("data", value).dataset(value, root)
+            return dataset
         if name == "torchvision" and colon:
             return _of_torchvision(value, rest.strip(), root)
         return _returned(value, import_named("data", value))
@@ -316,8 +317,8 @@ def _of_torchvision(text: str, name: str, root: Path) -> Dataset:
             source = kind(str(root), train=train, download=True)
         except Exception as error:
             why = f"cannot be read from {root.absolute()}, nor downloaded into it ({type(error).__name__}: {error})"
-            how = f"with torchvision.datasets.{name}(root, download=True), and copy it there"
-            raise ConfigError("data", text, f"{why}: download it where there is a network, {how}") from error
+            how = f"call torchvision.datasets.{name}(root, download=True) on a machine with a network"
+            raise ConfigError("data", text, f"{why}: {how}, and copy the files there") from error
         parts += [_channels_first(torch.as_tensor(source.data)), torch.as_tensor(source.targets).long()]
     return measured(text, parts)
 
@@ -327,25 +328,26 @@ def _channels_first(images: Tensor) -> Tensor:  # [N, H, W] or [N, H, W, C] -> [
 
 
 def _returned(name: str, function: Any) -> Dataset:
-    """The dataset that a user's function returns, or a Dataset itself."""
+    """Return the dataset that a user's function makes; `function` may also be a Dataset itself."""
     if isinstance(function, Dataset):
         return function
     if not callable(function):
         problem = f"is {type(function).__name__}: must be a callable or a Dataset, or one of {', '.join(names('data'))}"
         raise ConfigError("data", name, problem)
     try:
-        found = with_operators(function)
+        made = with_operators(function)
     except Exception as error:
-        raise ConfigError("data", name, f"the function raised {type(error).__name__}: {error}") from error
-    if isinstance(found, Dataset):
-        return found
-    if isinstance(found, Sequence) and len(found) == 2 and all(isinstance(each, READ) for each in found):
-        return streamed(name, *found)
-    if not isinstance(found, Sequence) or len(found) != 4:
-        got = f"{type(found).__name__} of {len(found)}" if isinstance(found, Sequence) else type(found).__name__
+        problem = f"the function, called without arguments, raised {type(error).__name__}: {error}"
+        raise ConfigError("data", name, problem) from error
+    if isinstance(made, Dataset):
+        return made
+    if isinstance(made, Sequence) and len(made) == 2 and all(isinstance(half, READ) for half in made):
+        return streamed(name, *made)
+    if not isinstance(made, Sequence) or len(made) != 4:
+        got = f"{type(made).__name__} of {len(made)}" if isinstance(made, Sequence) else type(made).__name__
         wanted = f"a Dataset, ({', '.join(TENSORS)}), or (train, test) of torch's Datasets or DataLoaders"
         raise ConfigError("data", name, f"must return {wanted}, not {got}")
-    return measured(name, [_tensor(name, part, value) for part, value in zip(TENSORS, found, strict=True)])
+    return measured(name, [_tensor(name, part, value) for part, value in zip(TENSORS, made, strict=True)])
 
 
 def _tensor(name: str, part: str, value: Any) -> Tensor:
@@ -354,13 +356,13 @@ def _tensor(name: str, part: str, value: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError("data", name, f"{part} is {type(value).__name__}: must be a tensor ({error})") from error
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-        raise ConfigError("data", name, f"{part} contains values that are not finite")
+        raise ConfigError("data", name, f"{part} contains values that are not finite: replace NaN and infinity")
     integers = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     return tensor.long() if integers and (part.endswith("_y") or tensor.dtype != torch.uint8) else tensor
 
 
 def measured(name: str, parts: list[Tensor]) -> Dataset:
-    """A Dataset of four tensors, with the mean and standard deviation of uint8 training inputs, 0 and 1 for floats."""
+    """Make a Dataset of four tensors, with mean and standard deviation of uint8 training inputs; else with 0 and 1."""
     train_x, train_y, test_x, test_y = parts
     mean, std = _scale(train_x)
     labels = [y for y in (train_y, test_y) if y.numel() and y.dtype == torch.int64]
@@ -369,44 +371,44 @@ def measured(name: str, parts: list[Tensor]) -> Dataset:
 
 
 def streamed(name: str, train: Any, test: Any) -> Dataset:
-    """A Dataset that is read when it is needed, of two torch Datasets or DataLoaders.
+    """Make a Dataset that is read when it is needed, from two torch Datasets or DataLoaders.
 
-    uint8 inputs are normalized by the mean and standard deviation of 1,024 examples at equal distances, the first ones
-    of an IterableDataset. The number of classes is how many `classes` the training data name, or what its labels say
-    that are read before the run.
+    uint8 inputs are normalized by the mean and standard deviation of 1,024 examples at equal distances (the first
+    examples of an IterableDataset). The number of classes is the length of the training Dataset's attribute `classes`,
+    or the largest label read before the run plus 1, if that is larger.
 
     Raises:
-        ConfigError: what `reading.Source` refuses, shapes that do not fit.
+        ConfigError: `reading.Source` or `Dataset` refuses the data.
     """
-    from pslab.tensors.workload.reading import Source  # tensors in memory need none
+    from pslab.tensors.workload.reading import Source  # late: tensors in memory do not need it
 
     first, second = Source(name, "train", train), Source(name, "test", test)
     step = 1 if first.sequential else max(1, first.count // SCALE)
     x, y = first.examples(range(0, first.count, step)[:SCALE]) if first.sample[0].dtype == torch.uint8 else first.sample
     mean, std = _scale(x)
-    labels = [each for each in (first.targets, second.targets, y) if each.dtype == torch.int64 and each.numel()]
+    labels = [column for column in (first.targets, second.targets, y) if column.dtype == torch.int64 and column.numel()]
     classes = max((int(y.max()) + 1 for y in labels), default=0)
-    train_x, train_y, test_x, test_y = (Column(each, place) for each in (first, second) for place in (0, 1))
+    train_x, train_y, test_x, test_y = (Column(column, position) for column in (first, second) for position in (0, 1))
     return Dataset(name, train_x, train_y, test_x, test_y, mean, std, max(first.classes, classes) if labels else 0)
 
 
 def of_rows(rows: SparseRows) -> Dataset:
-    """A Dataset of sparse rows: held-back rows are for testing, the others for training.
+    """Make a Dataset of sparse rows, divided into training and test rows.
 
     Raises:
-        ConfigError: none of one kind.
+        ConfigError: there are no training rows or no test rows.
     """
     test = rows.take(np.flatnonzero(rows.test))
-    for each, what in ((rows.training, "train on"), (test, "test with")):
-        if not len(each):
-            raise ConfigError("data", rows.name, f"has no rows to {what}")
-    labels = [torch.from_numpy(each.labels).long() for each in (rows.training, test)]
-    inputs = [SparseInputs.of(each) for each in (rows.training, test)]
+    for table, what in ((rows.training, "train on"), (test, "test with")):
+        if not len(table):
+            raise ConfigError("data", rows.name, f"has no rows to {what}: use more rows")
+    labels = [torch.from_numpy(table.labels).long() for table in (rows.training, test)]
+    inputs = [SparseInputs.of(table) for table in (rows.training, test)]
     return Dataset(rows.name, inputs[0], labels[0], inputs[1], labels[1], 0.0, 1.0, 2)
 
 
 def _scale(x: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation of uint8 inputs, from 0 to 1; 0 and 1 of others."""
+    """Return mean and standard deviation of uint8 inputs / 255; 0 and 1 for inputs of other dtypes."""
     if x.dtype != torch.uint8 or not x.numel():
         return 0.0, 1.0
     counts, values = np.bincount(x.flatten().numpy(), minlength=256), np.arange(256) / 255

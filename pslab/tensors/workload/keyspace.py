@@ -38,7 +38,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of one parameter in the flat vector: elements [offset, offset + size)."""
+    """The elements [offset, offset + size) of one parameter in the flat vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Parameters of one module with the same number of rows: elements [start, stop)."""
+    """Parameters of one module with the same number of rows: elements [start, stop) of the flat vector."""
 
     name: str
     keys: KeyRange
@@ -83,10 +83,10 @@ class Keyspace:
 
     @classmethod
     def of(cls, module: nn.Module) -> Keyspace:
-        """The keyspace of a module: its trainable parameters in module order, each shared one once.
+        """Return the keyspace of a module: its trainable parameters in module order, a shared parameter once.
 
         Raises:
-            ConfigError: no trainable parameter; lazy, empty, sparse or complex ones; parameters of several dtypes.
+            ConfigError: no trainable parameter; lazy, empty, sparse or complex parameters; several dtypes.
         """
         dtype = _check(module)
         layers: list[Layer] = []
@@ -107,13 +107,13 @@ class Keyspace:
         return KeyRange(0, self.keys)
 
     def slices(self, key_range: KeyRange) -> tuple[slice, ...]:
-        """A key range as ascending slices of the flat vector, adjacent ones merged.
+        """Return a key range as ascending slices of the flat vector, with adjacent slices merged.
 
         Raises:
-            ValueError: an empty range, or one that is not within [0, keys).
+            ValueError: the range is empty, or not within [0, keys).
         """
         if not 0 <= key_range.start < key_range.stop <= self.keys:
-            raise ValueError(f"keys [{key_range.start}, {key_range.stop}): need 0 <= start < stop <= {self.keys}")
+            raise ValueError(f"keys [{key_range.start}, {key_range.stop}) must have 0 <= start < stop <= {self.keys}")
         merged: list[slice] = []
         for start, stop in self._pieces(key_range):
             if merged and merged[-1].stop == start:
@@ -140,11 +140,11 @@ class Keyspace:
         a write to `weights` between forward and backward.
 
         Args:
-            module: the module of this keyspace, a copy or a shell of it.
-            weights, gradient: [size], contiguous, of the keyspace's dtype, on one device.
+            module: the module from which this keyspace was made, or a copy or shell of it.
+            weights, gradient: [size], contiguous, of the keyspace's dtype, on one device. None: each .grad is None.
 
         Raises:
-            ValueError: vectors or a module that do not fit this keyspace.
+            ValueError: the vectors or the module do not fit this keyspace.
         """
         self._check_flat("weights", weights)
         if gradient is not None:
@@ -154,17 +154,17 @@ class Keyspace:
             parameter.grad = None if gradient is None else self._view(slot, gradient.detach())
 
     def bind_keys(self, module: nn.Module, weights: Tensor) -> nn.Parameter:
-        """Let the only parameter of a module be the weights [k] of some keys alone, one of each; the parameter."""
+        """Set the only parameter of a module to the weights [k] of some keys, one per key; return the parameter."""
         (slot,) = self.parameters
         parameter = module.get_parameter(slot.name)
         parameter.data = weights.view(-1, *slot.shape[1:])
         return parameter
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """The values of the trainable parameters as a new vector [size], on the device of the first of them.
+        """Return the values of the trainable parameters as a new vector [size], on the first parameter's device.
 
         Raises:
-            ValueError: a module that does not fit this keyspace, or a shell, which has no values.
+            ValueError: the module does not fit this keyspace, or is a shell, which has no values.
         """
         matched = self._matched(module)
         flat = torch.empty(self.size, dtype=self.dtype, device=matched[0][1].device)
@@ -175,33 +175,34 @@ class Keyspace:
         return flat
 
     def shell(self, module: nn.Module) -> nn.Module:
-        """A deep copy whose trainable parameters have no storage: cheap to pickle, and completed by bind().
+        """Return a deep copy whose trainable parameters have no storage: cheap to pickle, and completed by bind().
 
         Buffers and frozen parameters are copied, and shared parameters stay shared.
 
         Raises:
-            ConfigError: a module that Python cannot copy.
+            ConfigError: Python cannot copy the module.
         """
         # deepcopy does not copy what its memo contains, so the weights are never copied
         empty = {id(p): _emptied(p) for _, p in self._matched(module)}
         try:
             return copied(module, dict(empty))
         except (RuntimeError, TypeError, AttributeError) as error:
-            raise ConfigError("model", type(module).__name__, f"cannot be copied to the workers: {error}") from error
+            raise ConfigError("model", type(module).__name__, f"copy.deepcopy cannot copy it: {error}") from error
 
     def _matched(self, module: nn.Module) -> list[tuple[Slot, nn.Parameter]]:
-        found = {path: p for _, group in _owners(module) for path, p in group}
-        if list(found) != [slot.name for slot in self.parameters]:
-            odd = sorted(set(found) ^ {slot.name for slot in self.parameters})
-            raise ValueError(f"{type(module).__name__} does not fit this keyspace: {', '.join(odd) or 'another order'}")
+        parameters = {path: p for _, group in _owners(module) for path, p in group}
+        if list(parameters) != [slot.name for slot in self.parameters]:
+            odd = sorted(set(parameters) ^ {slot.name for slot in self.parameters})
+            names = ", ".join(odd) or "another order"
+            raise ValueError(f"{type(module).__name__} has other parameters than this keyspace: {names}")
         for slot in self.parameters:
-            parameter = found[slot.name]
+            parameter = parameters[slot.name]
             if parameter.dtype != self.dtype or (parameter.numel() and parameter.shape != slot.shape):
                 raise ValueError(
                     f"parameter {slot.name} is {list(parameter.shape)} of {parameter.dtype}, "
                     f"the keyspace has {list(slot.shape)} of {self.dtype}"
                 )
-        return [(slot, found[slot.name]) for slot in self.parameters]
+        return [(slot, parameters[slot.name]) for slot in self.parameters]
 
     def _check_flat(self, name: str, flat: Tensor) -> None:
         if flat.shape != (self.size,) or flat.dtype != self.dtype or not flat.is_contiguous():
@@ -219,22 +220,22 @@ Named = tuple[str, nn.Parameter]
 
 
 def _owners(module: nn.Module) -> Iterator[tuple[str, list[Named]]]:
-    """(path of a module, its own trainable parameters) in module order; a shared one belongs to its first owner."""
+    """Yield (path of a module, its own trainable parameters) in order, a shared parameter with its first module."""
     seen: set[int] = set()
     for path, owner in module.named_modules():
-        own = []
+        owners = []
         for name, parameter in owner.named_parameters(prefix=path, recurse=False):
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
-                own.append((name, parameter))
-        if own:
-            yield path, own
+                owners.append((name, parameter))
+        if owners:
+            yield path, owners
 
 
 def _groups(module: nn.Module) -> Iterator[tuple[str, list[Named]]]:
-    """(name of a layer, its parameters): a module's parameters, split where the number of rows changes."""
-    for path, own in _owners(module):
-        groups = [list(g) for _, g in itertools.groupby(own, key=lambda named: _rows(named[1]))]
+    """Yield (name of a layer, its parameters): a module's parameters, split where the number of rows changes."""
+    for path, parameters in _owners(module):
+        groups = [list(g) for _, g in itertools.groupby(parameters, key=lambda named: _rows(named[1]))]
         for group in groups:
             yield (path or type(module).__name__) if len(groups) == 1 else group[0][0], group
 
@@ -244,19 +245,19 @@ def _rows(parameter: Tensor) -> int:
 
 
 def _check(module: nn.Module) -> torch.dtype:
-    """The dtype of the trainable parameters; ConfigError if they have no keyspace."""
+    """Return the dtype of the trainable parameters; ConfigError if they cannot form a keyspace."""
     owner = type(module).__name__
     dtypes: dict[torch.dtype, str] = {}
-    for _, own in _owners(module):
-        for name, parameter in own:
+    for _, group in _owners(module):
+        for name, parameter in group:
             if (problem := _problem(parameter)) is not None:
                 raise ConfigError("model", owner, f"parameter {name} {problem}")
             dtypes.setdefault(parameter.dtype, name)
     if not dtypes:
         raise ConfigError("model", owner, "has no trainable parameters: some must have requires_grad=True")
     if len(dtypes) > 1:
-        each = ", ".join(f"{name} is {dtype}" for dtype, name in dtypes.items())
-        raise ConfigError("model", owner, f"trainable parameters must have one dtype, but {each}; use module.to(dtype)")
+        listed = ", ".join(f"{name} is {dtype}" for dtype, name in dtypes.items())
+        raise ConfigError("model", owner, f"trainable parameters must have one dtype: {listed}; use module.to(dtype)")
     return next(iter(dtypes))
 
 
@@ -273,5 +274,4 @@ def _problem(parameter: Tensor) -> str | None:
 
 
 def _emptied(parameter: nn.Parameter) -> nn.Parameter:
-    """An empty parameter with the dtype and device of this one."""
     return nn.Parameter(parameter.detach().new_empty(0))

@@ -1,4 +1,4 @@
-"""Models by name, and the checks that a model must pass before a process starts."""
+"""Models by name, and the checks of a model before a process starts."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Width:
 class Linear(nn.Module):
     """The scores of two classes: 0, and the sum of a row's values times the weights of its keys. [B, keys] -> [B, 2].
 
-    With the cross-entropy this is logistic regression without an intercept, whose first weights are 0. A row with an
-    entry for each key, or sparse rows (torch's CSR).
+    With the cross-entropy this is logistic regression without an intercept. The initial weights are 0. Inputs are dense
+    rows [B, keys], or sparse rows (torch's CSR).
     """
 
     def __init__(self, keys: int) -> None:
@@ -88,19 +88,19 @@ class Linear(nn.Module):
 class Regression:
     """Logistic regression of two classes, without an intercept: a weight for each key of the data."""
 
-    keys: Annotated[int, Bounds(at_least=0, at_most=2**31 - 1), "weights; 0: as many as the data have keys"] = 0
+    keys: Annotated[int, Bounds(at_least=0, at_most=2**31 - 1), "the number of weights; 0: one for each key"] = 0
 
     def __post_init__(self) -> None:
         check(self)
 
     def __call__(self) -> nn.Module:
         if not self.keys:
-            raise ValueError("linear: the number of keys is the data's, and there is no data here")
+            raise ValueError("linear has a weight for each key of the data, and there are no data: use linear:KEYS")
         return Linear(self.keys)
 
 
 class CNN(nn.Module):
-    """Twice convolution, batch normalization, ReLU and pooling, then one linear layer. [B, 1, 28, 28] -> [B, 10].
+    """Two times convolution, batch normalization, ReLU and pooling, then a linear layer. [B, 1, 28, 28] -> [B, 10].
 
     16,186 parameters. The stride of 2 of the first convolution more than halves the time, and keeps the input of the
     linear layer small: with 1,568 features instead of 288, a learning rate of 0.1 with momentum 0.9 diverges.
@@ -123,19 +123,19 @@ class CNN(nn.Module):
 
 
 def resolve_model(value: object) -> Factory:
-    """The factory of a Run's `model`.
+    """Return the factory of a Run's `model`.
 
     A name of the table, such as "mlp:64"; "torchvision:NAME" (its default number of classes, no weights, no
     arguments); "package.module:factory", where the factory may be a class, a function or an nn.Module; a callable; an
     nn.Module, of which every call returns a copy with its own weights.
 
     Raises:
-        ConfigError: none of these; the message says which part is wrong, and the nearest right name.
+        ConfigError: the value is none of these; the message names the wrong part and the nearest known name.
     """
     if isinstance(value, str):
         value = _by_name(value)
     if isinstance(value, nn.Module):
-        check_carried(value)  # its copy would no longer show it
+        check_carried(value)  # now, because its copies would no longer show the problem
         return functools.partial(copied, value)
     if callable(value):
         return value
@@ -143,15 +143,15 @@ def resolve_model(value: object) -> Factory:
 
 
 def fitted(value: Any, inputs: int) -> Any:
-    """A Run's `model`, where it is one that has a weight for each number in an input: with so many."""
+    """Return a Run's `model` unchanged, but "linear:INPUTS" for "linear", which has a weight for each input number."""
     return f"linear:{inputs}" if isinstance(value, str) and value.strip().lower() == "linear" else value
 
 
 def build_model(value: object, seed: int) -> nn.Module:
-    """The model, initialized from the run's random stream "init"; the global generators are unchanged.
+    """Build the model, initialized from the run's random stream "init"; the global generators are unchanged.
 
     Raises:
-        ConfigError: a factory that raises or returns no nn.Module, and all that resolve_model refuses.
+        ConfigError: the factory raises or returns no nn.Module, or `resolve_model` refuses the value.
     """
     factory = resolve_model(value)
     with temporary_seed(seed):
@@ -168,16 +168,16 @@ def build_model(value: object, seed: int) -> nn.Module:
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The module itself, its floating point parameters and buffers converted to `dtype`.
+    """Convert the floating point parameters and buffers of a module to `dtype`, and return the module.
 
     Raises:
-        ConfigError: a complex one, whose imaginary part would be lost; one of float64, whose digits would be.
+        ConfigError: a tensor is complex, and would lose its imaginary part, or float64, and would lose digits.
     """
     for kind, named in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
         for name, tensor in named:
             if tensor.dtype.is_complex:
                 problem = f"{kind} {name} is complex ({tensor.dtype}), and a run computes in {dtype}"
-                raise ConfigError("model", type(module).__name__, f"{problem}: keep real and imaginary parts as two")
+                raise ConfigError("model", type(module).__name__, f"{problem}: split it into real and imaginary parts")
             if tensor.dtype != torch.float64 or dtype == torch.float64 or tensor.is_meta:
                 continue
             if not torch.allclose(tensor, tensor.to(dtype).double(), rtol=0, atol=0, equal_nan=True):
@@ -190,33 +190,32 @@ def check_model(
     module: nn.Module, sample_x: Tensor, sample_y: Tensor, loss: Loss = cross_entropy,
     metric: Metric | None = accuracy, classes: int = 0, sizes: tuple[int, int] = (2, 2), seed: int = 0,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Try a copy on two examples, or on one where batches of one occur, forward and backward, and in evaluation mode;
-    return the names of the trainable parameters that got no gradient.
+    """Run a copy of the module on two examples (or one), in training with a backward pass, and in evaluation mode.
 
-    The module and the global generators are unchanged.
+    Return the names of the trainable parameters without a gradient. Module and global generators are unchanged.
 
     Args:
         sample_x: [B, ...], normalized, of the model's dtype; the first two are used.
-        sample_y: [N, ...] targets as the loss takes them, N >= B.
-        loss, metric: as a run has them; None stands for the mean loss.
-        classes: of all labels, for `cross_entropy`; 0: as the labels of the sample tell.
-        sizes: of the smallest batches in training and in evaluation; 2 stands for all larger ones.
-        seed: of what the model draws.
+        sample_y: [N, ...] targets for the loss, N >= B.
+        loss, metric: the loss and the metric of the run; metric None: the mean loss.
+        classes: the number of classes of all labels, for `cross_entropy`; 0: by the labels of the sample.
+        sizes: the smallest batches in training and in evaluation; 2 stands for all larger sizes.
+        seed: the seed of the model's random numbers.
 
     Raises:
-        ConfigError: a pass raises; labels and scores that are not [2, classes, ...]; a loss or a metric that cannot be
-            computed of outputs and targets, a loss without a gradient.
+        ConfigError: a pass raises; scores for labels are not [2, classes, ...]; the loss or the metric cannot be
+            computed from outputs and targets; the loss has no gradient.
     """
     labels = loss is cross_entropy and sample_y.dtype == torch.int64
     classes = (classes or int(sample_y.max()) + 1) if labels else 0
     if labels and (lowest := int(sample_y.min())) < 0:
-        problem = f"labels count from 0, and there is {lowest}: if it is to be ignored, use"
+        problem = f"labels must be at least 0, and there is {lowest}: to ignore it, use"
         raise ConfigError("loss", "cross_entropy", f"{problem} loss=torch.nn.CrossEntropyLoss(ignore_index={lowest})")
     unreached = tuple[str, ...]()
     with temporary_seed(seed):
         for mode, size in zip(("training", "evaluation"), sizes, strict=True):
             x = sample_x if len(sample_x) <= size else sample_x[:size]
-            with torch.set_grad_enabled(mode == "training"):  # as in the run, whose mode no earlier cell has set
+            with torch.set_grad_enabled(mode == "training"):  # as in a run; a notebook's cell may have changed the mode
                 unreached += _check_mode(module, mode, x, sample_y[: len(x)], (loss, metric), classes)
     return unreached
 
@@ -225,12 +224,12 @@ def _check_mode(
     module: nn.Module, mode: str, x: Tensor, y: Tensor, objective: tuple[Loss, Metric | None], classes: int
 ) -> tuple[str, ...]:
     name, inputs = type(module).__name__, f"inputs {list(x.shape)} of {x.dtype}"
-    own, before = copied(module).train(mode == "training"), [parameter.grad for parameter in module.parameters()]
-    trains = [(name, each, each.requires_grad) for name, each in own.named_parameters()]
-    loss, metric = (placed(each, x.device, training=mode == "training") for each in objective)
+    trial, before = copied(module).train(mode == "training"), [parameter.grad for parameter in module.parameters()]
+    trains = [(name, part, part.requires_grad) for name, part in trial.named_parameters()]
+    loss, metric = (placed(part, x.device, training=mode == "training") for part in objective)
     problem = f"cannot learn from {inputs}" if mode == "training" else f"cannot be evaluated on {inputs}"
     try:
-        output = own(x)
+        output = trial(x)
     except Exception as error:
         raise ConfigError("model", name, f"{problem}: {type(error).__name__}: {error}") from error
     if classes:
@@ -250,27 +249,27 @@ def _check_mode(
         value.backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         if not value.requires_grad and loss is not cross_entropy:
-            why = "it is detached from the outputs, or their model is"
+            why = "loss and model must not detach outputs (detach, item, torch.no_grad)"
             raise ConfigError("loss", _short(loss), f"has no gradient: {why}") from error
         raise ConfigError("model", name, f"{problem}: {type(error).__name__}: {error}") from error
-    _check_own(module, own, before)
-    check_trains(own, trains)
-    if all(parameter.grad is None for parameter in own.parameters()):
-        raise ConfigError("loss", _short(loss), "has no gradient with respect to any weight of the model")
-    return tuple(name for name, each in own.named_parameters() if each.requires_grad and each.grad is None)
+    _check_own(module, trial, before)
+    check_trains(trial, trains)
+    if all(parameter.grad is None for parameter in trial.parameters()):
+        raise ConfigError("loss", _short(loss), "must depend on a weight of the model, but has no gradient for any")
+    return tuple(name for name, part in trial.named_parameters() if part.requires_grad and part.grad is None)
 
 
 def _check_own(module: nn.Module, trial: nn.Module, before: list[Tensor | None]) -> None:
     """Refuse a model whose training pass changes its parameters, or uses another object's parameters."""
     for (name, parameter), tried, gradient in zip(module.named_parameters(), trial.parameters(), before, strict=True):
         if not torch.equal(parameter, tried) and not parameter.isnan().any():
-            problem = (f"parameter {name} is changed by a training pass, as averages of weights are: the server alone "
-                       "changes weights, so no other process would have it: keep it as a buffer")  # fmt: skip
+            problem = (f"parameter {name} is changed by a training pass, but only a server's steps may change "
+                       "parameters: use a buffer, such as for an average of weights")  # fmt: skip
             raise ConfigError("model", type(module).__name__, problem)
         if parameter.grad is not None and gradient is None:
             parameter.grad = None
-            problem = (f"a function in it (a hook, a lambda) computes with parameter {name} of this object, and its "
-                       "trained copy has its own: let the function use the module that it is given")  # fmt: skip
+            problem = (f"a function in it (a hook, a lambda) uses parameter {name} of this object, but a run trains "
+                       "copies: let the function use the module that it gets as an argument")  # fmt: skip
             raise ConfigError("model", type(module).__name__, problem)
 
 
@@ -278,20 +277,20 @@ def check_sent(shell: nn.Module) -> None:
     """Refuse a model that cannot be pickled for a worker's process.
 
     Raises:
-        ConfigError: it is not; the message names the innermost module.
+        ConfigError: pickling fails; the message names the innermost module.
     """
     try:
         cloudpickle.dumps(shell)
         return
     except Exception:
-        each = list(shell.named_modules())
-    for path, module in reversed(each):
+        modules = list(shell.named_modules())
+    for path, module in reversed(modules):
         try:
             cloudpickle.dumps(module)
         except Exception as error:
             name, owner = type(shell).__name__, f"module {path} ({type(module).__name__})" if path else "it"
-            problem = f"{owner} cannot be sent to a worker's process: {str(error).splitlines()[0]}"
-            raise ConfigError("model", name, f"{problem}; use plain modules, whose weights are parameters") from error
+            problem = f"{owner} cannot be sent to a worker's process ({str(error).splitlines()[0]})"
+            raise ConfigError("model", name, f"{problem}: use modules and attributes that can be pickled") from error
 
 
 def _by_name(text: str) -> object:
@@ -301,10 +300,10 @@ def _by_name(text: str) -> object:
         return _of_torchvision(text, rest.strip())
     if name in ROWS["model"] or not colon:
         return build("model", text)
-    found = import_named("model", text)
-    if not callable(found):  # an nn.Module is callable too
-        raise ConfigError("model", text, f"is {type(found).__name__}: must be a class, a function or an nn.Module")
-    return found
+    target = import_named("model", text)
+    if not callable(target):  # an nn.Module is callable too
+        raise ConfigError("model", text, f"is {type(target).__name__}: must be a class, a function or an nn.Module")
+    return target
 
 
 def _of_torchvision(text: str, name: str) -> Factory:
@@ -320,9 +319,9 @@ def _torchvision_model(name: str) -> nn.Module:
 
 
 class WeightsOnMeta(TorchFunctionMode):
-    """Within it, tensors allocated empty, as torch's layers allocate their parameters, have a shape and no memory.
+    """A mode in which torch.empty, by which torch's layers allocate parameters, returns tensors without memory.
 
-    With `torch.device("meta")` small tensors whose numbers a constructor reads, as RegNet's does, would have none.
+    Other tensors have values, unlike with `torch.device("meta")`: constructors such as RegNet's read such tensors.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -334,17 +333,17 @@ def _short(value: object) -> str:
 
 
 def running_norms(module: nn.Module, sample: Tensor) -> tuple[str, ...]:
-    """The paths of the norms whose statistics training changes, by trying a copy on a sample of its input [B, ...].
+    """Return the paths of the norms whose statistics training changes, by running a copy on a sample [B, ...].
 
     The module and the global generators are unchanged.
 
     Raises:
-        ConfigError: training changes another buffer, which evaluation reads.
+        ConfigError: training changes another buffer that evaluation reads.
     """
     with temporary_seed(), torch.no_grad():
         trial = copied(module).train()
-        norms = {path: each for path, each in trial.named_modules()
-                 if isinstance(each, _NormBase) and each.track_running_stats and each.training}  # fmt: skip
+        norms = {path: part for path, part in trial.named_modules()
+                 if isinstance(part, _NormBase) and part.track_running_stats and part.training}  # fmt: skip
         before, called = {name: buffer.clone() for name, buffer in trial.named_buffers()}, set[Any]()
         with hooked(norms.values(), lambda norm, _: called.add(norm)), torch.enable_grad():  # forward may need it
             for _ in range(2):
@@ -358,8 +357,8 @@ def running_norms(module: nn.Module, sample: Tensor) -> tuple[str, ...]:
         if name in uses.used:
             owner = type(trial.get_submodule(name.rpartition(".")[0])).__name__
             problem = (f"buffer {name} of {owner} changes in training and is read in evaluation; only statistics of "
-                       "torch's BatchNorm and InstanceNorm are recomputed for the weights that are evaluated: use one "
-                       "of these, or a buffer that training leaves as it is")  # fmt: skip
+                       "torch's BatchNorm and InstanceNorm may do so: use one of these norms, or a buffer that "
+                       "training does not change")  # fmt: skip
             raise ConfigError("model", type(module).__name__, problem)
     moved = {owned[name] for name in changed if not name.endswith(STATISTICS[-1]) and name in owned}
     return tuple(path for path, norm in norms.items() if path in moved or norm not in called)

@@ -19,14 +19,14 @@ from pslab.config.table import KINDS, find, names
 from pslab.errors import ConfigError
 from pslab.tensors.workload.torchvision_ops import import_named
 
-NO_LABEL = -(2**62)  # for torch, which would ignore -100: here a loss that ignores labels is an object that says so
+NO_LABEL = -(2**62)  # instead of torch's default -100: labels are ignored only if the user's loss object says so
 Loss = Callable[[Any, Tensor], Tensor]
 Metric = Callable[[Any, Tensor], Any]
-COLUMNS = ("pushes", "iteration", "seconds", "accuracy", "loss")  # of each evaluation in a record
+COLUMNS = ("pushes", "iteration", "seconds", "accuracy", "loss")  # columns of evaluations in a record
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of scores [B, classes, ...], classes in dimension 1 as in torch, and labels [B, ...] of int64.
+    """Return the cross-entropy of scores [B, classes, ...] (dimension 1, as in torch) and labels [B, ...] of int64.
 
     Raises:
         ValueError: other shapes or dtypes.
@@ -36,7 +36,7 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error of outputs and targets of one shape.
+    """Return the mean squared error of outputs and targets of the same shape.
 
     Raises:
         ValueError: other shapes, which torch would broadcast.
@@ -46,7 +46,7 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
 
 
 def l1(output: Tensor, target: Tensor) -> Tensor:
-    """Mean absolute error of outputs and targets of one shape.
+    """Return the mean absolute error of outputs and targets of the same shape.
 
     Raises:
         ValueError: other shapes, which torch would broadcast.
@@ -56,11 +56,12 @@ def l1(output: Tensor, target: Tensor) -> Tensor:
 
 
 def accuracy(output: Tensor, target: Tensor, ignored: int | None = None) -> Tensor:
-    """The share of labels [B, ...] whose score in [B, classes, ...] is the highest: true or false for each of them; the
-    mean over the others where some are `ignored`.
+    """Return whether each label [B, ...] has the highest score in [B, classes, ...].
+
+    If some labels are `ignored`, return the mean over the others.
 
     Raises:
-        ValueError: other shapes or dtypes; a negative label, which is no class.
+        ValueError: other shapes or dtypes; or a negative label, which is not a class.
     """
     _scored("accuracy", output, target)
     right, counted = output.argmax(1) == target, target >= 0 if ignored is None else target != ignored
@@ -77,7 +78,7 @@ def _scored(name: str, output: Any, target: Tensor) -> None:
     if fits and output.shape[:1] + output.shape[2:] == target.shape:
         return
     last = fits and output.shape[:-1] == target.shape
-    how = "give output.transpose(1, -1)" if last else "use loss='mse' and metric='loss', say" * (not fits)
+    how = "give output.transpose(1, -1)" if last else "use loss='mse' and metric='loss', for example" * (not fits)
     problem = f"{name} needs scores [B, classes, ...] and labels [B, ...] of int64"
     raise ValueError(f"{problem}, not {described(output)} and {described(target)}" + (f": {how}" if how else ""))
 
@@ -90,44 +91,44 @@ def _same(name: str, output: Any, target: Tensor) -> None:
 
 
 def described(x: Any) -> str:
-    """``"[2, 10] of torch.float32"``; the type of another object."""
+    """Return ``"[2, 10] of torch.float32"`` for a tensor; the type's name for another object."""
     return f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
 
 
 def called(function: object) -> str:
-    """The name of a user's loss or metric."""
+    """Return the name of a user's loss or metric."""
     return str(getattr(function, "__qualname__", type(function).__name__))
 
 
-# -- of a run --------------------------------------------------------------------------------------
+# -- the loss and metric of a run ------------------------------------------------------------------
 
 
 def resolve_loss(value: object, dtype: torch.dtype) -> Loss:
-    """The loss of a Run's `loss`: a name of the table, "package.module:name", or a callable; an nn.Module's numbers
-    become `dtype`.
+    """Return the loss of a Run's `loss`: a name of the table, "package.module:name", or a callable; an nn.Module is
+    converted to `dtype`.
 
     Raises:
-        ConfigError: none of these, a class, or a module with parameters, which nothing would train.
+        ConfigError: the value is none of these, a class, or a module with parameters, which would not be trained.
     """
-    found: Loss = _resolved("loss", value, dtype)
-    return found
+    loss: Loss = _resolved("loss", value, dtype)
+    return loss
 
 
 def resolve_metric(value: object, dtype: torch.dtype) -> Metric | None:
-    """The metric of a Run's `metric`, likewise; None stands for the mean loss.
+    """Return the metric of a Run's `metric`, in the forms of `resolve_loss`; None for "loss", the mean loss.
 
     Raises:
-        ConfigError: as `resolve_loss`; lower is better, and its path does not say so.
+        ConfigError: as `resolve_loss`; or lower values are better, but the path does not end with LOWER.
     """
-    found = _resolved("metric", value, dtype)
-    if isinstance(value, str) and getattr(found, "lower_is_better", False) and not value.endswith(LOWER):
-        problem = f"lower is better, and records must say so without its module: write '{value}{LOWER}'"
+    metric = _resolved("metric", value, dtype)
+    if isinstance(value, str) and getattr(metric, "lower_is_better", False) and not value.endswith(LOWER):
+        problem = f"lower is better, and a record shows this only by the path: write '{value}{LOWER}'"
         raise ConfigError("metric", value, problem)
-    return found if callable(found) else None
+    return metric if callable(metric) else None
 
 
 def with_ignored(metric: Metric | None, loss: Loss) -> Metric | None:
-    """The metric of a run with this loss: accuracy leaves out the labels that the loss says that it ignores."""
+    """Return the metric of a run with this loss: accuracy without the labels that the loss ignores."""
     ignored = getattr(loss, "ignore_index", None)
     if metric is not accuracy or not isinstance(ignored, int):
         return metric
@@ -148,23 +149,22 @@ def _resolved(kind: str, value: Any, dtype: torch.dtype) -> Any:
         raise ConfigError(kind, type(value).__name__, problem)
     if not isinstance(value, nn.Module):
         return value
-    if held := [name for name, _ in value.named_parameters()]:
-        problem = f"has parameters ({', '.join(held[:3])}), which nothing trains: put them into the model"
+    if parameters := [name for name, _ in value.named_parameters()]:
+        problem = f"has parameters ({', '.join(parameters[:3])}), but only a model is trained: move them into the model"
         raise ConfigError(kind, type(value).__name__, problem)
     return copy.deepcopy(value).to(dtype)
 
 
 def placed(function: Any, device: torch.device, *, training: bool = True) -> Any:
-    """A loss or metric for one process and device: what it remembers is its own. A module that is not for training is
-    in evaluation mode."""
-    own = copy.deepcopy(function)
-    if not isinstance(own, nn.Module):
-        return own
-    return own.to(device) if training else own.to(device).eval()
+    """Copy a loss or metric, with its state, for one process and device; if not `training`, in evaluation mode."""
+    copied = copy.deepcopy(function)
+    if not isinstance(copied, nn.Module):
+        return copied
+    return copied.to(device) if training else copied.to(device).eval()
 
 
 def targets(y: Tensor, dtype: torch.dtype) -> Tensor:
-    """Targets as a loss takes them: labels as they are, numbers in the dtype in which the run computes."""
+    """Return targets for a loss: labels unchanged, numbers in the run's dtype."""
     return y.to(dtype) if y.is_floating_point() else y
 
 
@@ -172,9 +172,9 @@ def targets(y: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def loss_sum(loss: Loss, output: Any, target: Tensor) -> float:
-    """The mean loss of a batch times its examples."""
+    """Return the mean loss of a batch times its number of examples."""
     if loss is cross_entropy and target.ndim == 1:
-        # rounded once less
+        # reduction="sum" saves a rounding
         return float(functional.cross_entropy(output, target, reduction="sum", ignore_index=NO_LABEL))
     return float(loss(output, target)) * len(target)
 
@@ -185,16 +185,16 @@ def parts_of(value: Any) -> dict[str, Any]:
 
 
 def metric_sums(metric: Metric, output: Any, target: Tensor) -> list[float]:
-    """Return for each part of a metric its mean over a batch times the batch's examples."""
-    each = [torch.as_tensor(value).double() for value in parts_of(metric(output, target)).values()]
-    return [float(values.sum()) * (len(target) / values.numel()) for values in each]
+    """Return, for each value of a metric, its mean over a batch times the number of examples in the batch."""
+    sums = [torch.as_tensor(value).double() for value in parts_of(metric(output, target)).values()]
+    return [float(values.sum()) * (len(target) / values.numel()) for values in sums]
 
 
 def try_loss(loss: Loss, output: Any, target: Tensor, name: str) -> Tensor:
-    """The loss of a batch, once it is known to be a scalar.
+    """Compute the loss of a batch, and check that it is a scalar.
 
     Raises:
-        ConfigError: it raises, broadcasts output and target, or returns anything else.
+        ConfigError: the loss raises, broadcasts output and target, or returns no scalar.
     """
     value = _called("loss", loss, output, target, name)
     if not (isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point()):
@@ -204,47 +204,51 @@ def try_loss(loss: Loss, output: Any, target: Tensor, name: str) -> Tensor:
 
 
 def try_metric(metric: Metric | None, output: Any, target: Tensor, name: str) -> tuple[str, ...]:
-    """The names of a metric's values but the first; refuse one that raises, or returns neither a number nor one for
-    each example.
+    """Check a metric on a batch; return the names of its values except the first.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the metric raises, or returns neither a number nor a number for each example.
     """
     if metric is None:
         return ()
     parts = parts_of(_called("metric", metric, output, target, name))
     first, *others = parts or {"": ()}
-    for value in parts.values() or [()]:
+    for part, value in parts.items() or [("", None)]:
         try:
             numbers = torch.as_tensor(value)  # NumPy's, too
         except (TypeError, ValueError, RuntimeError):
             numbers = torch.empty(0)
         if numbers.is_complex() or not numbers.numel() or (numbers.ndim and len(numbers) != len(target)):
             wanted = f"a value for each of the {len(target)} examples, or their mean"
-            raise ConfigError("metric", name, f"returned {described(value)}: must return {wanted}")
+            given = ("no value" if not parts else described(value)) + (f" for {part!r}" if len(parts) > 1 else "")
+            raise ConfigError("metric", name, f"returned {given}: must return {wanted}")
     if wrong := [part for part in parts if not isinstance(part, str) or (part in COLUMNS and part != first)]:
-        raise ConfigError("metric", name, f"names a value {wrong[0]!r}: a record's table has such a column")
+        raise ConfigError("metric", name, f"names a value {wrong[0]!r}: use a string other than {', '.join(COLUMNS)}")
     return tuple(others)
 
 
 def _called(field: str, function: Any, output: Any, target: Tensor, name: str) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="Using a target size")  # torch broadcasts
+            warnings.filterwarnings("error", message="Using a target size")  # torch's warning that it broadcasts
             return function(output, target)
     except Exception as error:
         given = f"outputs {described(output)} and targets {described(target)}"
         why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         if "require grad" in why and not torch.is_grad_enabled():
-            why += ": an evaluation has no gradients: leave out there what needs them (if output.requires_grad: ...)"
-        raise ConfigError(field, name, f"cannot be computed of {given}: {why.strip()}") from error
+            why += "; an evaluation has no gradients: skip operations that need them (if output.requires_grad: ...)"
+        raise ConfigError(field, name, f"cannot be computed from {given}: {why.strip()}") from error
 
 
 def joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
-    """The outputs of several batches as one: tensors with a row for each example are joined, others are the first's."""
-    def join(*each: Any) -> Any:
-        rows = all(has_rows(part, count) for part, count in zip(each, counts, strict=True))
-        return torch.cat(each) if rows else each[0]
+    """Join the outputs of several batches, each with `counts` examples.
+
+    Tensors with a row for each example are concatenated; other parts are taken from the first batch.
+    """
+
+    def join(*columns: Any) -> Any:
+        rows = all(has_rows(part, count) for part, count in zip(columns, counts, strict=True))
+        return torch.cat(columns) if rows else columns[0]
 
     return parts[0] if len(parts) == 1 else tree_map(join, *parts)
 

@@ -1,7 +1,7 @@
-"""Read examples as they are needed, for data larger than the memory: torch's DataLoader in a run's order.
+"""Examples that are read when they are needed, for data larger than the memory, by torch's DataLoader.
 
-An example, and its augmentation that a Dataset draws as it reads, depends on the run's seed, the epoch and the example
-alone: not on the number of loading processes, nor on which process it is.
+An example, with its random augmentation, depends only on the run's seed, the epoch and the example, not on the number
+of loading processes or on the process that reads it.
 """
 
 from __future__ import annotations
@@ -42,53 +42,52 @@ from pslab.errors import ConfigError
 from pslab.tensors.random_streams import Generators, restored_globals, seed_globals
 
 Pair = tuple[Tensor, Tensor]  # inputs and targets
-Batch = tuple[int, Sequence[int] | npt.NDArray[np.int64]]  # an epoch, and the places of its examples
+Batch = tuple[int, Sequence[int] | npt.NDArray[np.int64]]  # an epoch, and the positions of examples
 PR_SET_PDEATHSIG = 1  # prctl(2)
-SHARED = Path("/dev/shm")  # by which loading processes hand over what they have read
+SHARED = Path("/dev/shm")  # the memory by which loading processes pass on examples
 ROOM = "start the container with more shared memory (docker run --shm-size=8g), or use num_workers=0"
 
-TAKEN, ASIDE = "taken", "the run's own takes its place, or it changes no example"
-#: What becomes of each argument of a DataLoader: one of these two, or why it is refused where it is not at its default.
+TAKEN, ASIDE = "taken", "the run's own replaces it, or it changes no example"
+#: For each argument of a DataLoader: one of these two, or why another value than its default is refused.
 ARGUMENTS = {
     **dict.fromkeys(("dataset", "sampler", "num_workers", "collate_fn", "timeout", "worker_init_fn",
                      "prefetch_factor"), TAKEN),
     **dict.fromkeys(("shuffle", "generator", "pin_memory", "pin_memory_device", "persistent_workers", "in_order"),
                     ASIDE),
-    "batch_size": "with None the Dataset makes the batches, and here the run does: let it give single examples",
-    "batch_sampler": "a run makes its own batches: give sampler=, whose indices are taken",
-    "drop_last": "all test examples are evaluated: leave it out, or leave those examples out of the Dataset",
-    "multiprocessing_context": "loading processes are forked where the system can: leave it out",
+    "batch_size": "a run makes the batches itself: leave it out, and let the Dataset return single examples",
+    "batch_sampler": "a run makes the batches itself: give a sampler of indices instead (sampler=)",
+    "drop_last": "all test examples are evaluated: leave it out, or remove the last examples from the Dataset",
+    "multiprocessing_context": "loading processes are started by fork on Linux: leave it out",
 }  # fmt: skip
 
 
 class Source:
-    """The training or the test examples of a torch Dataset, or of a DataLoader, as far as ARGUMENTS says.
+    """The training or the test examples of a torch Dataset or DataLoader, whose arguments are treated as in ARGUMENTS.
 
-    Of a sampler the set of its indices is taken. Batch size and order are the run's. An IterableDataset is read from
-    its beginning in each epoch, as far as it is needed: its examples keep their places.
+    A sampler determines only the set of examples; the run determines batch size and order. An IterableDataset is read
+    in its own order, from its beginning in each epoch.
 
     Raises:
-        ConfigError: no length; an IterableDataset with several loading processes; an argument of the DataLoader that
-            cannot be taken; examples that are no (input, target), that cannot be read, or that differ when they are
-            read again.
+        ConfigError: the Dataset has no length, or is an IterableDataset with several loading processes; an argument of
+            the DataLoader is refused; or examples are not (input, target), cannot be read, or differ when read again.
     """
 
     def __init__(self, name: str, part: str, given: Any) -> None:
         loader = given if isinstance(given, DataLoader) else DataLoader(given)
         self._name, self.part, self.processes = name, part, loader.num_workers
-        self.given: Any = loader.dataset  #: the user's own
+        self.given: Any = loader.dataset  #: the user's Dataset
         self.dataset: Any = loader.dataset
         self.collate, self._begin = loader.collate_fn, loader.worker_init_fn
         self._options = {"timeout": loader.timeout, "prefetch_factor": loader.prefetch_factor}
         self.sequential = isinstance(self.dataset, IterableDataset)
         if self.sequential and self.processes > 1:
-            problem = "an IterableDataset gives each of several loading processes all its examples: use num_workers=1"
+            problem = "each of several loading processes would read all of an IterableDataset: use num_workers=1"
             raise self._error(problem)
         try:
             self.count = len(self.dataset)  # type: ignore[arg-type]
         except TypeError:
-            raise self._error("its Dataset has no length, so that no epoch would end: define __len__") from None
-        #: of the Dataset the examples that a sampler gives; None: all of them
+            raise self._error("its Dataset has no length, which determines an epoch's end: define __len__") from None
+        #: the indices of the Dataset's examples that a sampler gives; None: all examples
         self.indices = None if self.sequential else self._indices(loader)
         if self.indices is not None:
             self.dataset, self.count = Subset(self.dataset, self.indices), len(self.indices)
@@ -97,20 +96,20 @@ class Source:
         self._last: tuple[list[int], Pair] | None = None
         first = range(min(2, self.count))
         self.sample, again = self._tried([first, first])
-        #: that are known before a run
+        #: the targets that are known before a run
         self.targets = _targets(self.dataset, self.sample[1]) if self.collate is default_collate else self.sample[1]
         if not all(map(_same, self.sample, again)):
-            problem = "an example is another one when it is read again: it must not depend on earlier examples, and"
-            how = "draw from the global generators of torch, NumPy or Python, or from one that its Dataset holds"
+            problem = "an example differs when it is read again: it must not depend on earlier examples, and must draw"
+            how = "random numbers from the global generators of torch, NumPy or Python, or one in its Dataset"
             raise self._error(f"{problem} {how}")
 
     @property
     def classes(self) -> int:
-        """Return how many `classes` the Dataset names, or the Dataset of which it is a part; 0 if none."""
+        """The length of the Dataset's attribute `classes`, or of that attribute of the whole of a Subset; 0 if none."""
         return len(_inherited(self.dataset, "classes") or ())
 
     def read(self, batches: Iterable[Batch], seed: int, processes: int | None = None) -> Generator[Pair, None, None]:
-        """The inputs and targets of these batches, in their order, read ahead by the loading processes."""
+        """Yield the inputs and targets of these batches, in order, read ahead by the loading processes."""
         dataset = (_Stream if self.sequential else _Drawing)(self, seed)
         processes = self.processes if processes is None else processes
         loader = DataLoader(dataset, batch_sampler=_Keys(batches), collate_fn=self.collate,
@@ -118,56 +117,56 @@ class Source:
         with _with_children():
             stream = iter(loader)
         while True:
-            with restored_globals():  # where there are no loading processes, a Dataset draws here
+            with restored_globals():  # without loading processes, the Dataset draws random numbers in this process
                 try:
-                    found = next(stream)
+                    batch = next(stream)
                 except StopIteration:
                     return
                 except RuntimeError as error:
-                    if processes and any(each in str(error) for each in ("shared memory", "</torch_")):
-                        raise self._error(f"its loading processes have no room for their batches: {ROOM}") from error
+                    if processes and any(words in str(error) for words in ("shared memory", "</torch_")):
+                        raise self._error(f"its loading processes lack shared memory for batches: {ROOM}") from error
                     raise
-            yield self._pair(found)
+            yield self._pair(batch)
 
     def check_room(self, workers: int, batch_size: int) -> None:
-        """Refuse batches for which the shared memory of loading processes has no room.
+        """Refuse batches that do not fit in the shared memory of loading processes.
 
         Raises:
-            ConfigError: all that are read ahead take more than is free.
+            ConfigError: the batches that are read ahead take more than the free memory.
         """
         if not self.processes or not SHARED.is_dir():
             return
         batches = workers * self.processes * (self._options["prefetch_factor"] or 1)
-        example_bytes = sum(each.numel() * each.element_size() for each in self.sample) // len(self.sample[0])
+        example_bytes = sum(column.numel() * column.element_size() for column in self.sample) // len(self.sample[0])
         needed, free = batches * batch_size * example_bytes, shutil.disk_usage(SHARED).free
         if needed > free:
-            problem = f"{batches} batches that are read ahead take {needed / 2**20:,.0f} MiB of {SHARED}, where "
+            problem = f"{batches} batches that are read ahead take {needed / 2**20:,.0f} MiB of {SHARED}, but only "
             raise self._error(f"{problem}{free / 2**20:,.0f} MiB are free: {ROOM}")
 
     def examples(self, places: Iterable[int]) -> Pair:
-        """Examples by their places, read here and now; the same draws in every run."""
+        """Read the examples at these positions immediately, with the same random numbers in every run."""
         wanted = list(places)
         if self._last is None or self._last[0] != wanted:
             self._last = wanted, self._tried([wanted])[0]
         return self._last[1]
 
     def _tried(self, batches: Sequence[Sequence[int]]) -> list[Pair]:
-        """Batches that are read here and now; what a loading process opens or makes is not done here."""
+        """Read batches immediately; in a loading process if there are any, so that this process opens no files."""
         try:
-            with Generators(self.dataset, self.collate).restored():  # a run's digest knows their states
+            with Generators(self.dataset, self.collate).restored():  # a run's digest includes their states
                 return list(self.read([(0, batch) for batch in batches], 0, min(1, self.processes)))
         except ConfigError:
             raise
         except Exception as error:
             why, lines = f"{type(error).__name__}: {error}", str(error).strip().splitlines()
-            why = lines[-1] if lines and lines[0].startswith("Caught ") else why  # after a loading process's traceback
+            why = lines[-1] if lines and lines[0].startswith("Caught ") else why  # skip a loading process's traceback
             raise self._error(f"its examples cannot be read: {why}") from error
 
     def _indices(self, loader: DataLoader[Any]) -> list[int] | None:
-        """The examples that a loader's sampler gives, increasing; None if it gives all of them.
+        """Return the indices of the examples that a loader's sampler gives, increasing; None if it gives all.
 
         Raises:
-            ConfigError: it gives one of them more than once, or in one epoch others than in the next.
+            ConfigError: the sampler repeats an example, or gives different examples in different epochs.
         """
         sampler: Any = loader.sampler
         weighted = isinstance(sampler, WeightedRandomSampler) or getattr(sampler, "replacement", False)
@@ -183,23 +182,24 @@ class Source:
                         trial.set_epoch(epoch)
                     epochs.append(sorted(map(operator.index, itertools.islice(trial, self.count + 1))))
         except Exception as error:
-            raise self._error(f"its sampler cannot be taken: {type(error).__name__}: {error}") from error
+            problem = f"its sampler cannot be copied and iterated over ({type(error).__name__}: {error}): give one "
+            raise self._error(f"{problem}that copy.deepcopy can copy and that yields indices, or none") from error
         taken = epochs[0]
         inside = taken and taken[0] >= 0 and taken[-1] < self.count
         if weighted or taken != epochs[1] or len({*taken}) < len(taken) or not inside:
             problem = f"its sampler ({type(sampler).__name__}) must give the same examples in each epoch, each once, "
-            problem += f"as indices from 0 to {self.count - 1}: a run takes the set of them, in its own order; leave "
-            raise self._error(f"{problem}it out, and choose, repeat or weigh examples in the Dataset")
+            problem += f"as indices from 0 to {self.count - 1}, because a run has an order of its own: leave it out, "
+            raise self._error(f"{problem}and choose, repeat or weigh examples in the Dataset")
         return None if len(taken) == self.count else taken
 
-    def _pair(self, found: Any) -> Pair:
-        if not isinstance(found, (tuple, list)) or [isinstance(each, Tensor) for each in found] != [True, True]:
-            kinds = map(type, found if isinstance(found, (tuple, list)) else [found])
+    def _pair(self, batch: Any) -> Pair:
+        if not isinstance(batch, (tuple, list)) or [isinstance(part, Tensor) for part in batch] != [True, True]:
+            kinds = map(type, batch if isinstance(batch, (tuple, list)) else [batch])
             got = ", ".join(kind.__name__ for kind in kinds)
-            raise self._error(f"an example must be (input, target), of which a batch makes two tensors, not {got}")
-        x, y = found
+            raise self._error(f"an example must be (input, target), so that a batch is two tensors, not {got}")
+        x, y = batch
         if x.is_complex() or y.is_complex():
-            problem = f"an example must have real numbers, not {x.dtype} and {y.dtype}: give torch.view_as_real of it"
+            problem = f"an example must have real numbers, not {x.dtype} and {y.dtype}: use torch.view_as_real"
             raise self._error(problem)
         return x, _labels(y)
 
@@ -214,60 +214,60 @@ class Source:
 
 
 class _Drawing(TorchDataset[Any]):
-    """A Dataset whose draws are from the streams of an epoch and an example. It may have set_epoch(epoch)."""
+    """A Dataset that sets the seeds of all generators by epoch and example before it reads the user's Dataset."""
 
     def __init__(self, source: Source, seed: int) -> None:
         self.dataset, self.given, self._collate, self._part = source.dataset, source.given, source.collate, source.part
         self._seed = seed
-        self._generators: Generators | None = None  # of the process that reads
+        self._generators: Generators | None = None  # found at the first reading in a process
         self._epoch = -1
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
-        epoch, place = key
+        epoch, position = key
         if epoch != self._epoch:
             self._set_epoch(epoch)
-        self._draw_from(epoch, place)
-        return self.dataset[place]
+        self._draw_from(epoch, position)
+        return self.dataset[position]
 
     def _set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
         if set_epoch := _inherited(self.given, "set_epoch"):
             set_epoch(epoch)
 
-    def _draw_from(self, epoch: int, place: int) -> None:
+    def _draw_from(self, epoch: int, position: int) -> None:
         if self._generators is None:
-            # what a Dataset makes at its first reading in a process, such as a generator, is made alike in all of them
+            # a Dataset may make objects at its first reading, such as a generator: make them equal in all processes
             seed_globals(self._seed, "example", self._part, "first")
             self._read_first()
             self._generators = Generators(self.dataset, self._collate)
-        seed_globals(self._seed, "example", self._part, epoch, place)
-        self._generators.seed(self._seed, "example", self._part, epoch, place)
+        seed_globals(self._seed, "example", self._part, epoch, position)
+        self._generators.seed(self._seed, "example", self._part, epoch, position)
 
     def _read_first(self) -> None:
         self.dataset[0]
 
 
 class _Stream(_Drawing):
-    """An IterableDataset, read by places. It is read on from batch to batch, and from its beginning in each epoch and
-    for a place that it has passed."""
+    """Reads an IterableDataset by positions. Reading continues from batch to batch, and begins again in a new epoch, or
+    for a position that has already been passed."""
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> list[Any]:
-        epoch, wanted = keys[0][0], [place for _, place in keys]
+        epoch, wanted = keys[0][0], [position for _, position in keys]
         if epoch != self._epoch or min(wanted) < self._at:
             self._begin(epoch)
-        found: dict[int, Any] = {}
+        batches: dict[int, Any] = {}
         while self._at <= max(wanted):
             self._draw_from(epoch, self._at)
             try:
                 example = next(self._examples)
             except StopIteration:
-                missing = next(place for place in wanted if place not in found)
-                problem = f"the IterableDataset ended before example {missing} of {len(self.dataset)}"
+                missing = next(position for position in wanted if position not in batches)
+                problem = f"the IterableDataset ended before example {missing} of {len(self.dataset)}: correct __len__"
                 raise ValueError(problem) from None
             if self._at in wanted:
-                found[self._at] = example
+                batches[self._at] = example
             self._at += 1
-        return [found[place] for place in wanted]
+        return [batches[position] for position in wanted]
 
     def _begin(self, epoch: int) -> None:
         self._set_epoch(epoch)
@@ -279,20 +279,18 @@ class _Stream(_Drawing):
 
 
 class _Keys:
-    """Batches as a DataLoader takes them from a sampler: lists of what a Dataset is asked for."""
+    """A batch_sampler for a DataLoader, which yields each batch as a list of (epoch, position)."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._batches = batches
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return ([(epoch, int(place)) for place in places] for epoch, places in self._batches)
+        return ([(epoch, int(position)) for position in places] for epoch, places in self._batches)
 
 
 def _processes(count: int, begin: Callable[[int], object] | None, options: dict[str, Any]) -> dict[str, Any]:
-    """A DataLoader's so many loading processes; where they can be forked they need not import torch.
-
-    They are their worker's own children, and notice its end; children of a server of forks would not.
-    """
+    """Return a DataLoader's options for `count` loading processes."""
+    # on Linux forked: they need not import torch, and notice the end of their worker; children of a fork server do not
     how = ("fork" if sys.platform == "linux" else "spawn") if count else None
     return {"num_workers": count, "multiprocessing_context": how, "worker_init_fn": partial(_begin_process, begin),
             "generator": torch.Generator(), **(options if count else {})}  # fmt: skip
@@ -304,14 +302,14 @@ def _begin_process(begin: Callable[[int], object] | None, number: int) -> None:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     info: Any = get_worker_info()
-    object.__setattr__(info, "dataset", info.dataset.given)  # the user's own, which a worker_init_fn may open
+    object.__setattr__(info, "dataset", info.dataset.given)  # the user's Dataset, which a worker_init_fn may open
     if begin is not None:
         begin(number)
 
 
 @contextlib.contextmanager
 def _with_children() -> Iterator[None]:
-    """Python lets no daemon, as workers are, have children that it would not end; these end with it."""
+    """Allow this process to have children, which Python forbids to daemons such as workers; they end with it."""
     config: Any = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
     before = config.get("daemon")
     config["daemon"] = False
@@ -325,9 +323,9 @@ def _with_children() -> Iterator[None]:
 
 
 def _refused(loader: DataLoader[Any], evaluated: int) -> str:
-    """Why a DataLoader cannot be taken, or "". All of so many examples are `evaluated`."""
+    """Return the reason to refuse a DataLoader, or "". `evaluated`: the number of test examples; 0 for training."""
     if type(loader).__iter__ is not DataLoader.__iter__:
-        return f"{type(loader).__name__}.__iter__ would not be called: move what it does to the Dataset or collate_fn"
+        return f"a run does not call {type(loader).__name__}.__iter__: move its code to the Dataset or collate_fn"
     context: Any = loader.multiprocessing_context
     changed = {
         "batch_sampler": loader.batch_size is None and loader.batch_sampler is not None,
@@ -337,21 +335,21 @@ def _refused(loader: DataLoader[Any], evaluated: int) -> str:
     }
     for name, parameter in list(inspect.signature(DataLoader.__init__).parameters.items())[1:]:
         if name not in ARGUMENTS and getattr(loader, name, parameter.default) != parameter.default:
-            return f"{name}= of its DataLoader is not known here, and would be lost: leave it out"
+            return f"{name}= of its DataLoader is not known to pslab and would have no effect: leave it out"
         if changed.get(name):
-            return f"{name}= of its DataLoader cannot be taken: {ARGUMENTS[name]}"
+            return f"{name}= of its DataLoader cannot be used: {ARGUMENTS[name]}"
     return ""
 
 
 def _inherited(dataset: Any, name: str) -> Any:
-    """An attribute of a Dataset, or of the one of which it is a part; None if neither has it."""
+    """Return an attribute of a Dataset, or of the Dataset of which it is a part; None if neither has it."""
     while isinstance(dataset, Subset) and not hasattr(dataset, name):
         dataset = dataset.dataset
     return getattr(dataset, name, None)
 
 
 def _targets(dataset: Any, read: Tensor) -> Tensor:
-    """Return the targets of a TensorDataset or of a part of one; of another Dataset the targets in `read`."""
+    """Return the targets of a TensorDataset or of a Subset of it; for another Dataset return `read`."""
     rows = None
     while type(dataset) is Subset:
         indices = torch.as_tensor(dataset.indices)

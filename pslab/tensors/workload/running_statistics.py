@@ -1,10 +1,10 @@
 """Running statistics: means and variances that BatchNorm and InstanceNorm update in training and use in evaluation.
 
-Each worker's own statistics belong to other weights than the evaluated ones. So an evaluation recomputes them, as
+A worker's statistics do not belong to the weights that are evaluated. So an evaluation recomputes them, as
 torch.optim.swa_utils.update_bn does: the plain mean over all calls of the norm, in one pass over CALIBRATION training
-examples. Only the norms are in training mode then: nothing is dropped out, and a norm that training leaves as it is
-keeps its statistics. Another buffer that training changes and evaluation reads is refused: nobody knows its value for
-the evaluated weights.
+examples. During this pass only the norms are in training mode, so there is no dropout. A norm that training does not
+change keeps its statistics. Other buffers that training changes and evaluation reads are refused, because their values
+for the evaluated weights are not known.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CALIBRATION_BATCH = 256
 
 
 def calibration(seed: int, examples: int) -> npt.NDArray[np.int64]:
-    """The numbers of the training examples from which a run's statistics are recomputed, of so many."""
+    """Draw the numbers of the training examples, of `examples`, from which a run's statistics are recomputed."""
     return numpy_generator(seed, "calibration").permutation(examples)[:CALIBRATION]
 
 
 def calibration_batches(dataset: Dataset, seed: int) -> Iterator[torch.Tensor]:
-    """The inputs from which a run's evaluations recompute running statistics."""
+    """Return the inputs from which a run's evaluations recompute running statistics."""
     chosen = calibration(seed, len(dataset.train_y))
     batches = [chosen[piece] for piece in batch_slices(len(chosen), CALIBRATION_BATCH)]
     return (x for x, _ in read_batches(dataset.train_x, dataset.train_y, batches))
@@ -40,13 +40,13 @@ def calibration_batches(dataset: Dataset, seed: int) -> Iterator[torch.Tensor]:
 
 @torch.no_grad()
 def recompute(module: nn.Module, paths: Sequence[str], batches: Callable[[], Iterable[Tensor]]) -> None:
-    """Set the statistics of the norms at these paths to the mean over these inputs, each [B, ...]. The module is in
-    evaluation mode afterwards."""
+    """Set the statistics of the norms at `paths` to the mean over these batches of inputs, and leave the module in
+    evaluation mode."""
     module.eval()
     norms: list[Any] = [module.get_submodule(path) for path in paths]
     momenta, calls = [norm.momentum for norm in norms], Counter[Any]()
 
-    def count(norm: Any, _: Any) -> None:  # InstanceNorm takes momentum=None, torch's plain mean, for 0
+    def count(norm: Any, _: Any) -> None:  # not momentum=None, torch's plain mean, which InstanceNorm reads as 0
         calls[norm] += 1
         norm.momentum = 1 / calls[norm]
 
@@ -63,7 +63,7 @@ def recompute(module: nn.Module, paths: Sequence[str], batches: Callable[[], Ite
 
 @contextmanager
 def hooked(modules: Iterable[nn.Module], hook: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Call the hook before each call of these modules."""
+    """Call `hook` before each call of these modules in the block."""
     handles = [module.register_forward_pre_hook(hook) for module in modules]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Published models as their layers' shapes and operations, for `engine="timing"`: no weight is made.
+"""Published models as their layers' shapes and operations, for `engine="timing"`, without weights.
 
 A layer's operations follow from its architecture: the multiplications and additions of its forward pass, for one image
 of 224 x 224 pixels (Inception's 299 x 299), or for one sequence of BERT's 512, GPT-2's 1,024 or LLaMA's 2,048 tokens,
@@ -19,17 +19,17 @@ from torch import nn
 from pslab.errors import nearest
 
 Shape = tuple[int, ...]
-Layer = tuple[tuple[Shape, ...], float]  # parameters that have as many rows as each other; operations
+Layer = tuple[tuple[Shape, ...], float]  # shapes of parameters with equally many rows; operations
 
 
 def layer(shape: Shape, uses: int = 1, vectors: int = 1, scores: int = 0) -> Layer:
-    """A matrix or kernel that is applied `uses` times, with vectors of as many rows, and multiplications without
-    weights."""
+    """Return a layer: a matrix or kernel that is applied `uses` times, `vectors` vectors with as many rows as it, and
+    `scores` multiplications without weights."""
     return (shape, *[shape[:1]] * vectors), 2.0 * (uses * math.prod(shape) + scores)
 
 
 def resnet(blocks: Sequence[int], expansion: int) -> Iterator[Layer]:
-    """He et al. (CVPR 2016), with the stride in the 3 x 3 convolution, as torchvision has it."""
+    """Yield the layers of ResNet (He et al., CVPR 2016), with the stride in the 3 x 3 convolution as in torchvision."""
     yield layer((64, 3, 7, 7), 112**2, 2)
     channels = 64
     for stage, count in enumerate(blocks):
@@ -50,7 +50,7 @@ def resnet(blocks: Sequence[int], expansion: int) -> Iterator[Layer]:
 
 
 def vgg(counts: Sequence[int]) -> Iterator[Layer]:
-    """Simonyan and Zisserman (ICLR 2015)."""
+    """Yield the layers of VGG (Simonyan and Zisserman, ICLR 2015)."""
     channels = 3
     for stage, (count, width) in enumerate(zip(counts, (64, 128, 256, 512, 512), strict=True)):
         for _ in range(count):
@@ -60,10 +60,10 @@ def vgg(counts: Sequence[int]) -> Iterator[Layer]:
 
 
 def inception() -> Iterator[Layer]:
-    """Szegedy et al. (CVPR 2016), of 299 x 299 pixels, without the auxiliary head."""
+    """Yield the layers of Inception-v3 (Szegedy et al., CVPR 2016) for 299 x 299 pixels, without the auxiliary head."""
 
     def branch(inputs: int, side: int, *kernels: tuple[int, ...]) -> Iterator[Layer]:
-        for channels, height, width, *other in kernels:  # and perhaps the side of its output
+        for channels, height, width, *other in kernels:  # other: the side of its output, if not `side`
             yield layer((channels, inputs, height, width), (other or [side])[0] ** 2, 2)
             inputs = channels
 
@@ -87,7 +87,7 @@ def inception() -> Iterator[Layer]:
 
 
 def bert(width: int, depth: int, tokens: int = 512) -> Iterator[Layer]:
-    """Devlin et al. (NAACL 2019), without the heads of its pretraining."""
+    """Yield the layers of BERT (Devlin et al., NAACL 2019) without the heads for pretraining."""
     norm, hidden = layer((width,), 0), 4 * width
     yield from (layer((rows, width), 0, 0) for rows in (30522, tokens, 2))
     yield norm
@@ -99,8 +99,8 @@ def bert(width: int, depth: int, tokens: int = 512) -> Iterator[Layer]:
 
 
 def gpt2(width: int, depth: int, tokens: int = 1024) -> Iterator[Layer]:
-    """Radford et al. (OpenAI report 2019). The table of tokens, which is the last layer, too, is pushed as the first
-    one, and its second use is counted at the last norm."""
+    """Yield the layers of GPT-2 (Radford et al., OpenAI report 2019). The embedding of tokens is also the output layer:
+    it is pushed as the first layer, and the operations of the output are counted at the last norm."""
     norm, words = layer((width,), 0), 50257
     yield from (layer((rows, width), 0, 0) for rows in (words, tokens))
     for _ in range(depth):
@@ -111,7 +111,7 @@ def gpt2(width: int, depth: int, tokens: int = 1024) -> Iterator[Layer]:
 
 
 def llama(width: int, depth: int, hidden: int, tokens: int = 2048) -> Iterator[Layer]:
-    """Touvron et al. (arXiv 2023)."""
+    """Yield the layers of LLaMA (Touvron et al., arXiv 2023)."""
     norm, words = layer((width,), 0, 0), 32000
     yield layer((words, width), 0, 0)
     for _ in range(depth):
@@ -132,7 +132,7 @@ PUBLISHED: dict[str, Callable[[], Iterable[Layer]]] = {
 
 
 class Shapes(nn.Module):
-    """Parameters that have shapes and no numbers, layer by layer; `flops` are the operations of each layer."""
+    """Parameters with shapes but without values, layer by layer; `flops` are the operations of each layer."""
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Shapes(nn.Module):
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """A model by its layers' shapes alone, for engine="timing": a published one, or shapes such as 512x784+10x512."""
+    """A model as the shapes of its layers, for engine="timing": a published model, or shapes such as 512x784+10x512."""
 
     of: Annotated[
         str, "resnet18, -50, -101, -152; vgg16, -19; inception-v3; bert-large; gpt2; llama-7b; or each layer's shape"
@@ -153,7 +153,7 @@ class ModelSizes:
 
     def __post_init__(self) -> None:
         if self.of not in PUBLISHED and not all(sides and min(sides) > 0 for sides in self._shapes):
-            raise ValueError(f"{self.of!r} is no model whose sizes are known, nor shapes as in 512x784+10x512; "
+            raise ValueError(f"{self.of!r} is neither a model with known sizes nor shapes such as 512x784+10x512; "
                              f"{nearest(self.of, PUBLISHED)}")  # fmt: skip
 
     @property

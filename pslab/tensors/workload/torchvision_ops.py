@@ -24,9 +24,9 @@ SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def with_operators(load: Callable[[], T]) -> T:
-    """The result of `load()`, which is called again after declaring an operator of torchvision that it misses.
+    """Return the result of `load()`; call it again after declaring each operator of torchvision that it misses.
 
-    For everything that may import torchvision: unpickling a model of torchvision, importing a user's module.
+    Use it for every call that may import torchvision: unpickling a model of torchvision, importing a user's module.
     """
     declared: set[str] = set()
     while True:
@@ -36,7 +36,7 @@ def with_operators(load: Callable[[], T]) -> T:
             missing = MISSING.search(str(error))
             if missing is None or missing[1] in declared:
                 raise
-            # declared before the first attempt, it would clash with the compiled operator of a CUDA build
+            # not before the first attempt: the declaration would clash with the compiled operator of a CUDA build
             declared.add(missing[1])
             for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
                 del sys.modules[name]
@@ -44,10 +44,10 @@ def with_operators(load: Callable[[], T]) -> T:
 
 
 def import_named(field: str, text: str) -> Any:
-    """`pslab.config.spec.import_named` for a module that may import torchvision."""
+    """Import "module:name", as `pslab.config.spec.import_named` does, from a module that may import torchvision."""
     return spec.import_named(field, text, lambda path: with_operators(lambda: importlib.import_module(path)))
 
 
 def torchvision() -> ModuleType:
-    """The package torchvision, with a CUDA or a CPU build of torch."""
+    """Import torchvision, with a CUDA or a CPU build of torch."""
     return with_operators(lambda: importlib.import_module("torchvision"))

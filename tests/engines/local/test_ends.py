@@ -1,22 +1,35 @@
-"""Processes that end where a run does, before it starts, or beside it: what is completed is kept, nothing hangs."""
+"""Processes that end, are stopped, hang or are interrupted: every wait of the parent ends, and names the process."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conducted import Acts, conduct, died
+from conducted import Acts, Signals, conduct, died, quiet, stopped
+from ownpolicies import AlwaysHold
 from sabotage import Sabotaged, SabotagedServer, dying, once
+from tiny import tiny
 
 from pslab.engines.execute import STARTS
-from pslab.engines.experiment.experiment import Outcome
-from pslab.engines.processes.coordinator import Coordinator
-from pslab.errors import WorkerDied
+from pslab.engines.experiment.experiment import Interrupted, Outcome
+from pslab.engines.local import local_run
+from pslab.engines.local.engine import execute
+from pslab.engines.processes import pool, watch
+from pslab.engines.processes import pool as pools
+from pslab.engines.processes.child import number_of
+from pslab.engines.worker.phases import PHASES
+from pslab.errors import Stalled, WorkerDied
+from pslab.lab.runs.calibrate import calibrated
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run
+from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.bsp import BSP
 
 pytestmark = pytest.mark.usefixtures("small_pool")
@@ -47,7 +60,8 @@ def facts_of(undisturbed: Outcome, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "on_death", ["continue", *(pytest.param(more, marks=pytest.mark.slow) for more in ("stop", "restart"))])
+    "on_death", ["continue", *(pytest.param(more, marks=pytest.mark.slow) for more in ("stop", "restart"))]
+)
 def test_a_worker_that_dies_behind_its_last_message_is_not_waited_for(tmp_path: Path, undisturbed: Outcome, on_death):
     model = partial(Sabotaged, tmp_path / "marker", partial(dying, *BEHIND_ITS_LAST_MESSAGE))
     facts = facts_of(undisturbed, model=model, on_death=on_death)
@@ -65,26 +79,6 @@ def test_a_server_that_dies_behind_its_last_report_is_not_missed(tmp_path: Path,
 def test_what_a_dead_evaluator_has_not_evaluated_workers_do_at_the_end(undisturbed: Outcome):
     model = partial(Acts, died, who="worker 2", evaluating=True)
     assert facts_of(undisturbed, model=model, evaluate="beside", on_death="continue")["deaths"] == []
-
-
-def dies_when_somebody_writes(pipe: Path) -> None:
-    os.close(os.open(pipe, os.O_RDONLY))  # until it is opened for writing
-    died()
-
-
-def test_what_an_evaluator_was_evaluating_when_the_run_ended_workers_do_if_it_dies(
-    tmp_path: Path, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch
-):
-    os.mkfifo(pipe := tmp_path / "pipe")
-    evaluate = Coordinator.evaluate
-
-    def kills_first(self: Coordinator, *args: Any, **options: Any) -> None:
-        with open(pipe, "r+b", buffering=0):  # which waits for nobody
-            evaluate(self, *args, **options)
-
-    monkeypatch.setattr(Coordinator, "evaluate", kills_first)
-    model = partial(Acts, partial(dies_when_somebody_writes, pipe), who="worker 2", evaluating=True)
-    facts_of(undisturbed, model=model, evaluate="beside", on_death="continue", lease_s=30)
 
 
 class DiesAtOnce(BSP):
@@ -110,3 +104,207 @@ def test_a_run_does_not_begin_again_for_ever(tmp_path: Path, on_death: str, begu
     with pytest.raises(WorkerDied, match="server is gone"):
         conduct(**{**SHORT, "sync": DiesAtOnce(tmp_path, 100)}, on_death=on_death)
     assert len(list(tmp_path.iterdir())) == begun
+
+
+# --- processes that are stopped or hang -------------------------------------------------------------------------------
+
+LEASE_S = 0.3
+BRIEF: dict[str, Any] = {"sync": "asp", "lease_s": LEASE_S}
+
+
+def hangs() -> None:
+    threading.Event().wait()
+
+
+def loops() -> None:
+    while True:
+        pass
+
+
+def raises() -> None:
+    raise ValueError("the model broke here")
+
+
+def stop_server(news: dict[str, Any]) -> None:
+    if "workers" in news:
+        os.kill(pool._kept.processes[pool.SERVER].pid, signal.SIGSTOP)  # type: ignore[union-attr]
+
+
+class NeverEnds(ASP):
+    def step(self, state, event, clocks):
+        loops()
+
+
+SILENT = "has been silent for longer than its lease of 0.3 s while"
+ENDS = {
+    "a stopped server": ({"pushes": 100_000}, rf"server was stopped by a signal and {SILENT} serving"),
+    "a stopped worker": ({"model": partial(Acts, stopped), "sync": "bsp"},
+                         rf"worker 1 was stopped by a signal and {SILENT} computing"),
+    "a worker that dies": ({"model": partial(Acts, died), "sync": "bsp"},
+                           r"worker 1 is gone \(exit code 9\), in iteration 6"),
+    "an evaluator that dies": ({"model": partial(Acts, died, who="worker 2", evaluating=True), "evaluate": "beside"},
+                               r"evaluator is gone \(exit code 9\)"),
+    "a worker that hangs": ({"model": partial(Acts, hangs), "sync": "bsp"}, rf"worker 1 {SILENT} computing"),
+    "one that prepares": ({"model": partial(Acts, stopped, 1)}, rf"worker 1 .* {SILENT} preparing"),
+    "one that evaluates": ({"model": partial(Acts, stopped, evaluating=True)}, rf"worker 1 .* {SILENT} evaluating"),
+    "all wait": ({"sync": AlwaysHold(1), "pushes": 50}, r"worker 0 has been waiting for .* on clock 1 for \d"),
+    "a policy that loops": ({"sync": NeverEnds()},
+                            r"server computes and has not reported for 0.3 s .* a policy's step"),
+}  # fmt: skip
+
+
+FEW = ("a stopped server",)
+CASES = [*FEW, *(pytest.param(each, marks=pytest.mark.slow) for each in ENDS if each not in FEW)]
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_a_process_that_gives_no_sign_of_life_ends_the_run_by_name_and_no_process_is_left(
+    what: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(watch, "MUTE_S", LEASE_S)
+    fields, words = ENDS[what]
+    processes = [process.pid for process in pool.acquire(2).processes.values()]
+    with pytest.raises(Stalled if what == "all wait" else WorkerDied, match=words):
+        conduct(stop_server if "server" in what else quiet, **{**BRIEF, **fields})
+    assert [watch.used_by(process) for process in processes] == [("", 0)] * len(processes)
+
+
+@pytest.mark.parametrize(("model", "iteration", "how"), [
+    (partial(Acts, stopped), 6, "was stopped by a signal and has been silent for longer than its lease"),
+    pytest.param(partial(Acts, raises), 6, "ValueError: the model broke here", marks=pytest.mark.slow),
+    pytest.param(partial(Acts, died), 6, "is gone (exit code 9)", marks=pytest.mark.slow),
+    pytest.param(partial(Acts, stopped, 1), 0, "was stopped by a signal", marks=pytest.mark.slow),
+], ids=["stopped", "raises", "dies", "stopped in preparation"])  # fmt: skip
+def test_the_others_go_on_without_a_worker(model: Any, iteration: int, how: str):
+    """What it noted of its phases is not lost."""
+    outcome = conduct(**{**BRIEF, "sync": "bsp"}, model=model, on_death="continue", workers=3, pushes=60)
+    (death,) = outcome.facts["deaths"]
+    assert (death["worker"], death["iteration"], outcome.facts["outcome"]) == (1, iteration, "budget")
+    assert death["how"].startswith(how)
+    computed = (outcome.phases[:, 0] == 1) & (outcome.phases[:, 2] == PHASES.index("compute"))
+    assert outcome.phases[computed, 1].tolist() == list(range(iteration))
+
+
+def test_the_others_go_on_without_a_worker_that_dies_while_the_pool_starts():
+    killed = []
+
+    def kill(news: dict[str, Any]) -> None:
+        for process in multiprocessing.active_children():
+            if process.name == "pslab-worker 1" and not killed:
+                killed.append(process.kill())
+
+    pool.release(kill=True)
+    facts = conduct(kill, sync="bsp", on_death="continue", workers=3, pushes=60).facts
+    assert killed
+    assert [(death["worker"], death["iteration"]) for death in facts["deaths"]] == [(1, 0)]
+    assert facts["outcome"] == "budget"
+
+
+def test_a_worker_that_computes_for_ever_before_the_run_is_named_once_in_each_lease():
+    said = []
+
+    def look(news: dict[str, Any]) -> None:
+        said.extend([1] * news.get("waits", "").startswith("worker 1: still preparing after "))  # others are done
+        if len(said) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        conduct(look, **BRIEF, model=partial(Acts, loops, 1))
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_never_ends_can_be_interrupted():
+    looks = [0, False]  # since the last news, and whether the run has begun
+
+    def interrupt(news: dict[str, Any]) -> None:
+        looks[:] = (0, True) if "workers" in news else (looks[0] + (not news), looks[1])
+        if looks == [8, True]:  # the run is over, and the evaluation has begun
+            raise KeyboardInterrupt
+
+    model = partial(Acts, loops, who="worker 0", evaluating=True)
+    with pytest.raises(Interrupted) as error:
+        conduct(interrupt, **BRIEF, model=model, eval_every=2000, pushes=2000)
+    assert error.value.outcome.facts["pushes"] == 2000
+
+
+# --- and interrupts --------------------------------------------------------------------------------------------------
+
+LONG = tiny(pushes=100_000, cluster={"compute_s": 0.002}, eval_every=20)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """An interrupt may take longer than people wait: other tests may be busy."""
+    monkeypatch.setattr(local_run, "INTERRUPT_LIMIT_S", 20.0)
+
+
+def test_completed_pushes_come_with_the_interrupt_and_the_pool_serves_the_next_run(patient):
+    before = {p.pid for p in pool.acquire(4).processes.values()}
+    calls = list[Any]()
+
+    def interrupt(news: dict[str, Any]) -> None:
+        calls.extend([news] * bool(news))  # empty ones only ask whether to go on
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as raised:
+        execute(resolve(LONG), interrupt)
+    outcome = raised.value.outcome
+    assert outcome.facts["outcome"] == "interrupted"
+    assert len(outcome.pushes) == outcome.facts["pushes"] > 0
+    assert outcome.accuracy[-1][0] == outcome.facts["pushes"]  # the last snapshot is evaluated first
+    assert len(calls) == 2
+    assert execute(resolve(tiny()), calls.append).facts["pushes"] == 40
+    assert {p.pid for p in pool.acquire(4).processes.values()} == before
+
+
+def test_progress_reports_what_workers_do():
+    calls = []
+
+    def on_progress(news):
+        if news:
+            calls.append(news)
+            if any(state["doing"] == "waiting" for state in news["workers"]) or len(calls) == 200:
+                raise KeyboardInterrupt
+
+    slow = LONG.but(sync="bsp", cluster={"compute_s": 0.002, "slow": {0: 500.0}})
+    with pytest.raises(Interrupted):
+        execute(resolve(slow), on_progress)
+    for news in calls:
+        states = {worker: state["doing"] for worker, state in enumerate(news["workers"])}
+        assert states[0] in ("computing", "transferring")
+        assert all(0 in state["for"] for state in news["workers"][1:] if state["doing"] == "waiting")
+    assert any(state["doing"] == "waiting" for state in calls[-1]["workers"])
+
+
+@pytest.mark.parametrize(("on_death", "by", "words"), [
+    ("continue", signal.SIGKILL, "is gone"),
+    pytest.param("stop", signal.SIGSTOP, "was stopped by a signal", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_server_that_dies_ends_the_run_by_name(on_death: str, by: int, words: str):
+    signals = Signals(number_of(2, 1), by, after=40)
+    with pytest.raises(WorkerDied, match=f"server 1 of 2 {words}") as raised:
+        conduct(signals, servers=2, sync="asp", pushes=10**6, on_death=on_death, lease_s=1.0, eval_every=40,
+                cluster={"compute_s": 1e-3})  # fmt: skip
+    outcome = raised.value.outcome
+    assert outcome is not None
+    assert outcome.facts["pushes"] >= 40
+    assert len(outcome.pushes) > 40
+    assert len(outcome.weights) == 1930
+    assert pools._kept is None  # no process is left
+
+
+@pytest.mark.slow
+def test_virtual_time_is_that_of_real_processes_with_two_servers(tmp_path):
+    cluster = {"compute_s": 0.02, "bandwidth_bit_s": 1e7, "server_bandwidth_bit_s": 1e7, "latency_s": 2e-3}
+    wanted = tiny(workers=2, servers=2, pushes=200, cluster=cluster, dilation="auto")
+    local = run(wanted, results=tmp_path, progress=False)
+    assert local.manifest["emulation_ok"]
+    virtual = run(local.run.but(engine="virtual", cluster=calibrated(local)), results=tmp_path, progress=False)
+    assert virtual.manifest["seconds"] == pytest.approx(local.manifest["seconds"], rel=0.1)
+    assert np.array_equal(virtual.weights, local.weights)
+
+
+def test_a_server_is_not_dead_where_its_messages_come_closer_together_than_its_signs_of_life():
+    fields = {"workers": 1, "servers": 2, "sync": "asp", "pushes": 14, "cluster": {"compute_s": 0.05}}
+    assert conduct(**fields, lease_s=0.3, eval_every=14).facts["pushes"] == 14

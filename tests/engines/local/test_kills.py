@@ -22,14 +22,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from conducted import Signals
-from ownpolicies import Alternating, Talking
+from ownpolicies import Alternating, Largest, Talking
 from processes import living, wait_for_end
 from sabotage import DECIDER, Sabotaged, SabotagedServer, dying
-from tiny import tiny
+from tiny import Dies, net, tiny
+from tools.chaos.campaign import replayable
+from tools.chaos.replay import pushes_of, replay
 
 from pslab.config.spec import build
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted, Outcome
+from pslab.engines.local.recovery.replacing import LIVES
 from pslab.engines.processes import pool
 from pslab.engines.processes.child import number_of
 from pslab.engines.worker.phases import PUSH
@@ -97,6 +100,7 @@ class Case(NamedTuple):
     when: str
     count: int
     end: int
+    on_death: str = "restart"
 
 
 def case(seed: int) -> Case:
@@ -108,7 +112,9 @@ def case(seed: int) -> Case:
     where, when, most = draws.choice(CALLS[kind])
     end = signal.SIGSTOP if draws.random() < 0.2 and kind != "parent" else signal.SIGKILL
     process = draws.randrange(servers) if kind == "server" else 1
-    return Case(name, servers, kind, process, where, when, draws.randint(2, most), end)
+    drawn = Case(name, servers, kind, process, where, when, draws.randint(2, most), end)
+    goes_on = kind == "worker" and servers == 1 and "checkpoint" not in where and draws.random() < 0.4
+    return drawn._replace(on_death="continue") if goes_on else drawn
 
 
 def fields_of(name: str, servers: int) -> dict[str, Any]:
@@ -130,12 +136,17 @@ def conduct(name: str, servers: int, folder: Path, case: Case | None = None, **m
         fields["model"] = partial(Sabotaged, marker, act)
     if case and case.end == signal.SIGSTOP:
         fields["lease_s"] = LEASE_S
+    if case and case.on_death == "continue":
+        fields |= {"on_death": "continue", "checkpoint_every": None, "workers": 3, "pushes": 60}
     until_s, wanted = time.monotonic() + LIMIT_S, tiny(**fields)
 
     def look(news: dict[str, Any]) -> None:
         assert time.monotonic() < until_s, "it hangs"
 
-    outcome = execute(resolve(wanted), look)
+    outcome = execute(experiment := resolve(wanted), look)
+    replays = replayable(experiment) and name not in ("downlink", "estimates", "a rate that counts")
+    if case and case.on_death == "continue" and replays:
+        assert np.array_equal(replay(experiment, pushes_of(outcome)).numpy(), outcome.weights)
     return outcome, tables_of(wanted, outcome)[2]["verdict"]
 
 
@@ -198,12 +209,16 @@ def check(seed: int, folder: Path) -> None:
     if drawn.kind == "parent":
         ended_in_parent(drawn, folder)
         return
-    whole = undisturbed(drawn.name, drawn.servers, folder)
     found, verdict = conduct(drawn.name, drawn.servers, folder, drawn)
     assert verdict == "valid"
+    if drawn.on_death == "continue":
+        assert {death["worker"] for death in found.facts["deaths"]} <= {1}
+        assert found.facts["outcome"] == "budget"
+        return
     met = found.facts.get("rewinds", ()) if drawn.kind == "server" else found.facts.get("lives", ())
     amid_ranges = drawn.kind == "worker" and "ranges" in RUNS[drawn.name]  # its successor may join a round later
     if drawn.name in BARRIER and not amid_ranges:
+        whole = undisturbed(drawn.name, drawn.servers, folder)
         same(found, whole)
         assert {life["kept"] for life in found.facts.get("lives", ())} <= {"restored", "nothing kept"}
         if met and drawn.kind == "server" and RUNS[drawn.name].get("sync", "bsp") == "bsp":
@@ -273,3 +288,12 @@ def test_a_policy_that_decides_by_chance_is_named_where_its_run_is_to_go_on(tmp_
     fields = {"on_death": "restart", "workers": 2, "pushes": 400, "checkpoint_every": 20, "cluster": SLOW}
     with pytest.raises(WorkerFailed, match=r"ByChance.* decides by more than its events.*fresh=True"):
         execute(resolve(tiny(sync=ByChance(), **fields)), Signals(pool.SERVER, signal.SIGKILL, after=40))
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_again_and_again_is_given_up_and_the_pool_serves_the_next_run():
+    run = tiny(model=Dies, sync="ssp:1", prune=Largest(), on_death="restart", workers=2, pushes=400)
+    facts = execute(resolve(run), lambda news: None).facts
+    assert [life["worker"] for life in facts["lives"]] == [1] * LIVES
+    assert ([death["worker"] for death in facts["deaths"]], facts["outcome"]) == ([1], "budget")
+    assert "lives" not in execute(resolve(run.but(model=net)), lambda news: None).facts

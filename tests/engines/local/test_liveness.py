@@ -9,7 +9,7 @@ import pytest
 
 from pslab.engines.local.liveness import Liveness
 from pslab.engines.processes.pool import SERVER
-from pslab.engines.processes.watch import COMPUTING, ENDING, SERVING, STORING, WAITING, Watch
+from pslab.engines.processes.watch import COMPUTING, SERVING, STORING, WAITING, Watch
 from pslab.errors import RunError, Stalled, WorkerDied, WorkerFailed
 
 WAITS = {"doing": "waiting", "for": [1], "iteration": 3}
@@ -51,30 +51,11 @@ def test_a_process_owes_what_it_does(doings: tuple[dict[str, Any], ...], more: d
     assert Seen(*doings, **more).owed() == owed
 
 
-def test_after_the_end_each_worker_owes_its_last_report():
-    assert Seen(WAITS, COMPUTES).owed(True, (0,)) == {0: "", 1: ENDING, SERVER: ""}
-
-
-def test_no_worker_is_blamed_by_a_report_of_long_ago():
-    seen = Seen(WAITS, COMPUTES)
-    seen.now_s += LEASE_S
-    assert seen.owed() == {0: "", 1: "", SERVER: SERVING}
-
-
 def test_when_all_workers_have_waited_for_a_lease_the_error_says_for_which():
     seen = Seen(WAITS, WAITS)
     seen.liveness.waits(0)
     with pytest.raises(Stalled, match=r"worker 0 has been waiting for worker 1 on clock 3 for \d.*; worker 1 has"):
         seen.liveness.waits(1)
-
-
-def test_workers_that_waited_at_different_times_are_not_stuck():
-    seen, later = Seen(WAITS, WAITS), {**WAITS, "iteration": 4}
-    seen.liveness.waits(0)
-    seen.report(6, later, later)
-    seen.liveness.waits(1)  # worker 0 has gone on since
-    with pytest.raises(Stalled):
-        seen.liveness.waits(0)
 
 
 @pytest.mark.parametrize(("error", "how"), [(GONE, "is gone (exit code 9)"),

@@ -9,9 +9,8 @@ import mmap
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
+import time
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -46,11 +45,11 @@ def descriptors():
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs Linux's /proc")
 @pytest.mark.parametrize(
     ("owner", "name", "count", "error", "words"),
-    [(os, "memfd_create", 4, errno.EMFILE, r"Too many open files; at most \d+ files are allowed here: see `ulimit -n`"),
+    [(os, "memfd_create", 4, errno.EMFILE, r"Too many open files; at most \d+ files are allowed: raise .* `ulimit -n`"),
      (BaseContext, "Pipe", 2, errno.EMFILE, "Too many open files"),
      (BaseContext, "Pipe", 5, errno.EMFILE, "Too many open files"),
      (BaseProcess, "start", 1, errno.EAGAIN, r"temporarily unavailable; at most -?\d+ processes .* `ulimit -u`"),
-     (BaseProcess, "start", 1, "AF_UNIX path too long", "at most 107 characters; let TMPDIR, now .*, be shorter"),
+     (BaseProcess, "start", 1, "AF_UNIX path too long", "at most 107 characters; set TMPDIR to a shorter one than /"),
      (BaseProcess, "start", 3, errno.ENOMEM, "4 processes could not be started: .*Cannot allocate memory")],
     ids=["memory-files", "workers-pipes", "children-pipes", "processes", "sockets", "memory"],
 )  # fmt: skip
@@ -73,7 +72,7 @@ def test_what_the_system_does_not_have_is_a_failed_start_that_leaves_nothing(
 def test_shared_memory_that_cannot_be_had_is_a_failed_start(monkeypatch, owner, name):
     arena = Arena()
     breaking(monkeypatch, owner, name, 1, errno.ENOMEM)
-    with pytest.raises(StartFailed, match=r"4,096 bytes of shared memory cannot be had: .*Cannot allocate memory"):
+    with pytest.raises(StartFailed, match=r"4,096 bytes of shared memory could .*Cannot allocate memory"):
         use(arena)
     arena.close()
 
@@ -83,13 +82,12 @@ def use(arena):
     arena.bytes(0, 4096)
 
 
-@pytest.mark.parametrize("ends", [[2], [2, 4]], ids=["once", "twice"])
-def test_a_fork_server_that_ends_while_a_pool_starts_is_replaced_once(monkeypatch, ends):
+def test_a_fork_server_that_ends_while_a_pool_starts_is_replaced_once(monkeypatch):
     start, calls = BaseProcess.start, []
 
     def ending(process):
         calls.append(process)
-        if len(calls) in ends:
+        if len(calls) == 2:
             server = forkserver._forkserver._forkserver_pid
             os.kill(server, signal.SIGSTOP)  # until it is asked for a child
             threading.Timer(0.2, os.kill, (server, signal.SIGKILL)).start()
@@ -97,23 +95,10 @@ def test_a_fork_server_that_ends_while_a_pool_starts_is_replaced_once(monkeypatc
 
     pool.release(kill=True)
     monkeypatch.setattr(BaseProcess, "start", ending)
-    if len(ends) == 1:
-        found = pool.acquire(2)
-        assert found.alive
-        assert len(calls) == 2 + 1 + found.workers
-    else:
-        with pytest.raises(StartFailed, match="the fork server, which starts them, has ended"):
-            pool.acquire(2)
-        assert len(calls) == 2 + 2
+    found = pool.acquire(2)
+    assert found.alive
+    assert len(calls) == 2 + 1 + found.workers
     pool.release(kill=True)
-
-
-def test_a_child_watches_its_parent_before_it_imports_torch():
-    """What it is given is unpickled before its main begins, and must not cost the seconds that torch takes."""
-    modules = "sys, pslab.engines.processes.child, pslab.engines.experiment.shared_memory"
-    code = f"import {modules}; print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert found.stdout.strip() == "False"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs Linux's /proc")
@@ -121,17 +106,22 @@ def test_processes_that_take_the_places_of_others_leave_no_descriptor():
     own = pool.Pool(2, lambda: None)
     forks = forkserver._forkserver._forkserver_pid
 
-    def opened():
+    def opened() -> list[int]:
+        return [len(os.listdir(f"/proc/{process}/fd")) for process in ("self", forks)]
+
+    def replace() -> None:
         own.replace(0)
         own.attach(0)
         own.renew(range(2), lambda: None)
-        return [sorted(os.listdir(f"/proc/{process}/fd")) for process in ("self", forks)]
 
     try:
-        first = [len(names) for names in opened()]
+        replace()
+        first, until_s = opened(), time.monotonic() + 30
         for _ in range(2):
-            last = opened()
-        assert [len(names) for names in last] == first
+            replace()
+        while (more := max(map(int.__sub__, opened(), first))) > 0 and time.monotonic() < until_s:
+            pass  # the fork server has a descriptor of each child that has ended until it notices
+        assert more <= 0
     finally:
         own.close(kill=True)
 
@@ -173,16 +163,6 @@ def test_an_order_that_is_not_read_is_an_end_where_reports_are_awaited(stopped):
         reports(stopped, 0)
 
 
-def test_a_run_may_go_on_without_a_process_that_does_not_read_and_no_other_run_has_its_pool(stopped, monkeypatch):
-    with monkeypatch.context() as while_it_dies:
-        while_it_dies.setattr(stopped.processes[0], "kill", lambda: None)
-        (report,) = reports(stopped, 0, lambda number: number == 0)
-        assert report.kind in pool.ENDS
-        assert str(stopped.ended[0]) == UNREAD
-        assert stopped.processes[0].is_alive()
-        assert not stopped.alive
-
-
 def test_a_process_that_stops_amid_a_report_is_not_waited_for_without_a_limit(own_pool):
     def stops(context):
         os.write(context.parent.fileno(), b"\0\0\0\x09half")  # of nine bytes
@@ -214,7 +194,7 @@ class Unknown:
 
 def test_a_process_that_lacks_a_module_of_the_notebook_says_which(roles):
     roles.start(0, Unknown())
-    with pytest.raises(WorkerFailed, match=r"No module named 'module_that_is_not_there', .* its workers do not"):
+    with pytest.raises(WorkerFailed, match=r"No module named 'module_that_is_not_there'; .* a worker process cannot"):
         reports(roles, 0)
     roles.start(0, lambda context: None)  # and it is there for the next run
     assert reports(roles, 0)[0].kind == "prepared"
@@ -225,44 +205,3 @@ def test_a_folder_of_modules_that_a_notebook_adds_later_is_looked_in(roles, monk
     monkeypatch.syspath_prepend(tmp_path)
     roles.start(0, importlib.import_module("module_of_a_user").role)
     assert reports(roles, 0)[0].kind == "prepared"
-
-
-def test_a_folder_that_was_named_from_another_working_directory_is_looked_in(roles, monkeypatch, tmp_path):
-    (tmp_path / "beside").mkdir()
-    (tmp_path / "beside" / "module_beside.py").write_text("def role(context):\n    pass\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["beside", *sys.path])
-    role = importlib.import_module("module_beside").role
-    monkeypatch.chdir("/")
-    roles.start(0, role)
-    assert reports(roles, 0)[0].kind == "prepared"
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
-def test_what_a_role_leaves_is_given_back_when_the_next_one_comes(roles):
-    """Also where its objects hold each other, and however long nothing else would collect them."""
-
-    def leaves(context):
-        role = [bytes(2**16) for _ in range(800)]  # 50 MiB in pieces of the heap
-        role.append(role)
-        return role
-
-    def sees(context):
-        from pathlib import Path
-
-        from pslab.engines.processes.channel import report
-
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        report(context.parent, "seen", {"bytes": pages * os.sysconf("SC_PAGE_SIZE")})
-
-    def seen():
-        roles.start(0, sees)
-        found = list[int]()
-        while not found:
-            found = [report.body["bytes"] for report in reports(roles, 0) if report.kind == "seen"]
-        return found[0]
-
-    before = seen()
-    roles.start(0, leaves)
-    reports(roles, 0)
-    assert seen() < before + 2**23

@@ -1,4 +1,4 @@
-"""Who is dead: no report, no CPU time, no wish for a core for a lease."""
+"""What the parent sees of its children: their life, and the cores that they get."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from pslab.engines.processes import watch
-from pslab.engines.processes.watch import COMPUTING, LOOKS, MUTE_S, SERVING, WAITING, Watch, used_by
+from pslab.engines.processes import precedence, watch
+from pslab.engines.processes.precedence import SHARE, WINDOW_S, Precedence, let_others_first
+from pslab.engines.processes.watch import COMPUTING, LOOKS, MUTE_S, SERVING, Watch, used_by
 
 LEASE_S = 8.0
 STEP_S = LEASE_S / LOOKS
@@ -46,11 +48,6 @@ def test_who_gives_no_sign_for_a_lease_is_dead_and_no_sooner(watched: Watched):
     assert words == {1: "has been silent for longer than its lease of 8 s while computing"}
 
 
-def test_a_stopped_process_is_named_as_such(watched: Watched):
-    watched.used[1] = ("T", 7)
-    assert watched.turn({1: COMPUTING}, LOOKS + 1)[1].startswith("was stopped by a signal and has been silent")
-
-
 @pytest.mark.parametrize("sign", ["report", "time", "core", "disk"])
 def test_each_sign_of_life_ends_the_silence(watched: Watched, sign: str):
     watched.turn({1: COMPUTING}, LOOKS)
@@ -61,19 +58,8 @@ def test_each_sign_of_life_ends_the_silence(watched: Watched, sign: str):
     assert watched.turn({1: COMPUTING}, LOOKS - 2) == {}
 
 
-@pytest.mark.parametrize("state", ["R", "D"])
-def test_who_gets_no_core_or_waits_for_a_disk_all_the_time_is_not_dead(watched: Watched, state: str):
-    watched.used[1] = (state, 0)
-    assert watched.turn({1: COMPUTING}, 9 * LOOKS) == {}
-
-
 def test_who_owes_nothing_is_never_dead(watched: Watched):
     assert watched.turn({1: "", 2: COMPUTING}, 9 * LOOKS).keys() == {2}
-
-
-def test_what_another_phase_took_does_not_count(watched: Watched):
-    watched.turn({1: COMPUTING}, LOOKS)
-    assert watched.turn({1: WAITING}, LOOKS) == {}
 
 
 def test_a_server_that_computes_without_a_report_is_dead_after_a_while_and_a_worker_is_not(watched: Watched):
@@ -102,3 +88,52 @@ def test_the_system_says_who_computes_and_who_is_stopped():
         process.kill()
         process.communicate()
     assert used_by(process.pid) == ("", 0)
+
+
+linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process.pid
+
+
+@linux
+def test_a_process_lets_others_first_and_comes_back(child: int):
+    assert let_others_first([child], True)
+    assert os.sched_getscheduler(child) == os.SCHED_IDLE
+    assert let_others_first([child], False)
+    assert os.sched_getscheduler(child) == os.SCHED_OTHER
+
+
+@linux
+def test_what_somebody_else_has_chosen_stays(child: int):
+    os.sched_setscheduler(child, os.SCHED_BATCH, os.sched_param(0))
+    assert not let_others_first([child], True)
+    assert os.sched_getscheduler(child) == os.SCHED_BATCH
+
+
+# --- and that starve --------------------------------------------------------------------------------------------------
+
+CORES = 2
+
+
+@pytest.mark.parametrize(("used", "awaited", "processes", "starve"), [
+    (0.01, 0.9, 2, True), (0.01, 0.1, 2, False), (CORES * SHARE / 2, 0.5, 2, False), (0.0, 0.0, 2, False),
+    (CORES / 16, 1 - CORES / 16, 16, False),
+], ids=["wants cores and gets none", "waits for messages", "busy", "idle", "many share the cores"])  # fmt: skip
+def test_processes_that_want_a_core_and_get_next_to_none_no_longer_let_others_first(
+    used: float, awaited: float, processes: int, starve: bool, monkeypatch: pytest.MonkeyPatch
+):
+    now = [0.0]
+    monkeypatch.setattr(precedence, "cores", lambda: CORES)
+    monkeypatch.setattr(precedence, "used_and_awaited", lambda process: (used * now[0], awaited * now[0]))
+    found, starved = Precedence(lambda: [2**30 + each for each in range(processes)], True, lambda: now[0]), []
+    for _ in range(8):
+        now[0] += WINDOW_S / 2
+        found.relieve()
+        starved.append(found.starved)
+    # not in the first window, of which the beginning was not seen, nor between
+    assert starved == ([False] * 3 + [True] * 5 if starve else [False] * 8)
+    assert found.yields is not starve

@@ -1,26 +1,24 @@
-"""Virtual runs side by side: the bits of a run that is alone, and nothing left behind when one of them fails."""
+"""Virtual runs side by side, and hosts that die: nothing is left behind when one of them fails."""
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
-import tempfile
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny import Diverges, Raises, finished, tiny
-from virtual_cases import DOWNLINK
 from whole import in_process
 
-from pslab.engines import execute
-from pslab.engines.experiment.experiment import TABLES, Outcome
+from pslab.engines.execute import fits
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.processes import pool
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import parallel_runs
-from pslab.errors import SweepFailed, Unwritable
-from pslab.lab.records import disk
+from pslab.engines.virtual.engine import execute
+from pslab.errors import SweepFailed, WorkerDied
 from pslab.lab.records.record import Result, find
 from pslab.lab.records.results import load
 from pslab.lab.runs.progress import Progress
@@ -29,9 +27,6 @@ from pslab.lab.runs.run import sweep
 from pslab.tensors.workload.data import data_root, resolve_data
 
 CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
-KINDS = [{"sync": "asp", "optimizer": "adam", "workers": 3}, {"sync": "bsp", "prune": "static:10%", "pull": "changed"},
-         {"sync": "eager", "prune": "static:10%", "pull": "changed"},
-         *DOWNLINK, {"sync": "ssp:3", "target_accuracy": 0.3, "eval_every": 8, "pushes": 400}]  # fmt: skip
 
 
 def mine(**fields: object):
@@ -46,22 +41,6 @@ def conduct(runs: list, heed=lambda: None) -> dict[int, Outcome]:
     return found
 
 
-def test_runs_side_by_side_leave_the_bits_of_runs_alone():
-    runs = [mine(**kind) for kind in KINDS]
-    together = conduct(runs)
-    assert sorted(together) == list(range(len(runs)))
-    for place, run in enumerate(runs):
-        alone = finished(run)
-        for name in TABLES:
-            one, other = getattr(together[place], name), getattr(alone, name)
-            assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes()), (run, name)
-        ours, theirs = together[place].facts, alone.facts
-        timings = {"preparation_s", "turning_s", "wall_s"}
-        assert {k: v for k, v in ours.items() if k not in timings} == {k: theirs[k] for k in ours.keys() - timings}
-        assert ours.keys() == theirs.keys()
-    assert [together[place].facts["outcome"] for place in sorted(together)] == ["budget"] * (len(runs) - 1) + ["target"]
-
-
 def test_runs_on_two_datasets_do_not_mix():
     fewer = resolve_data("mnist:train=512,test=256", data_root())
     model = {"model": "mlp:8", "pushes": 8}
@@ -70,6 +49,19 @@ def test_runs_on_two_datasets_do_not_mix():
     together = conduct(runs)
     for place, run in enumerate(runs):
         assert together[place].accuracy.tobytes() == in_process(run).accuracy.tobytes()
+
+
+def test_runs_without_tensors_are_executed_beside_each_other_if_they_are_long():
+    runs = [mine(engine="timing", pushes=1101, workers=3, sync=sync) for sync in ("bsp", "asp", "ssp:1")]
+    assert [fits(resolve(run)) for run in (*runs, runs[0].but(pushes=300))] == [True, True, True, False]
+    for index, outcome in conduct(runs).items():
+        alone = finished(runs[index])
+        assert (outcome.arrivals.tobytes(), outcome.phases.tobytes()) == (
+            alone.arrivals.tobytes(),
+            alone.phases.tobytes(),
+        )
+        assert outcome.facts["seconds"] == alone.facts["seconds"]
+        assert len(outcome.pushes) == 1101
 
 
 def test_as_many_runs_as_cores_are_under_way_and_each_reports_its_start():
@@ -93,14 +85,6 @@ def test_an_unwanted_run_is_not_begun_or_ends_alone_and_its_process_serves_the_n
     assert outcomes[3] == "budget"
     assert not pool._kept.ended
     assert ended[3].weights.tobytes() == finished(runs[3]).weights.tobytes()
-
-
-def test_local_timing_and_large_runs_do_not_run_side_by_side(monkeypatch: pytest.MonkeyPatch):
-    assert execute.fits(resolve(mine()))
-    assert not execute.fits(resolve(tiny()))
-    assert not execute.fits(resolve(mine(engine="timing")))
-    monkeypatch.setattr(execute, "LARGEST", 100)
-    assert not execute.fits(resolve(mine()))
 
 
 def kept_of(tmp_path: Path) -> dict[int, Result]:
@@ -128,23 +112,6 @@ def test_a_run_that_fails_is_named_with_what_it_completed_and_the_others_go_on(t
     assert all(find(run, tmp_path) for run in (runs[0], runs[2], runs[3]))
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_pool")
-def test_a_run_whose_process_dies_is_run_again_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    runs, struck = [mine(seed=seed, pushes=3000, eval_every=3000) for seed in range(3)], []
-
-    def update(self, name, news):
-        if not struck:
-            struck.append(name)
-            os.kill(pool._kept.processes[virtual.cores() - 1].pid, signal.SIGKILL)
-
-    monkeypatch.setattr(Progress, "update", update)
-    found = sweep(runs, results=tmp_path, progress=False)
-    assert struck
-    for result in found:
-        assert result.weights.tobytes() == finished(result.run).weights.tobytes()
-
-
 def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     stop, runs, seen = threading.Event(), [mine(seed=seed, pushes=100_000) for seed in range(3)], set()
 
@@ -166,71 +133,6 @@ def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytes
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-@pytest.mark.slow
-def test_a_full_disk_ends_all_of_them_and_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
-    runs = [mine(seed=0, pushes=8), *(mine(seed=seed, pushes=100_000) for seed in range(1, virtual.cores() + 1))]
-    monkeypatch.setattr(disk, "publish", full(disk.publish, tmp_path / "results"))
-    with pytest.raises(Unwritable, match="No space left on device") as error:
-        sweep(runs, results=tmp_path / "results", progress=False)
-    there = [load(path) for path in (tmp_path / "elsewhere").glob("pslab-*/interrupted/*")]
-    assert 2 <= len(there) <= virtual.cores() + 1  # the one that was finished, and those after it
-    for result in there:
-        assert str(result.path) in str(error.value)
-        assert result.manifest["pushes"] == len(result.pushes) > 0
-
-
-def full(publish, place: Path):
-    """As if there were no room in one place."""
-
-    def publish_elsewhere(draft: Path, target: Path, aside: Path | None = None) -> bool:
-        if target.is_relative_to(place):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
-        return publish(draft, target, aside)
-
-    return publish_elsewhere
-
-
-def test_a_sweep_keeps_its_order_and_its_records_are_those_of_single_runs(tmp_path: Path):
-    runs = [mine(sync=sync) for sync in ("asp", "bsp")]
-    together = sweep(runs, results=tmp_path / "together", progress=False)
-    assert [r.digest for r in together] == [run.digest for run in runs]
-    assert not any(r.cached for r in together)
-    for one in together:
-        alone = sweep([one.run], results=tmp_path / "alone", progress=False)[0]
-        assert one.manifest["weights_sha256"] == alone.manifest["weights_sha256"]
-        assert one.manifest["verdict"] == alone.manifest["verdict"] == "valid"
-        for name in ("accuracy", "phases", "pushes"):
-            assert (one.path / f"{name}.csv").read_bytes() == (alone.path / f"{name}.csv").read_bytes()
-
-
-def test_a_stop_ends_all_of_them_and_leaves_no_draft(tmp_path: Path):
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(KeyboardInterrupt):
-        sweep([mine(seed=seed) for seed in range(4)], results=tmp_path, progress=False, stop=stop)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_a_stop_in_the_middle_keeps_completed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    stop, runs = threading.Event(), [mine(seed=seed) for seed in range(6)]
-    real = parallel_runs.conduct
-
-    def stopping(*arguments):
-        for place, news in real(*arguments):
-            yield place, news
-            if isinstance(news, Outcome):
-                stop.set()  # after the first that ended
-
-    monkeypatch.setattr(parallel_runs, "conduct", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(runs, results=tmp_path, progress=False, stop=stop)
-    left = [path.name for path in (tmp_path / "runs").iterdir()]
-    assert 1 <= len(left) < 6
-    assert not [name for name in left if name.startswith(".")]
-
-
 # -- runs that are not wanted any more -------------------------------------------------------------
 
 
@@ -247,14 +149,41 @@ def test_a_run_that_is_not_wanted_any_more_is_ended_and_leaves_no_record(tmp_pat
     assert not (tmp_path / "interrupted").exists()
 
 
-def test_an_error_of_the_function_that_is_told_ends_the_others_in_order(tmp_path: Path):
-    runs = [mine(pushes=8), mine(seed=1, pushes=100_000)]
+pytestmark = pytest.mark.usefixtures("small_pool")
+RUN = tiny(engine="virtual", cluster="lab", sync="asp", pushes=2000, eval_every=2000, lease_s=0.3)
 
-    def ended(result: Result) -> None:
-        raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        sweep(runs, results=tmp_path, progress=False, ended=ended)
-    assert find(runs[0], tmp_path)
-    assert not find(runs[1], tmp_path)
-    assert list(kept_of(tmp_path)) in ([], [1])  # as far as it had come
+def striking(by: signal.Signals):
+    struck, news = [], []
+
+    def on_progress(item):
+        news.append(item)
+        if "workers" in item and not struck:
+            struck.append(by)
+            os.kill(pool._kept.processes[0].pid, by)
+
+    return news, on_progress
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [pytest.param(signal.SIGKILL, r"host 0 of virtual workers is gone \(killed by SIGKILL\)", id="killed"),
+     pytest.param(signal.SIGSTOP, r"host 0 .*silent for longer than its lease of 0.3 s while computing", id="stopped",
+                  marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_a_host_that_dies_ends_the_run_and_its_work_is_kept(by, words):
+    with pytest.raises(WorkerDied, match=words) as error:
+        execute(resolve(RUN), striking(by)[1], hosts=2)
+    outcome = error.value.outcome
+    assert 0 < outcome.facts["pushes"] == len(outcome.pushes) < 2000
+
+
+@pytest.mark.slow
+def test_a_run_that_may_continue_begins_again_and_leaves_the_same_bits():
+    news, on_progress = striking(signal.SIGKILL)
+    again = execute(resolve(RUN.but(on_death="continue")), on_progress, hosts=2)
+    undisturbed = execute(resolve(RUN), lambda item: None, hosts=2)
+    (item,) = [item for item in news if "repeated" in item]
+    assert item["repeated"] == "host 0 of virtual workers is gone (killed by SIGKILL): once again"
+    np.testing.assert_array_equal(again.weights, undisturbed.weights)
+    np.testing.assert_array_equal(again.pushes, undisturbed.pushes)

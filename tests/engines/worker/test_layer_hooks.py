@@ -15,16 +15,6 @@ from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import CNN, MLP
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.output = nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.attention(x, x, x, need_weights=False)[0].mean(1))
-
-
 class Backwards(nn.Module):
     """Its modules are called in another order than they are named, one of them twice, and one never."""
 
@@ -110,33 +100,11 @@ def test_layers_are_needed_in_the_order_of_calls_and_ready_in_reverse(module, x,
     assert events(module, x, passes=3) == expected * 3
 
 
-def test_a_projection_without_a_hook_is_waited_for_by_its_user():
-    seen = events(Attention(), torch.randn(2, 3, 8))
-    assert set(seen[:2]) == {"needs attention", "needs attention.out_proj"}
-    assert seen[2:5] == ["needs output", "--", "ready output"]
-    assert set(seen[5:]) == {"ready attention", "ready attention.out_proj"}
-
-
 def test_a_module_that_was_not_seen_waits_for_its_own_parameters():
     both = events(Moody(), torch.randn(2, 4), passes=2)
     for seen in (both[:5], both[5:]):
         assert sorted(seen[:2]) == ["needs one", "needs other"]
         assert sorted(seen[3:]) == ["ready one", "ready other"]
-
-
-def test_an_exception_in_a_hook_ends_the_pass():
-    class Enough(Exception):
-        pass
-
-    module = MLP(6, 4, 3)
-    layerwise = Layerwise(module, Keyspace.of(module))
-
-    def enough(layer: int) -> None:
-        raise Enough
-
-    layerwise.ready = enough
-    with pytest.raises(Enough):
-        module(torch.ones(2, 6)).sum().backward()
 
 
 def test_what_has_hooks_goes_with_its_last_owner():

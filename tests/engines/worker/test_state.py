@@ -26,7 +26,7 @@ class Setup:
 
     def residual(self):
         memory = self.layout.memories["residual"]
-        return self.arena.tensor(self.layout.kept[1]["residual"], memory.entries, memory.dtype)
+        return self.arena.tensor(self.layout.memory_offsets[1]["residual"], memory.entries, memory.dtype)
 
     def iterate(self, iteration: int) -> None:
         self.kept.begin(iteration)
@@ -60,9 +60,3 @@ def test_a_worker_that_asks_ahead_has_as_many_copies_as_pushes_under_way():
     setup.kept.begin(5)
     assert [setup.view().after(iteration) is not None for iteration in (2, 3, 4)] == [True] * 3
     assert setup.view().after(1) is None
-
-
-@pytest.mark.parametrize("fields", [{"on_death": "continue"}, {"prune": "none"}])
-def test_without_successors_or_memories_nothing_is_copied(fields):
-    experiment = resolve(tiny(**{"prune": "dgc", "on_death": "restart", **fields}))
-    assert Layout.of(experiment).states == ()

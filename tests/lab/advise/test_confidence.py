@@ -21,12 +21,9 @@ def test_a_seed_adds_the_same_to_every_arm_and_changes_nothing():
     assert paired.chances() == pytest.approx(Comparison(times).chances(), abs=2 / DRAWS)
 
 
-def test_more_seeds_of_the_same_make_it_surer():
+def test_more_seeds_of_the_same_make_it_surer_and_an_arm_with_fewer_is_less_certain():
     chances = [Comparison(np.tile(TIMES, often)).chances()[0] for often in (1, 2, 4)]
     assert 0.5 < chances[0] < chances[1] < chances[2] < 1
-
-
-def test_an_arm_with_fewer_seeds_is_compared_on_those_that_it_has_and_is_less_certain():
     times = np.array([[1.0, 1.2, 0.9, 1.1], [1.1, 1.35, 1.0, 1.25], [1.1, 1.4, 0.95, 1.2]])
     few = times.copy()
     few[1, 1:] = math.nan
@@ -47,25 +44,22 @@ def test_equal_arms_share_the_chance_of_being_best_and_all_of_a_tie():
     assert compared.chances(tie=1.0) == pytest.approx([1, 1, 1, 0], abs=CLOSE)
 
 
-def test_a_lower_bound_says_nothing_of_the_noise():
+def test_a_lower_bound_and_a_single_arm_say_nothing_of_the_noise():
     times = np.array([[1.0, 1.2, 0.9, 1.0], [1.1, 1.0, 1.2, 1.1], [1.5, 1.5, 1.5, 1.5]])
     bounds = np.array([[False] * 4, [False] * 4, [True] * 4])
     assert Comparison(times, bounds).noise > Comparison(times).noise
     assert Comparison(times, bounds).degrees < Comparison(times).degrees
-
-
-def test_a_single_arm_is_the_best_and_says_nothing_of_the_noise():
     compared = Comparison(np.array([[1.0, 2.0]]))
     assert compared.chances() == [1]
     assert math.isinf(compared.noise)
-    with pytest.raises(ValueError, match="nothing of the noise"):
+    with pytest.raises(ValueError, match="the noise cannot be estimated"):
         _ = compared.drawn
 
 
 @pytest.mark.parametrize("times", [[[1.0, math.inf]], [[1.0, 0.0]], [[]], [1.0, 2.0], [[1.0, math.nan]],
                                    [[1.0, 2.0], [math.nan, math.nan]]])  # fmt: skip
 def test_only_finite_times_on_common_seeds_are_compared(times: list[object]):
-    with pytest.raises(ValueError, match="finite needs on common seeds"):
+    with pytest.raises(ValueError, match="at least one for each arm and seed"):
         Comparison(np.array(times))
 
 

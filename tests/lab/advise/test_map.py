@@ -43,7 +43,7 @@ class Imagined:
 
     def _result(self, each: Run) -> Any:
         cluster = dict(each.cluster)  # type: ignore[arg-type]
-        push_s = taken(str(each.sync), str(each.prune), cluster["bandwidth_bit_s"], cluster["slow"][0]) / 40
+        push_s = taken(str(each.sync), str(each.prune), cluster["bandwidth_bit_s"], cluster["slow"].get(0, 1.0)) / 40
         pushes = min(each.pushes or 0, int((each.seconds or math.inf) / push_s) if each.seconds else 10**9)
         at = np.linspace(0, pushes, 9)
         accuracy = np.interp(at, [0, 30, 40], [0.1, 0.9, 0.95] if each.learning_rate == self.learns else [0.1] * 3)
@@ -62,20 +62,15 @@ def surveyed(**changed: Any) -> maps.Map:
     return advise_map(BASE.but(sync="asp"), **{"target": 0.9, "seeds": (0, 1), "space": SPACE, **FAR, **changed})
 
 
-@pytest.fixture(scope="module")
-def survey() -> tuple[maps.Map, list[Run]]:
-    """The map of all clusters, and the runs that were asked for."""
-    made = Imagined()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maps, "sweep", made)
-        return surveyed(), made.runs
+def names(pair: tuple[str, str]) -> str:
+    return ", ".join((name("sync", pair[0]), name("prune", pair[1])))
 
 
 # -- what is run -----------------------------------------------------------------------------------
 
 
-def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(survey: tuple[maps.Map, list[Run]]):
-    found, runs = survey
+def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(imagined: Imagined):
+    found, runs = surveyed(), imagined.runs
     soonest = found.table.groupby(["bandwidth_bit_s", "spread"]).seconds.transform("min")
     assert {*found.table.how} == {COMPUTED, CAPPED}
     for row, least in zip(found.table.itertuples(), soonest, strict=True):
@@ -87,27 +82,16 @@ def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(survey:
         else:
             assert row.seconds == pytest.approx(expected, rel=0.1)
     assert found.table.attrs["caption"][-1] == "25 cells computed"
-    tried = Counter((each.cluster["bandwidth_bit_s"], each.cluster["slow"][0], each.sync, each.prune, each.seed)
-                    for each in runs)  # type: ignore[index]
+    tried = Counter(
+        (each.cluster["bandwidth_bit_s"], each.cluster["slow"][0], each.sync, each.prune, each.seed) for each in runs
+    )  # type: ignore[index]
     assert {key[-1] for key in tried} == {0, 1}
-
-
-def names(pair: tuple[str, str]) -> str:
-    return ", ".join((name("sync", pair[0]), name("prune", pair[1])))
-
-
-def test_rates_are_tried_at_the_corners_and_the_centre_and_beyond_while_the_best_lies_at_an_end(
-    survey: tuple[maps.Map, list[Run]]
-):
-    _, runs = survey
+    # rates are tried at the corners and the centre, and beyond while the best lies at an end
     cells = {(each.cluster["bandwidth_bit_s"], each.cluster["slow"][0]) for each in runs  # type: ignore[index]
              if each.learning_rate != 0.2}  # fmt: skip
     assert cells == ANCHORS
     assert {each.learning_rate for each in runs} == {0.05, 0.1, 0.2, 0.4}
-
-
-def test_runs_end_at_a_few_times_the_soonest_of_their_cell_and_seed(survey: tuple[maps.Map, list[Run]]):
-    _, runs = survey
+    # runs end at a few times the soonest of their cell and seed
     later = [each for each in runs if each.seed == 1 and each.seconds is not None]
     assert later
     for each in later:
@@ -116,14 +100,11 @@ def test_runs_end_at_a_few_times_the_soonest_of_their_cell_and_seed(survey: tupl
         assert any(each.seconds == pytest.approx(maps.CAP * seconds, rel=0.1) for seconds in times)
 
 
-def test_time_that_is_up_leaves_cells_empty_and_says_so(imagined: Imagined):
+def test_time_that_is_up_leaves_cells_empty_and_a_goal_that_no_policy_holds_is_refused(imagined: Imagined):
     found = surveyed(minutes=1e-9)
     assert found.table.attrs["caption"][-1] == "time was up before 20 of 25 cells were computed"
     assert (found.winner.how == LEFT).sum() == 20
     assert not found.winner[found.winner.how == LEFT].policy.any()
-
-
-def test_a_goal_that_no_policy_holds_is_refused_with_the_best_evaluation(imagined: Imagined):
     imagined.learns = 7.0
     with pytest.raises(ConfigError, match=r"no policy holds it within 40 pushes; the best evaluation is 10\.00%"):
         surveyed()
@@ -131,13 +112,21 @@ def test_a_goal_that_no_policy_holds_is_refused_with_the_best_evaluation(imagine
 
 def test_a_small_map_of_real_runs_has_each_runs_own_seconds(tmp_path: Path):
     base = tiny(cluster=MINE, workers=2, pushes=32, learning_rate=0.2, keep_weights=False, eval_every=4)
-    how: dict[str, Any] = {"target": 0.3, "seeds": [0], "learning_rates": [0.4], "results": tmp_path, "progress": False,
-                           "space": {"policy": {"asp": {"sync": "asp", "prune": "static:5%"}}},
-                           "bandwidth_bit_s": [1e6, 1e8], "spread": {1.0: {"slow": {}}, 3.0: {"slow": {0: 3.0}}}}
+    how: dict[str, Any] = {
+        "target": 0.3,
+        "seeds": [0],
+        "learning_rates": [0.4],
+        "results": tmp_path,
+        "progress": False,
+        "space": {"policy": {"asp": {"sync": "asp", "prune": "static:5%"}}},
+        "bandwidth_bit_s": [1e6, 1e8],
+        "spread": {1.0: {"slow": {}}, 3.0: {"slow": {0: 3.0}}},
+    }
     found = advise_map(base, **how)
     own = where(found.results, policy="BSP, dense", bandwidth_bit_s=1e8, spread=1.0)
-    (row,) = found.table[(found.table.policy == "BSP, dense") & (found.table.bandwidth_bit_s == 1e8)
-                         & (found.table.spread == 1.0)].itertuples()
+    (row,) = found.table[
+        (found.table.policy == "BSP, dense") & (found.table.bandwidth_bit_s == 1e8) & (found.table.spread == 1.0)
+    ].itertuples()
     assert own.run.iloc[0].cluster == {**MINE, "bandwidth_bit_s": 1e8, "slow": {}}
     assert row.seconds == pytest.approx(min(held(each, 0.3)[0] for each in own.result))
     assert (found.winner.how == COMPUTED).all()
@@ -149,19 +138,18 @@ def test_a_small_map_of_real_runs_has_each_runs_own_seconds(tmp_path: Path):
 # -- what is asked ---------------------------------------------------------------------------------
 
 
-def test_without_axes_bandwidths_lie_around_the_base_and_speeds_are_spread_over_all_workers():
-    cells = maps._cells(BASE.but(workers=3), maps._default_axes(BASE.but(workers=3)))
-    assert len(cells) == 30
-    assert [*dict.fromkeys(bandwidth for bandwidth, _ in cells)] == [3.7e5, 1.1e6, 3.3e6, 1e7, 3e7, 9e7]
-    cluster: Any = cells[1e7, 3.0].cluster
-    assert cluster["slow"] == {0: 3.0, 1: pytest.approx(math.sqrt(3.0))}
-    assert cells[1e7, 1.0].cluster["slow"] == {}  # type: ignore[index]
+def test_without_axes_bandwidths_lie_around_the_base_and_speeds_are_spread_over_all_workers(imagined: Imagined):
+    found = advise_map(BASE.but(sync="asp", workers=3), target=0.9, seeds=(0,), space=SPACE)
+    assert {*found.table.bandwidth_bit_s} == {3.7e5, 1.1e6, 3.3e6, 1e7, 3e7, 9e7}
+    assert len(found.winner) == 30
+    speeds = [each.cluster["slow"] for each in imagined.runs]  # type: ignore[index]
+    assert {0: 3.0, 1: pytest.approx(math.sqrt(3.0))} in speeds
 
 
 @pytest.mark.parametrize(("changed", "axes", "words"), [
-    ({"cluster": "free"}, {}, "needs a modelled cluster to begin with"),
+    ({"cluster": "free"}, {}, "a map varies a modelled cluster"),
     ({"pushes": None, "seconds": 1.0}, {}, "a map needs a budget"),
-    ({"workers": 1}, {}, "workers=1: the speeds of one worker have no spread"),
+    ({"workers": 1}, {}, "workers=1: the default axis spread needs two or more"),
     ({}, {"bandwidth_bit_s": [1e6]}, "a map has two axes"),
     ({}, {"bandwith_bit_s": [1e6], "latency_s": [0.0]}, "did you mean 'bandwidth_bit_s'"),
     ({}, {"bandwidth_bit_s": 1e6, "latency_s": [0.0]}, "must be a list of values"),

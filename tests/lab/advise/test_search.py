@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def advice(place: Path) -> Advice:
     return advise(base(), results=place, **ASKED)
 
 
-def test_where_the_network_is_slow_the_advice_is_to_prune_and_says_how_much_sooner(advice: Advice):
+def test_where_the_network_is_slow_the_advice_is_to_prune_and_says_how_much_sooner(advice: Advice, place: Path):
     assert "static:5%" in advice.run.prune
     assert advice.table.held_s[advice.answer.policy] < advice.table.held_s["bsp"]
     assert "times as soon as the default" in advice.words
@@ -49,24 +50,25 @@ def test_where_the_network_is_slow_the_advice_is_to_prune_and_says_how_much_soon
     named = [f"{field} {getattr(advice.run, field)}" for field in ("ranges", "order")]
     assert [each in advice.words for each in named] == [advice.run.ranges != "whole", advice.run.order != "fifo"]
 
-
-def test_the_pieces_sum_to_what_the_advised_policy_is_sooner(advice: Advice):
     def mean_s(results: Any, seeds: set[int]) -> float:
         return float(pd.Series([held(r, 0.5)[0] for r in results if r.run.seed in seeds]).mean())
 
     common = {r.run.seed for r in advice.default} & {r.run.seed for r in advice.winner}
     assert advice.why.difference.sum() == pytest.approx(mean_s(advice.winner, common) - mean_s(advice.default, common))
-
-
-def test_asked_again_it_computes_nothing_and_says_the_same(advice: Advice, place: Path):
     before = sorted((place / "runs").iterdir())
-    again = advise(base(), results=place, **ASKED)
+    again = advise(base(), results=place, **ASKED)  # computes nothing and says the same
     assert sorted((place / "runs").iterdir()) == before
     assert again.table.equals(advice.table)
     assert again.words == advice.words
 
 
-def test_an_interrupt_leaves_the_best_answer_so_far_and_the_next_one_goes_on(advice: Advice, tmp_path, monkeypatch):
+def test_an_interrupt_leaves_the_best_answer_so_far_and_the_next_one_goes_on(
+    advice: Advice, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    for number, path in enumerate(sorted((tmp_path / "runs").iterdir())):
+        if number % 8 == 0:
+            shutil.rmtree(path)  # runs that are executed anew
     sweep, swept = search.sweep, []
 
     def interrupted(runs: Any, **given: Any) -> Any:
@@ -90,7 +92,7 @@ def test_time_that_is_used_up_ends_it_undecided_and_pastes_the_default(tmp_path)
     assert found.run == base(learning_rate=found.answer.learning_rate)
     untried = [each for each in found.answer.standings if not each.needs]
     assert (found.shown["times the soonest"] == "not tried").sum() == len(untried) > 0
-    assert "left out for lack of time: ranges and orders, the single machine" in found.remarks
+    assert "for lack of time, ranges, orders and the single machine were not tried" in found.remarks
 
 
 def test_a_target_that_nothing_holds_is_said_with_what_came_nearest(place: Path):
@@ -98,13 +100,14 @@ def test_a_target_that_nothing_holds_is_said_with_what_came_nearest(place: Path)
             r".* at rate 0.8 after .* Try a target of")  # fmt: skip
     with pytest.raises(Unreached, match=said):
         advise(base(), results=place, **{**ASKED, "target": 0.999})
-    said = r"none .* 0.128; the best was .* at rate 0.128, the largest of them, .* Try learning_rate=0.128 in the base"
+    said = r"none .* 0.128; the best was .* at rate 0.128, the largest tried, .* Try learning_rate=0.128 in the base"
     with pytest.raises(Unreached, match=said):
         advise(base(learning_rate=0.004), results=place, **{**ASKED, "target": 0.999})
-    with pytest.raises(ConfigError, match="the first weights hold it already"):
+    with pytest.raises(ConfigError, match="the initial weights hold it already"):
         advise(base(), results=place, **{**ASKED, "target": 0.01})
 
 
+@pytest.mark.slow
 def test_of_a_near_target_the_default_is_measured_as_finely_as_the_others(place: Path):
     """Evaluated every 50 pushes, as the pilot is, no run of the default could show that it holds 30 %."""
     asked = {**ASKED, "target": 0.3, "space": {"sync": ["bsp", "local:4"]}}
@@ -140,8 +143,6 @@ def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(
     raced = [run for run in asked if run.prune != "none" and run.eval_every != run.pushes]
     assert any(run.seconds is not None for run in raced) == by_seconds
     assert (len({run.pushes for run in raced}) > 1) == by_pushes
-    caps = {cap for each in found.answer.standings if each.policy != "bsp" for cap in each.caps.values()}
-    assert (caps == {math.inf}) == (merit == "bytes")
     (result,), best = found.winner, found.answer.standing(found.answer.policy)
     need = measured(result, found.merit.measure, 0.5)
     assert best.needs == {0: pytest.approx(need)}
@@ -151,6 +152,7 @@ def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(
     assert found.why.attrs["merit"] == merit
 
 
+@pytest.mark.slow
 def test_rates_of_an_optimizer_of_the_workers_are_looked_for_around_what_it_takes_by_itself(place: Path):
     asked = {**ONE, "target": 0.3, "space": {"sync": ["bsp", "local:2", "diloco:2"]}}
     found = advise(base(), results=place, **asked)
@@ -159,6 +161,7 @@ def test_rates_of_an_optimizer_of_the_workers_are_looked_for_around_what_it_take
     assert all(math.log2(rate / base().learning_rate).is_integer() for rate in rates["local:2"])
 
 
+@pytest.mark.slow
 def test_a_loss_is_a_target_to_come_down_to(place: Path):
     found = advise(base(metric="loss"), results=place, **{**ONE, "target": 1.7})
     assert "loss 1.7 after" in found.words
@@ -193,13 +196,14 @@ def test_bad_input_is_refused_before_anything_runs(changed: dict[str, Any], word
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("cluster", ["free", {"bandwidth_bit_s": 2e8}])
 def test_without_a_modelled_computation_this_machine_is_measured_once_into_a_record(cluster: Any, tmp_path):
     one = {**ASKED, "space": {"sync": ["bsp"]}, "seeds": range(1)}
     found = advise(base(cluster=cluster), results=tmp_path, **one)
     engines = [json.loads(path.read_text())["run"]["engine"] for path in tmp_path.glob("runs/*/manifest.json")]
     assert engines.count("local") == 2, "with dense gradients and with pruned ones"
-    assert any("costs as measured on this machine" in remark for remark in found.remarks)
+    assert any("costs were measured on this machine" in remark for remark in found.remarks)
     assert found.run.cluster == cluster
     raced = found.results.run[0].cluster
     assert all(raced[cost] > 0 for cost in ("compute_s", "select_s", "encode_s", "decode_s"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pslab.config.run import Run
@@ -15,18 +17,26 @@ def base(**fields: object) -> Run:
     return Run.of({"model": "mlp:8", "data": "mnist:512,64", "engine": "virtual", "cluster": "lab", **fields})
 
 
-def test_the_default_space_has_thirteen_candidates_that_all_can_run():
-    found, refused = candidates(base())
-    assert next(iter(found)) == "bsp"
-    assert (len(found), [*found["bsp"]], refused) == (13, [], {})
-    for fields in found.values():
-        resolve(base(**fields))
-
-
-def test_the_default_policy_is_first_and_differs_in_nothing():
-    found, refused = candidates(base(sync="ssp:5", prune="std:2", rate="dynsgd", pull="changed"))
-    assert next(iter(found.items())) == ("ssp:5 std:2 dynsgd", {})
-    assert len(found) + len(refused) == 14
+@pytest.mark.parametrize(("fields", "space", "count", "refused"), [
+    ({}, None, 13, {}), ({"sync": "ssp:5", "prune": "std:2", "rate": "dynsgd", "pull": "changed"}, None, 14, None),
+    ({}, {"sync": ["bsp", "asp"], "pull": ["whole", "range"]}, 4, {"bsp range": "range", "asp range": "range"}),
+    ({"workers": 2}, None, 13, {"backup:1 static:1%": "needs 3 for rounds of two pushes"}),
+    ({"workers": 1}, None, 13, None),
+], ids=["default", "another policy", "pulls", "two workers", "one worker"])  # fmt: skip
+def test_candidates_all_can_run_the_default_first_and_what_cannot_is_listed_with_its_sentence(
+    fields: dict, space: Any, count: int, refused: dict | None
+):
+    found, why = candidates(base(**fields), space)
+    assert len(found) + len(why) == count
+    assert next(iter(found.values())) == {}
+    for each in found.values():
+        resolve(base(**{**fields, **each}))
+    assert refused is None or ({*why} == {*refused} and all(words in why[name] for name, words in refused.items()))
+    if "workers" in fields and fields["workers"] == 1:
+        assert {each.get("sync", "bsp") for each in found.values()} == {"bsp"}
+        assert "with one worker all policies are the same" in why["local:8"]
+    if "sync" in fields:
+        assert next(iter(found)) == "ssp:5 std:2 dynsgd"
 
 
 def test_a_space_may_be_axes_or_runs():
@@ -37,49 +47,17 @@ def test_a_space_may_be_axes_or_runs():
     assert candidates(base(), grid(base(), **axes, learning_rate=[0.1, 0.2], seed=[0, 1]))[0] == found
 
 
-def test_what_cannot_run_is_listed_with_its_sentence():
-    found, refused = candidates(base(), {"sync": ["bsp", "asp"], "pull": ["whole", "range"]})
-    assert [*found] == ["bsp", "asp whole"]
-    assert [*refused] == ["bsp range", "asp range"]
-    assert all("range" in why for why in refused.values())
-
-
-def test_backup_workers_need_a_third_worker():
-    found, refused = candidates(base(workers=2))
-    assert [*refused] == ["backup:1 static:1%"]
-    assert "needs 3: a round is to be of two pushes" in refused["backup:1 static:1%"]
-    assert len(found) == 12
-
-
-def test_one_worker_has_one_way_of_waiting():
-    found, refused = candidates(base(workers=1))
-    assert {fields.get("sync", "bsp") for fields in found.values()} == {"bsp"}
-    assert "one worker waits for nobody" in refused["local:8"]
-
-
-def test_a_base_that_cannot_run_is_refused():
+@pytest.mark.parametrize(("space", "words"), [
+    ({"learning_rate": [1, 2]}, "argument learning_rates= instead"), ({"seed": [1, 2]}, "seeds= instead"),
+    ({"model": [1, 2]}, "set it in the base"), ({"pushes": [1, 2]}, "set it in the base"),
+    (grid(base(model="mlp:4"), sync=["bsp", "asp"]), "its model differs from the base's"),
+    ({"snyc": ["bsp"]}, "did you mean 'sync'"), ({"sync": ["bsp", "spp:3"]}, "did you mean 'ssp'"),
+], ids=range(7))  # fmt: skip
+def test_what_is_no_space_is_refused(space: Any, words: str):
+    with pytest.raises(ConfigError, match=words):
+        candidates(base(), space)
     with pytest.raises(ConfigError, match="need 8192 examples"):
         candidates(base(workers=2, batch_size=4096), {"sync": ["bsp", "asp"]})
-
-
-@pytest.mark.parametrize(("axis", "words"), [("learning_rate", "give learning_rates= instead"),
-                                             ("seed", "give seeds= instead"), ("model", "set it in the base"),
-                                             ("pushes", "set it in the base")])  # fmt: skip
-def test_an_axis_that_is_no_policys_is_refused(axis: str, words: str):
-    with pytest.raises(ConfigError, match=words):
-        candidates(base(), {axis: [1, 2]})
-
-
-def test_runs_of_another_problem_are_refused():
-    with pytest.raises(ConfigError, match="its model is not the base's"):
-        candidates(base(), grid(base(model="mlp:4"), sync=["bsp", "asp"]))
-
-
-def test_an_unknown_axis_or_value_is_refused_with_the_nearest_right_one():
-    with pytest.raises(ConfigError, match="did you mean 'sync'"):
-        candidates(base(), {"snyc": ["bsp"]})
-    with pytest.raises(ConfigError, match="did you mean 'ssp'"):
-        candidates(base(), {"sync": ["bsp", "spp:3"]})
 
 
 def test_simpler_is_what_waits_for_all_then_for_most_then_for_none_and_dense_before_pruned():

@@ -1,4 +1,4 @@
-"""The difference between two policies at a goal, in pieces, in words and choice by choice."""
+"""The difference between two policies at a goal, in pieces and in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiny import tiny
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.advise.why import ITERATIONS, PIECES, by_choice, why
+from pslab.lab.advise.why import ITERATIONS, PIECES, why
 from pslab.lab.records.merit import MERITS
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import held, measured
@@ -93,8 +93,8 @@ def test_only_common_seeds_count():
 
 
 @pytest.mark.parametrize(("winner", "words"), [
-    ([], "no seed is also the default's"),
-    ([curve(LEARNS, seed=3)], r"no seed is also the default's; it has \[0\]"),
+    ([], "shares no seed with the default"),
+    ([curve(LEARNS, seed=3)], r"shares no seed with the default, which has \[0\]"),
     ([curve(NEVER, sync="asp")], "ASP, dense does not hold the goal with seed 0"),
     ([curve([0.95] * 5, sync="asp")], "before its first push"),
 ])  # fmt: skip
@@ -124,8 +124,8 @@ def test_of_bytes_the_pieces_are_what_is_pushed_and_pulled_and_sum_to_the_differ
 
 @pytest.mark.parametrize(("pushes", "words"), [
     (4, ("ASP, dense needs 6 gradients, the single machine 3: no synchronization policy can save more than 1.50 s by "
-         "fresher ones")),
-    (16, "ASP, dense needs 6 gradients, the single machine 12: fresher ones can save nothing"),
+         "fresher gradients")),
+    (16, "ASP, dense needs 6 gradients, the single machine 12: fresher gradients can save nothing"),
 ])  # fmt: skip
 def test_the_single_machine_is_the_floor_of_what_fresher_gradients_can_save(pushes: int, words: str):
     alone = [curve(LEARNS, workers=1, pushes=pushes), curve(LEARNS, workers=1, pushes=99, seed=7)]
@@ -149,52 +149,3 @@ def test_the_single_machine_is_the_floor_of_what_fresher_gradients_can_save(push
 def test_a_sentence_has_the_largest_savings_and_prices(default: tuple, winner: tuple, words: str):
     table = why([spent(BASE, *default)], [spent(BASE, *winner)], GOAL)
     assert table.attrs["sentence"].replace("\u00a0", " ") == words
-
-
-# -- by choice -------------------------------------------------------------------------------------
-
-WINNER = BASE.but(sync="asp", prune="static:1%")
-
-
-def choices(*more: Result) -> pd.DataFrame:
-    found = [curve(LEARNS, 40.0), curve(LEARNS, 8.0, sync="asp", prune="static:1%", learning_rate=0.4), *more]
-    return by_choice(found, BASE, WINNER, GOAL)
-
-
-def test_the_pruning_rule_is_changed_first_where_both_ways_were_tried():
-    table = choices(curve(LEARNS, 16.0, prune="static:1%"), curve(LEARNS, 20.0, sync="asp"))
-    assert table.changed.tolist() == ["", "prune", "sync"]
-    assert table.need.tolist() == pytest.approx([30.0, 12.0, 6.0])
-    assert table.policy.tolist() == ["BSP, dense", "static 1\u00a0%", "ASP"]
-    assert not table.at_least.any()
-
-
-def test_a_policy_that_arrived_is_preferred_to_one_that_ended_before():
-    table = choices(curve(NEVER, 16.0, prune="static:1%"), curve(LEARNS, 20.0, sync="asp"))
-    assert table.changed.tolist() == ["", "sync", "prune"]
-
-
-def test_what_ended_before_is_at_least_as_long_and_what_was_not_tried_is_left_out():
-    table = choices(curve(NEVER, 16.0, prune="static:1%"))
-    assert table.at_least.tolist() == [False, True, False]
-    assert table.need.tolist() == pytest.approx([30.0, 16.0, 6.0])
-    assert choices().changed.tolist() == ["", "prune, sync"]
-    assert choices(curve(LEARNS, 16.0, prune="static:1%", seed=5)).changed.tolist() == ["", "prune, sync"]
-
-
-def test_each_policy_has_its_best_rate_and_all_rows_the_same_seeds():
-    pruned, both = {"prune": "static:1%"}, {"sync": "asp", "prune": "static:1%", "learning_rate": 0.4}
-    table = choices(
-        curve(LEARNS, 16.0, **pruned), curve(LEARNS, 12.0, **pruned, learning_rate=0.3),
-        curve(NEVER, 2.0, **pruned, learning_rate=0.5),  # soon ended, but not there
-        curve(LEARNS, 400.0, seed=1), curve(LEARNS, 8.0, seed=1, **both))  # fmt: skip
-    assert table.learning_rate.tolist() == [0.1, 0.3, 0.4]
-    assert table.need.tolist() == pytest.approx([30.0, 9.0, 6.0])
-    assert table.seeds.tolist() == [1, 1, 1]
-
-
-def test_ends_without_results_are_refused():
-    with pytest.raises(ConfigError, match=r"winner='DSSP.*none of these"):
-        by_choice([curve(LEARNS)], BASE, BASE.but(sync="dssp:1,1"), GOAL)
-    with pytest.raises(ConfigError, match="no seed is also the default's"):
-        by_choice([curve(LEARNS), curve(LEARNS, sync="asp", seed=2)], BASE, BASE.but(sync="asp"), GOAL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from falsified import (
     Falsify,
@@ -34,17 +33,20 @@ RUNS = {
     "backup": {"engine": "virtual", "sync": "backup:1"},
     "local": {"sync": "ssp:1", "cluster": {"compute_s": 0.002, "slow": {0: 3.0}}},
     "pruned": {"sync": "asp", "prune": "static:5%", "pull": "changed", "cluster": {"compute_s": 0.002}},
-    "restarted": {"sync": "bsp", "on_death": "restart", "cluster": {"compute_s": 0.004, "faults": [
-        {"what": "kill", "worker": 1, "iteration": 4}]}},
+    "restarted": {
+        "sync": "bsp",
+        "on_death": "restart",
+        "cluster": {"compute_s": 0.004, "faults": [{"what": "kill", "worker": 1, "iteration": 4}]},
+    },
 }
 Row = tuple[str, Falsify, str]  # the record, how it is falsified, and words for it
 #: What the sums notice, of a forger who makes none anew.
 UNFORGED: dict[str, Row] = {
-    "a loss is changed": ("bsp", cell("pushes", 5, "loss", lambda loss: loss - 0.01), "pushes.csv is not what its"),
-    "pushes are cut off": ("asp", truncated("pushes.csv"), "pushes.csv is not what its manifest says"),
+    "a loss is changed": ("bsp", cell("pushes", 5, "loss", lambda loss: loss - 0.01), "was changed since its manifest"),
+    "pushes are cut off": ("asp", truncated("pushes.csv"), "pushes.csv was changed since its manifest was written"),
     "the manifest is cut off": ("asp", truncated("manifest.json"), "manifest.json cannot be read"),
     "a file is missing": ("asp", lambda folder: (folder / "phases.csv").unlink(), "phases.csv missing"),
-    "weights are others": ("bsp", other_weights, "weights.npy is not what its manifest says"),
+    "weights are others": ("bsp", other_weights, "weights.npy was changed since its manifest was written"),
 }
 #: What is noticed though the forger makes the sums of the files anew.
 FORGED: dict[str, dict[str, Row]] = {"sums": {
@@ -63,10 +65,9 @@ FORGED: dict[str, dict[str, Row]] = {"sums": {
     "a divergence is invented": ("local", facts(refused=0, diverged={"worker": 1, "iteration": 3}), "refuses"),
 }, "rerun": {
     "a loss is a little lower": ("bsp", cell("pushes", 5, "loss", lambda loss: loss - 0.01), "pushes.csv"),
+    "a byte more was sent": ("bsp", cell("pushes", -1, "bytes_up", lambda sent: sent + 1), "pushes.csv"),
     "a real loss is a little lower": ("local", cell("pushes", 5, "loss", lambda loss: loss - 0.01), "pushes.csv"),
     "an accuracy is a little higher": ("bsp", cell("accuracy", 5, "accuracy", lambda a: a + 0.01), "accuracy.csv"),
-    "every accuracy is higher, after a restart": ("restarted", table("accuracy", lambda a: a.assign(
-        accuracy=np.minimum(1.0, a.accuracy * 1.1))), "accuracy.csv"),
     "a loss of an evaluation": ("local", cell("accuracy", -1, "loss", lambda loss: loss * 0.9), "accuracy.csv"),
     "another learning rate": ("bsp", relabelled(learning_rate=0.3), "the weights"),
     "another batch size": ("local", relabelled(batch_size=32), "pushes.csv"),
@@ -105,8 +106,7 @@ def test_a_change_is_noticed_though_its_sums_are_made_anew(records, tmp_path, wh
     assert (found, words in said) == (who, True), said
 
 
-@pytest.mark.parametrize("what", UNFORGED)
-def test_what_is_changed_has_another_sum(records, tmp_path, what):
-    name, falsify, words = UNFORGED[what]
-    who, said = who_notices(falsified(records[name], tmp_path, falsify, sums=False), again=False)
-    assert (who, words in said) == ("sums", True), said
+def test_what_is_changed_has_another_sum(records, tmp_path):
+    for what, (name, falsify, words) in UNFORGED.items():
+        who, said = who_notices(falsified(records[name], tmp_path / what, falsify, sums=False), again=False)
+        assert (who, words in said) == ("sums", True), said

@@ -7,12 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import handmade
+import IPython
 import nbformat
+import papermill
 import plotly.graph_objects as go
 import pytest
 
@@ -25,13 +29,16 @@ from pslab.lab.records.disk import write_file
 from pslab.lab.records.record import find
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import AGAIN
-from pslab.lab.studies import batch, execution, parameters
-from pslab.lab.studies.batch import BatchEntry, plan
+from pslab.lab.studies import batch, execution
+from pslab.lab.studies import parameters as study
+from pslab.lab.studies.batch import plan
 from pslab.lab.studies.claims import claim
 from pslab.lab.studies.figures import save
+from pslab.lab.studies.parameters import declared
 
 TAGGED = {"tags": ["parameters"]}
 CELL = "# Parameters\nsyncs = ['bsp', 'asp']\npushes = 8\nlive = None"
+Usage = namedtuple("Usage", "total used free")
 INHERITED = ("PSLAB_RESULTS", "PLOTLY_RENDERER", "PSLAB_VARIANT", AGAIN)
 PLAN = """
 - notebook: one
@@ -60,7 +67,7 @@ class Bench:
         (self.notebooks / "batch.yaml").write_text(PLAN)
         for name in ("one", "two"):
             self.write(name)
-        monkeypatch.setattr(execution, "_papermill", self.kernel)
+        monkeypatch.setattr(papermill, "execute_notebook", self.kernel)
         monkeypatch.setattr(export, "write_images", self.images)
         self.monkeypatch = monkeypatch
 
@@ -73,23 +80,30 @@ class Bench:
         self.executed, self.exported = [], []
         return main(["figures", "--all", *self.places, *arguments])
 
-    def kernel(self, entry: BatchEntry, draft: Path, place: Path) -> None:
-        self.executed.append(entry.name)
+    def kernel(self, source: str, draft: str, *, parameters: Any, config: Any, **_: Any) -> None:
+        """What papermill does; its kernel has a socket of its own, as anyone on the machine could talk over TCP."""
+        assert config.KernelManager.transport == "ipc"
+        assert Path(config.KernelManager.ip).name == "socket"
         self.environment = {name: os.environ.get(name) for name in INHERITED}
-        self.monkeypatch.setattr(parameters, "_current", entry.notebook)
-        values = {"syncs": ["bsp", "asp"], "pushes": 8, **entry.values}
+        notebook, variant = Path(source).stem, self.environment["PSLAB_VARIANT"]
+        self.executed.append(name := f"{notebook}-{variant}" if variant else notebook)
+        names = declared(notebook, CELL)
+        with self.monkeypatch.context() as patch:
+            patch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(user_ns={"In": ["", CELL], **names}))
+            study.parameters(notebook)
+        values = {**names, **parameters}
         for run in grid(Run(pushes=values["pushes"]), sync=values["syncs"]).run:
             if find(run, self.results) is None:
                 handmade.curve(self.results, run, [0.1, 0.9])
-        notebook: Any = nbformat.read(entry.source, 4)
-        for cell in notebook.cells:
+        content: Any = nbformat.read(source, 4)
+        for cell in content.cells:
             if cell.cell_type == "code":
                 cell.execution_count = None if self.cut else 1
-        nbformat.write(notebook, draft)
-        if entry.name in self.fails:
-            raise self.fails[entry.name]
-        for name in self.draws:
-            save(name, go.Figure())
+        nbformat.write(content, draft)
+        if name in self.fails:
+            raise self.fails[name]
+        for figure in self.draws:
+            save(figure, go.Figure())
         claim("It takes {value:g}", self.most, at_most=1)
 
     def images(self, pairs: Any) -> list[Path]:
@@ -121,8 +135,16 @@ def first(bench: Bench) -> Callable[..., int]:
 # -- what is executed ------------------------------------------------------------------------------
 
 
-def test_entries_are_executed_in_their_order_and_variants_name_their_files(bench: Bench):
+def test_entries_are_executed_in_their_order_variants_name_their_files_and_kernels_inherit_what_they_need(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PSLAB_RESULTS", "before")
+    monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
     assert bench() == 0
+    assert bench.environment == {"PSLAB_RESULTS": str(bench.results), "PLOTLY_RENDERER": execution.RENDERER,
+                                 "PSLAB_VARIANT": "fast", AGAIN: None}  # fmt: skip
+    assert (os.environ.get("PSLAB_RESULTS"), os.environ.get("PLOTLY_RENDERER")) == ("before", None)
+    assert not journal.active()
     assert bench.executed == ["one", "two", "one-fast"]
     stems = [f"{name}-{figure}" for name in bench.executed for figure in ("accuracy", "time")]
     assert bench.exported == stems
@@ -150,8 +172,15 @@ def test_the_main_entries_are_executed_or_those_that_are_named(bench: Bench, lis
     assert (bench.executed, bench.exported) == (executed, [])
 
 
-def test_what_it_will_take_is_said_before_it_starts(bench: Bench, capsys: pytest.CaptureFixture):
+def test_what_it_will_take_is_said_before_it_starts_and_without_the_space_nothing_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     (bench.notebooks / "batch.yaml").write_text(LISTED)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda folder: Usage(100, 40, 60e6))
+        assert bench() == 2
+    assert "has 60 MB free, but 70 MB are needed" in capsys.readouterr().err
+    assert bench.executed == []
     assert bench() == 0
     first, *_ = capsys.readouterr().out.splitlines()
     assert first == "to be executed: one, two; about 5 min, 70 MB of results"
@@ -159,16 +188,6 @@ def test_what_it_will_take_is_said_before_it_starts(bench: Bench, capsys: pytest
     out = capsys.readouterr().out.splitlines()
     assert out[:2] == ["one ✓ It takes 1", "two ✓ It takes 1"]
     assert out[2].startswith("0 notebooks executed")
-
-
-def test_without_the_space_for_its_results_nothing_is_executed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
-    (bench.notebooks / "batch.yaml").write_text(LISTED)
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(100, 40, 60e6))
-    assert bench() == 2
-    assert "has 60 MB free, and 70 MB are needed" in capsys.readouterr().err
-    assert bench.executed == []
 
 
 def test_with_nothing_new_nothing_is_executed(bench: Bench, first: Callable[..., int], capsys: pytest.CaptureFixture):
@@ -198,12 +217,12 @@ def test_again_executes_what_was_not_emulated_in_time(bench: Bench, first: Calla
 def test_a_notebook_that_is_changed_while_it_is_executed_is_executed_again(bench: Bench):
     done: list[str] = []
 
-    def changes(*arguments: Any) -> None:
-        bench.kernel(*arguments)
+    def changes(*arguments: Any, **named: Any) -> None:
+        bench.kernel(*arguments, **named)
         if not done:
             bench.write("two", code="sweep(other)")
 
-    bench.monkeypatch.setattr(execution, "_papermill", changes)
+    bench.monkeypatch.setattr(papermill, "execute_notebook", changes)
     for _ in range(3):
         assert bench("--only", "two") == 0
         done += bench.executed
@@ -271,10 +290,7 @@ def test_a_parameter_is_given_to_the_notebooks_that_have_it_and_tiny_ones_to_a_f
         entries = plan(bench.notebooks, bench.results, **how)
         assert [dict(entry.values) for entry in entries] == [{"pushes": each[0]}, {"live": False}, {"pushes": each[1]}]
     assert main(["figures", "--notebooks", str(bench.notebooks), "--tiny"]) == 2
-    assert "name a folder with --results" in capsys.readouterr().err
-
-
-# -- images ----------------------------------------------------------------------------------------
+    assert "name another folder by --results" in capsys.readouterr().err
 
 
 def test_images_that_were_deleted_or_are_older_than_their_figure_come_back_without_a_notebook(
@@ -300,8 +316,9 @@ def test_a_failing_notebook_is_reported_and_the_rest_goes_on(bench: Bench, capsy
     out, err = capsys.readouterr()
     assert "one failed: cell 4: WorkerDied: worker 2 died" in err
     assert "two failed: OSError: disk full" in err
-    assert err.rstrip().endswith("one failed: cell 4: WorkerDied: worker 2 died\x1b[0m\n"
-                                 "\x1b[31mtwo failed: OSError: disk full\x1b[0m")  # once more, together
+    assert err.rstrip().endswith(
+        "one failed: cell 4: WorkerDied: worker 2 died\x1b[0m\n\x1b[31mtwo failed: OSError: disk full\x1b[0m"
+    )  # once more, together
     assert "1 notebooks executed, 0 up to date, 2 failed" in out
     folder = bench.results / "notebooks"
     assert {path.name for path in folder.iterdir()} == {
@@ -333,14 +350,14 @@ def test_a_claim_that_does_not_hold_fails_the_batch_also_when_nothing_is_execute
 
 
 def test_an_interrupted_batch_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    def interrupted(entry: BatchEntry, draft: Path, place: Path) -> None:
-        draft.write_text("half")
+    def interrupted(source: str, draft: str, **_: Any) -> None:
+        Path(draft).write_text("half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execution, "_papermill", interrupted)
+    monkeypatch.setattr(papermill, "execute_notebook", interrupted)
     assert bench() == 130
     assert not list((bench.results / "notebooks").iterdir())
-    assert "the next call goes on" in capsys.readouterr().err
+    assert "the next call continues" in capsys.readouterr().err
     assert os.environ.get("PLOTLY_RENDERER") != execution.RENDERER
 
 
@@ -350,9 +367,9 @@ def test_an_interrupted_batch_says_so(bench: Bench, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--only", "twoo"], "did you mean 'two'"),
     (["--only", "two", "--set", "pushs=3"], "pushs=3: two has no such parameter; did you mean 'pushes'? all"),
-    (["--set", "wokers=3"], "none of the chosen notebooks has such parameter"),
+    (["--set", "wokers=3"], "no chosen notebook has such a parameter"),
     (["--set", "pushes"], "must be NAME=VALUE"),
-    (["--set", "syncs=[1"], "not YAML"),
+    (["--set", "syncs=[1"], "must be YAML"),
     (["--set", "pushes=many"], "pushes='many'"),
     (["--set", "syncs=bsp"], "must be a list"),
     (["--set", "syncs=[bps]"], "syncs='bps': unknown name 'bps'"),
@@ -368,7 +385,8 @@ def test_wrong_arguments_are_refused_before_anything_is_executed(
 
 @pytest.mark.parametrize(("text", "words"), [
     ("- notebook: three", "cannot be read"), ("one", "must be a list of entries"), ("- {variant: x}", "must be a list"),
-    ("- {notebook: one, sets: {}}", "did you mean 'set'"), ("- notebook: one\n- notebook: one", "give one of them a"),
+    ("- {notebook: one, sets: {}}", "did you mean 'set'"),
+    ("- notebook: one\n- notebook: one", "give one of the entries"),
     ("- {notebook: one, set: {pushs: 3}}", "did you mean 'pushes'"),
 ])  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused(bench: Bench, text: str, words: str):
@@ -382,43 +400,26 @@ def test_notebooks_are_searched_upward_and_an_installed_package_says_where_they_
     assert batch.folder(tmp_path / "results" / "deep") == bench.notebooks
     shutil.rmtree(bench.notebooks)
     bench.monkeypatch.setattr(batch, "__file__", str(tmp_path / "site-packages" / "pslab" / "batch.py"))
-    with pytest.raises(ConfigError, match="a folder that `pslab init FOLDER` made"):
+    with pytest.raises(ConfigError, match="a folder made by `pslab init FOLDER`"):
         batch.folder(tmp_path)
 
 
-# -- kernels and progress --------------------------------------------------------------------------
-
-
-def test_kernels_inherit_what_they_need_and_nothing_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PSLAB_RESULTS", "before")
-    monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
-    assert bench("--only", "one-fast") == 0
-    assert bench.environment == {"PSLAB_RESULTS": str(bench.results), "PLOTLY_RENDERER": execution.RENDERER,
-                                 "PSLAB_VARIANT": "fast", AGAIN: None}  # fmt: skip
-    assert (os.environ.get("PSLAB_RESULTS"), os.environ.get("PLOTLY_RENDERER")) == ("before", None)
-    assert not journal.active()
-
-
-def test_a_kernel_has_a_socket_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    import papermill
-
-    seen = []
-
-    def execute(*_: object, config: Any, **__: object) -> None:
-        assert config.KernelManager.transport == "ipc"  # over TCP anyone on the machine could talk to it
-        seen.append(Path(config.KernelManager.ip))
-
-    monkeypatch.setattr(papermill, "execute_notebook", execute)
-    execution._papermill(BatchEntry("one", "", {}, tmp_path, tmp_path), tmp_path / "draft.ipynb", tmp_path)
-    assert seen == [tmp_path / "socket"]
-
-
-def test_a_second_call_a_trace_and_the_doctor_need_no_torch_and_no_papermill(bench: Bench, first: Callable[..., int]):
+def test_a_second_call_a_trace_a_view_and_the_doctor_need_no_torch_and_no_papermill(bench: Bench, first: Any):
     record = handmade.bsp(bench.results).path
     words = ["figures", *bench.places, "--only", "two", "--no-images"]
-    script = ("import sys, pslab, pslab.lab.commands.doctor; from pslab.__main__ import main; "
-              f"assert main({words}) == 0; pslab.load({str(record)!r}).trace(); "
-              "assert not {'torch', 'papermill'} & {*sys.modules}")
+    script = f"""
+import sys, pslab, pslab.lab.commands.doctor
+from pslab.__main__ import main
+from pslab.lab.live.view import Live
+
+assert main({words}) == 0
+result = pslab.load({str(record)!r})
+result.trace()
+(again,) = pslab.sweep([result.run], results={str(bench.results)!r})
+assert again.cached and len(again.accuracy)
+Live(live=True, results={str(bench.results)!r}).refresh()
+assert not {{'torch', 'papermill'}} & {{*sys.modules}}
+"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "1 up to date" in done.stdout
@@ -430,5 +431,5 @@ def test_a_dry_run_says_what_would_be_executed_and_executes_nothing(bench: Bench
     assert bench("--dry-run", "--no-images") == 0
     assert (bench.executed, bench.exported) == ([], [])
     said = capsys.readouterr().out.splitlines()
-    assert said[:3] == ["one: up to date", "two: how long is not known yet", "one-fast: how long is not known yet"]
+    assert said[:3] == ["one: up to date", "two: time not known yet", "one-fast: time not known yet"]
     assert said[3].startswith("to be executed: two, one-fast;")

@@ -14,6 +14,7 @@ import pytest
 from jupyter_server.services.contents.largefilemanager import LargeFileManager
 
 from pslab.__main__ import main
+from pslab.lab.advise import search
 
 ROOT = Path(__file__).parents[3]
 TOUR = "notebooks/00_tour.ipynb"
@@ -68,15 +69,14 @@ def executed(notebook: Any) -> None:
             cell.outputs = [nbformat.v4.new_output("stream", text="epoch 1 \u2026")]
 
 
-def test_outputs_are_saved_and_are_no_change_to_git(clone: Path):
+@pytest.mark.slow
+def test_outputs_are_saved_and_are_no_change_to_git_which_gets_what_a_person_edits(clone: Path):
     found = save(clone, executed)
     assert {cell.outputs[0].text for cell in found.cells if cell.cell_type == "code"} == {"epoch 1 \u2026"}
     assert git(clone, "diff", "--", TOUR) == ""
     git(clone, "add", TOUR)
     assert git(clone, "status", "--porcelain", "--", TOUR) == ""
 
-
-def test_what_a_person_edits_is_committed_without_outputs(clone: Path):
     def edited(notebook: Any) -> None:
         executed(notebook)
         notebook.cells[0].source += "\nmine"
@@ -110,6 +110,14 @@ def test_what_is_not_known_goes_to_jupyter(tmp_path: Path, monkeypatch: pytest.M
     assert seen[-1][-1] == "--allow-root", "the user of a container is root"
 
 
-def test_other_verbs_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture):
-    assert main(["list", "--port", "8899"]) == 2
-    assert "--port" in capsys.readouterr().err
+def test_options_of_advise_become_the_question(monkeypatch: pytest.MonkeyPatch):
+    asked: dict[str, Any] = {}
+
+    def advise(base: Any, **question: Any) -> None:
+        asked.update(question, cluster=base.cluster)
+        raise search.Unreached("nothing is run here")
+
+    monkeypatch.setattr(search, "advise", advise)
+    assert main(["advise", "--target", "0.9", "--cluster", "lab", "--merit", "bytes", "--seeds", "3"]) == 1
+    assert asked == {"target": 0.9, "minutes": 5.0, "seeds": range(3), "merit": "bytes", "results": None,
+                     "cluster": "lab"}  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from dataclasses import dataclass
@@ -11,20 +12,18 @@ from typing import Annotated
 import pytest
 
 from pslab.__main__ import main
-from pslab.config.cluster import PRESETS
-from pslab.config.run import Run
+from pslab.config.cluster import PRESETS, resolve_cluster
+from pslab.config.run import FIELDS, Run
+from pslab.config.run import NAMED as NAMED_FIELDS
 from pslab.config.spec import build
-from pslab.config.table import ROWS, Row
+from pslab.config.table import KINDS, ROWS, Row
+from pslab.lab.commands import run as command
 from pslab.lab.commands.list import Listing, entries, markdown, overview, page
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
 
 ROOT = Path(__file__).parents[3]
 FOUND = entries()
 NAMED = {(entry.kind, entry.name): entry for entry in FOUND}
-
-
-def identified(entry: Listing) -> str:
-    return f"{entry.kind}-{entry.name}"
 
 
 def test_every_name_of_every_table_is_listed():
@@ -34,15 +33,11 @@ def test_every_name_of_every_table_is_listed():
     assert listed == tables
 
 
-@pytest.mark.parametrize("entry", FOUND, ids=identified)
-def test_everything_says_what_it_is_and_where(entry: Listing):
+@pytest.mark.parametrize("entry", FOUND, ids=lambda entry: f"{entry.kind}-{entry.name}")
+def test_everything_says_what_it_is_and_where_and_its_example_can_be_used(entry: Listing):
     assert len(entry.what) > 5
     assert entry.file.startswith("torch.optim.") or (ROOT / entry.file).is_file()
     assert max(map(len, page(entry).splitlines())) <= 122  # no wider than the source
-
-
-@pytest.mark.parametrize("entry", FOUND, ids=identified)
-def test_every_example_can_be_used(entry: Listing):
     option, example = shlex.split(entry.command)[2:]
     assert option == f"--{entry.kind}"
     run = Run(**{entry.kind: example})
@@ -96,31 +91,57 @@ def test_the_list_is_aligned_and_at_most_a_hundred_columns_wide(capsys: pytest.C
     assert len(columns) == 1
 
 
-def test_a_name_is_shown_in_full(capsys: pytest.CaptureFixture):
-    assert main(["list", "ssp:3"]) == 0
-    out = capsys.readouterr().out
-    for words in ("ssp:STALENESS  (sync)", "staleness: a whole number of at least 0", "Ho et al. (NIPS 2013)",
-                  "file     pslab/policies/sync/ssp.py", "pslab run --sync ssp:3"):  # fmt: skip
-        assert words in out
-
-
-def test_a_name_of_two_kinds_is_shown_twice_and_a_kind_as_a_list(capsys: pytest.CaptureFixture):
-    assert main(["list", "constant"]) == 0
-    out = capsys.readouterr().out
-    assert "constant  (rate)" in out
-    assert "constant  (schedule)" in out
-    assert main(["list", "schedule"]) == 0
-    assert capsys.readouterr().out.startswith("schedule\n  constant")
-
-
-def test_an_unknown_name_gets_the_nearest(capsys: pytest.CaptureFixture):
-    assert main(["list", "statik"]) == 2
-    assert "did you mean 'static'?" in capsys.readouterr().err
-    assert main(["list", "qqqqqqq"]) == 2
-    assert "shows all" in capsys.readouterr().err
+def test_a_name_is_shown_in_full_one_of_two_kinds_twice_and_a_kind_as_a_list(capsys: pytest.CaptureFixture):
+    for name, all_words in (
+        ("ssp:3", ("ssp:STALENESS  (sync)", "staleness: a whole number of at least 0", "Ho et al. (NIPS 2013)",
+                   "file     pslab/policies/sync/ssp.py", "pslab run --sync ssp:3")),
+        ("constant", ("constant  (rate)", "constant  (schedule)")), ("schedule", ("schedule\n  constant",)),
+    ):  # fmt: skip
+        assert main(["list", name]) == 0
+        out = capsys.readouterr().out
+        assert all(words in out for words in all_words)
 
 
 def test_the_documentation_lists_every_name_as_the_table_has_it():
     written = (ROOT / "docs" / "policies.md").read_text()
     assert written == markdown(FOUND) + "\n", "run make docs"
     assert all(f"| `{row.name}" in written for rows in ROWS.values() for row in rows.values())
+
+
+# -- pslab run ---------------------------------------------------------------------------------------
+
+
+def asked(*words: str) -> Run:
+    parser = argparse.ArgumentParser()
+    command.add(parser.add_subparsers())
+    return command.asked(parser.parse_args(["run", *words]))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_field_has_an_example_that_can_be_typed_and_is_not_its_default(name: str):
+    (typed,) = shlex.split(command.example(name))
+    run = asked("--target-accuracy", "0.9", f"--{name.replace('_', '-')}", typed)  # which may be about the target
+    value = getattr(run, name)
+    assert value != getattr(Run(), name)
+    if name in NAMED_FIELDS and name in KINDS:
+        assert build(name, value) is not None
+    resolve_cluster(run.cluster)
+    resolve_optimizer(run.optimizer)
+
+
+def test_help_shows_the_example_of_each_field_in_one_group(capsys: pytest.CaptureFixture):
+    verbs = argparse.ArgumentParser().add_subparsers()
+    command.add(verbs)
+    verbs.choices["run"].print_help()
+    said = capsys.readouterr().out
+    assert sorted(name for names in command.GROUPS.values() for name in names) == sorted(FIELDS)
+    for name in FIELDS:
+        assert f"--{name.replace('_', '-')} {command.example(name)}\n" in said  # on one line
+
+
+def test_keys_of_a_file_have_dashes_or_underscores(tmp_path: Path):
+    file = tmp_path / "run.yaml"
+    for dash in "-_":
+        file.write_text(f"learning{dash}rate: 0.5\nkeep{dash}weights: on\ncluster: {{compute{dash}s: 0.01}}\n")
+        wanted = Run(learning_rate=0.5, keep_weights=True, cluster={"compute_s": 0.01}, workers=2)
+        assert asked("--file", str(file), "--workers", "2") == wanted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from functools import partial
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import handmade
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from falsified import falsified, relabelled
@@ -21,7 +19,6 @@ from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS
 from pslab.engines.virtual import recorded_order
-from pslab.lab.records.disk import write_manifest
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP
@@ -33,17 +30,6 @@ RUN = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes": 1
 def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wanted = Run.of({**RUN, "engine": "virtual", "cluster": "lab"})
     return run(wanted, results=tmp_path_factory.mktemp("results"), progress=False).path
-
-
-def changed(record: Path, results: Path, table: str, column: str, by: float) -> Path:
-    """A copy in which the last row has another number, with sums made anew."""
-    copy = shutil.copytree(record, results / "runs" / record.name)
-    found = pd.read_csv(copy / f"{table}.csv")
-    found.loc[len(found) - 1, column] += by
-    found.to_csv(copy / f"{table}.csv", index=False)
-    manifest = json.loads((copy / "manifest.json").read_text())
-    write_manifest(copy, manifest, list(manifest["sha256"]))
-    return copy
 
 
 def verified(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[list[str]]]:
@@ -81,46 +67,34 @@ def test_of_a_sound_record_only_what_it_holds_is_computed_again(capsys, tmp_path
     assert words in " ".join(out.split())
 
 
-@pytest.mark.parametrize(("table", "column", "by", "words"), [
-    ("pushes", "loss", 0.01, "PROBLEM rerun differs in pushes.csv"),
-    ("accuracy", "accuracy", 0.01, "PROBLEM rerun differs in accuracy.csv"),
-    ("pushes", "bytes_up", 1, "PROBLEM rerun differs in pushes.csv"), ("pushes", "staleness", 1, "PROBLEM judge"),
-])  # fmt: skip
-def test_a_rerun_finds_what_the_judge_cannot(capsys, record, tmp_path, table, column, by, words):
-    changed(record, tmp_path, table, column, by)
+def test_a_file_that_the_manifest_does_not_name_is_noticed_and_one_bad_record_does_not_hide_the_next(
+    capsys, record, tmp_path
+):
+    noted = shutil.copytree(record, tmp_path / "runs" / record.name)
+    (noted / "notes.txt").write_text("mine")
     assert main(["verify", record.name, "--results", str(tmp_path)]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert words in said
-    assert ("rerun" in said) == ("rerun" in words)
-
-
-def test_a_file_that_the_manifest_does_not_name_is_noticed(capsys, record, tmp_path):
-    copy = shutil.copytree(record, tmp_path / "runs" / record.name)
-    (copy / "notes.txt").write_text("mine")
-    assert main(["verify", record.name, "--results", str(tmp_path)]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "holds notes.txt, which its manifest does not name: move it away" in said
-
-
-def test_one_bad_record_does_not_hide_the_next(capsys, record, tmp_path):
+    assert "contains notes.txt, which its manifest does not list: move it away" in said
     copy = shutil.copytree(record, tmp_path / record.name)
     (copy / "pushes.csv").write_text("")
     torn = shutil.copytree(record, tmp_path / "torn")
     (torn / "phases.csv").unlink()
     old = handmade.asp(tmp_path)
     status, lines = verified(capsys, copy, torn, old.path)
-    assert (status, lines) == (1, [["PROBLEM", "sums"], ["PROBLEM", "record"], ["ok", "sums"], ["ok", "judge"],
-                               ["PROBLEM", "rerun"]])
+    assert (status, lines) == (
+        1,
+        [["PROBLEM", "sums"], ["PROBLEM", "record"], ["ok", "sums"], ["ok", "judge"], ["PROBLEM", "rerun"]],
+    )
 
 
 EMULATED = {"compute_s": 0.002}
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize("fields", [
     {"sync": "bsp", "servers": 2, "ranges": "layers", "cluster": {"compute_s": 0.002, "bandwidth_bit_s": 1e8}},
     {"sync": "eager", "prune": "dgc:5%", "pull": "changed"}, {"sync": "ssp:1", "prune": "range:5", "pull": "range"},
-    {"sync": "backup:1"}, {"sync": "admm:2"}, {"sync": "asp", "pushes": None, "seconds": 0.05},
+    {"sync": "backup:1"}, {"sync": "admm:2"}, {"sync": "asp", "pushes": None, "seconds": 2.0},
     {"model": "tiny:Swells", "optimizer": "adam", "learning_rate": 1e6},
     {"on_death": "continue", "cluster": {**EMULATED, "faults": [{"what": "kill", "worker": 1, "iteration": 2}]}},
     {"cluster": {**EMULATED, "faults": [{"what": "duplicate", "probability": 0.3}]}},

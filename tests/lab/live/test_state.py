@@ -37,7 +37,7 @@ def watcher(tmp_path: Path) -> Watcher:
     return Watcher(tmp_path)
 
 
-def test_a_run_of_another_process_is_seen_and_followed(tmp_path: Path, watcher: Watcher):
+def test_a_run_of_another_process_is_seen_followed_and_begun_again(tmp_path: Path, watcher: Watcher):
     assert not watcher.poll()
     draft = Draft(RUN, tmp_path)
     draft.note(PROGRESS)
@@ -51,14 +51,8 @@ def test_a_run_of_another_process_is_seen_and_followed(tmp_path: Path, watcher: 
     assert watcher.poll()
     assert [p.pushes for p in track.points] == [10, 20]
 
-
-def test_a_run_that_begins_again_starts_from_nothing(tmp_path: Path, watcher: Watcher):
-    draft = Draft(RUN, tmp_path)
-    draft.note(PROGRESS)
-    draft.note(point(20))
     draft.note({"pushes": 0, "seconds": 0.0, "repeated": "the machine did not keep the pace: once again, slower"})
     watcher.poll()
-    (track,) = watcher.under_way
     assert (track.pushes, track.seconds, track.points, track.again) == (0, 0.0, [], "once again, slower")
 
 
@@ -105,19 +99,14 @@ def test_what_an_earlier_run_left_is_not_taken_for_this_ones(tmp_path: Path, wat
     assert (track.state, [p.pushes for p in track.points]) == (LOST, [10])
 
 
-def test_finished_runs_are_shown_when_they_are_chosen(tmp_path: Path, watcher: Watcher):
+def test_finished_runs_are_shown_when_they_are_chosen_and_drafts_of_the_dead_are_not(tmp_path, watcher: Watcher):
     Draft(RUN, tmp_path).save(tables(100), np.zeros(3), FACTS)
+    dead = Draft(RUN.but(seed=2), tmp_path)
+    os.utime(dead.path / LIVE, (time.time() - 2 * SILENT_S,) * 2)
     watcher.poll()
     assert watcher.tracks == {}
     watcher.show([RUN, RUN.but(seed=1)])
     assert [track.state for track in watcher.tracks.values()] == [FINISHED]
-
-
-def test_the_drafts_of_the_dead_are_not_shown(tmp_path: Path, watcher: Watcher):
-    draft = Draft(RUN, tmp_path)
-    os.utime(draft.path / LIVE, (time.time() - 2 * SILENT_S,) * 2)
-    watcher.poll()
-    assert watcher.tracks == {}
 
 
 def test_a_run_that_falls_silent_is_said_to_be(tmp_path: Path, watcher: Watcher, monkeypatch: pytest.MonkeyPatch):

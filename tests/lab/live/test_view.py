@@ -6,15 +6,13 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import handmade
 import plotly.graph_objects as go
 import pytest
 from tiny import digits, net
@@ -27,10 +25,11 @@ from pslab.lab.live.controls import WRONG
 from pslab.lab.live.figure import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
 from pslab.lab.live.view import Live, follow, notes_under, row_of
-from pslab.lab.plots.theme import Look
+from pslab.lab.plots.theme import Look, looks
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import find
 from pslab.lab.runs.background import current
+from pslab.policies.sync.ssp import SSP
 
 TINY: dict[str, Any] = {"model": net, "data": digits, "batch_size": 16, "pushes": 40, "learning_rate": 0.2,
                         "cluster": "free"}  # fmt: skip
@@ -135,7 +134,7 @@ def test_a_view_survives_whatever_cannot_be_drawn_and_says_it(
         draft.note({"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
         view.refresh()
         view.refresh()
-    assert "cannot be drawn as it is: ValueError: Invalid value<" in texts(view)
+    assert "cannot be drawn: ValueError: Invalid value<" in texts(view)
     view.refresh()
     assert "cannot be drawn" not in texts(view)
     assert drawn(view) == ["BSP, dense"]
@@ -181,7 +180,7 @@ def test_wrong_value_is_shown_at_its_control(
 def test_choosing_nothing_and_wrong_arguments_are_refused(view: Live, tmp_path: Path):
     chip(view, "BSP").value = False
     view.start()
-    assert "choose at least one" in view.message.value
+    assert "needs at least one value" in view.message.value
     for wrong, words in (({"optimiser": "sgd", "live": True}, "did you mean 'optimizer'"), ({"live": "yes"}, "live")):
         with pytest.raises(ConfigError, match=words):
             Live(results=tmp_path, **wrong)
@@ -230,14 +229,11 @@ def test_own_runs_come_first_and_those_of_others_under_one_line(view: Live, tmp_
 
 
 def test_policy_object_has_a_chip(tmp_path: Path):
-    from pslab.policies.sync.ssp import SSP
-
     class Mine(SSP):
         pass
 
     view = Live(sync=[Mine(2)], live=True, results=tmp_path, **TINY)
-    assert chip(view, "Mine, staleness\u00a02").value
-    assert not chip(view, "BSP").value
+    assert (chip(view, "Mine, staleness\u00a02").value, chip(view, "BSP").value) == (True, False)
     assert view.controls.runs()[0].sync == Mine(2)
 
 
@@ -297,20 +293,36 @@ def test_without_a_front_end_runs_are_executed_at_once(tmp_path: Path, capsys: p
     assert find(view.results.run[0], tmp_path) is not None
 
 
-def test_neither_a_view_nor_what_is_recorded_needs_torch(tmp_path: Path):
-    made = handmade.curve(tmp_path, Run(pushes=8), [0.1, 0.9])
-    Draft(Run(pushes=100), tmp_path).note({"pushes": 8, "seconds": 1.0})
-    script = f"""
-import sys
-from pslab import sweep
-from pslab.lab.live.view import Live
-from pslab.lab.records.results import load
+# -- how curves look -------------------------------------------------------------------------------
 
-view = Live(live=True, results={str(tmp_path)!r})
-view.refresh()
-assert "elsewhere" in view.table.value
-(again,) = sweep([load({str(made.path)!r}).run], results={str(tmp_path)!r})
-assert again.cached and len(again.accuracy)
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+SYNCS, PRUNES = ("bsp", "ssp:3", "asp", "ssp:1"), ("none", "static:10%", "static:1%", "dgc:1%")
+
+
+def looks_of(session: Session, runs: list[Run]) -> list[Look]:
+    return [named.look for named in session.names([Track(run, run.digest) for run in runs])]
+
+
+def test_runs_look_as_in_the_other_figures_and_keep_their_looks_whatever_comes_and_goes():
+    class Mine:
+        pass
+
+    by_sync, by_prune = ([Run(**{field: each}) for each in values] for field, values in (
+        ("sync", SYNCS), ("prune", PRUNES)))  # fmt: skip
+    assert looks_of(Session(), by_sync) == looks([{"sync": each} for each in SYNCS])
+    assert looks_of(Session(), by_prune) == looks([{"prune": each} for each in PRUNES])
+    every = [*by_sync, *by_prune[1:], Run(sync=Mine()), Run(seed=1), Run(seed=2)]
+    for first in (every[:1], every[:3], every[4:6]):
+        session, known = Session(), {}
+        for shown in (first, every, every[3:], every[::-1], [], every[:2], every[5:]):
+            for run, look in zip(shown, looks_of(session, shown), strict=True):
+                assert known.setdefault(run.digest, look) == look
+
+
+def test_a_policy_keeps_its_colour_when_a_pruning_joins_it():
+    for first in permutations(SYNCS[:3], 2):
+        session = Session()
+        colours = [look.colour for look in looks_of(session, [Run(sync=sync) for sync in first])]
+        for sync, colour in zip(first, colours, strict=True):
+            pair = [Run(sync=sync, prune=prune) for prune in ("none", "static:1%")]
+            assert [look.colour for look in looks_of(session, pair)] == [colour] * 2

@@ -54,22 +54,13 @@ def test_a_file_that_is_equal_is_not_touched(tmp_path: Path):
 
 def test_images_are_the_figure_of_a_paper_whose_title_stands_in_its_caption(tmp_path: Path):
     figure = finish(go.Figure(go.Scatter(x=[0, 1], y=[0, 1])), "What was found", ["what the runs share"])
+    assert figure.layout.width is None
+    assert f'"height":{figure.layout.height}' in export.page(figure, "name")
+    before = figure.to_json(remove_uids=False)
     paths = export.write(figure, "0.1-figure", tmp_path, images=True)  # a dot in the name is no suffix
     assert [path.name for path in paths[3:]] == ["0.1-figure.png", "0.1-figure.svg", "0.1-figure.pdf"]
     png, svg = (path.read_bytes() for path in paths[3:5])
     assert int.from_bytes(png[16:20], "big") == 1432  # 7.16 in, 200 of a PNG's pixels in each
     assert b'width="515' in svg
     assert (tmp_path / "0.1-figure.txt").read_text() == "What was found\nwhat the runs share\n"
-
-
-def test_exporting_images_leaves_the_figure_as_it_was(tmp_path: Path):
-    figure = figure_of()
-    before = figure.to_json(remove_uids=False)
-    export.write(figure, "figure", tmp_path, images=True)
-    assert figure.to_json(remove_uids=False) == before
-
-
-def test_a_page_fills_its_window():
-    figure = finish(go.Figure(go.Scatter(x=[0, 1], y=[0, 1])), "What was found", [])
-    assert figure.layout.width is None
-    assert f'"height":{figure.layout.height}' in export.page(figure, "name")
+    assert figure.to_json(remove_uids=False) == before, "exporting leaves it as it was"

@@ -68,8 +68,7 @@ def described(figure: go.Figure) -> list[str]:
 def _trace(trace: Any) -> str:
     if trace.type == "heatmap":
         return _line(trace.type, trace.xaxis, {"text": [text for row in trace.text for text in row]}, trace.z)
-    marked = [] if trace.type == "waterfall" else [trace.marker.color]
-    look = [*marked, *([trace.marker.symbol, trace.line.dash] if trace.type == "scatter" else [])]
+    look = [trace.marker.color, *([trace.marker.symbol, trace.line.dash] if trace.type == "scatter" else [])]
     look = [each for each in look if isinstance(each, str)]
     shown = {"x": trace.x, "y": trace.y, "base": getattr(trace, "base", None), "text": trace.text}
     mode = trace.mode if trace.type == "scatter" else ""

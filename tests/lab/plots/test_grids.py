@@ -14,7 +14,6 @@ import pytest
 
 from pslab import plots
 from pslab.config.run import Run
-from pslab.lab.plots.charts.prelude import CROWD
 from pslab.lab.runs.grid import grid
 
 COUNT, CHUNK = 1000, 25
@@ -37,8 +36,18 @@ def test_every_grid_is_shown_or_refused_in_a_sentence(seeds: Iterable[int]):
 def confused(figure: go.Figure) -> list[tuple[str, str]]:
     """Pairs of curves in one panel that look the same."""
     panels = {trace.xaxis or "x" for trace in figure.data}
-    found = [[trace for trace in figure.data if trace.hovertemplate and trace.legendgroup and trace.type == "scatter"
-              and "diverged" not in trace.hovertemplate and (trace.xaxis or "x") == panel] for panel in panels]
+    found = [
+        [
+            trace
+            for trace in figure.data
+            if trace.hovertemplate
+            and trace.legendgroup
+            and trace.type == "scatter"
+            and "diverged" not in trace.hovertemplate
+            and (trace.xaxis or "x") == panel
+        ]
+        for panel in panels
+    ]
     return [(one.name, other.name) for own in found for one, other in combinations(own, 2)
             if drawn.shape(one) == drawn.shape(other) and one.line.color == other.line.color]  # fmt: skip
 
@@ -78,18 +87,6 @@ def test_what_is_not_given_stands_before_the_numbers_of_its_axis(field: str, val
     for figure in (plots.points(found, field, ["seconds"]), plots.heat(found, field, "sync", "seconds")):
         assert [*figure.layout.xaxis.ticktext] == names
     assert len(plots.bars(found, ["seconds"], by=[field, "sync"]).layout.yaxis.ticktext) == 2 * len(values)
-
-
-def test_crowded_curves_become_panels_and_few_stay_together():
-    found = results(sync=["bsp", "downpour:5,5", "asp"], learning_rate=[0.1, 0.2, 0.4], prune=["none", "static:1%"])
-    crowded, few = plots.curves(found), plots.curves(found[found.prune == "none"])
-    panels = {trace.xaxis for trace in crowded.data if trace.hovertemplate}
-    assert len(panels) == 2
-    assert all(len(drawn.lines(crowded, panel)) == 9 <= CROWD for panel in panels)
-    assert len({trace.xaxis for trace in few.data if trace.hovertemplate}) == 1
-    explicit = plots.curves(found, by=["sync", "learning_rate", "prune"])
-    assert len(drawn.lines(explicit)) == 18
-    assert not confused(explicit)
 
 
 def test_several_single_machines_look_different():

@@ -41,18 +41,11 @@ def test_the_best_evaluation_is_the_lowest_and_a_goal_is_reached_from_above(resu
     assert table.best_accuracy.tolist() == [0.5, 0.6, 6.0]
     assert table.seconds_to_goal.tolist()[:2] == [3.0, 1.0]
     assert table.reached.tolist() == [1, 1, 0]
-
-
-def test_the_best_choice_reaches_the_goal_first_or_ends_lowest(results: Any):
     assert best(results, goal=1.0).learning_rate.tolist() == [0.2]
     assert best(results, measure="accuracy").learning_rate.tolist() == [0.1]
     assert best(results, goal=0.01).learning_rate.tolist() == [0.1]
     assert "to mean error 1" in " ".join(notes(best(results, goal=1.0)))
-
-
-def test_the_goal_is_a_round_value_that_runs_fall_to(results: Any):
-    assert goal(results) == 0.5
-    assert goal(results, over="seed", share=1.0) == 6.0
+    assert (goal(results), goal(results, over="seed", share=1.0)) == (0.5, 6.0)
 
 
 def test_tables_and_figures_name_the_metric(results: Any):
@@ -60,16 +53,14 @@ def test_tables_and_figures_name_the_metric(results: Any):
     assert "final mean error" in written
     assert "time to mean error 1" in written
     curves = plots.curves(results, x="seconds", by="learning_rate", goal=1.0)
-    assert {"test mean error", "mean error 1"} <= {*drawn.texts(curves)}
+    assert "test mean error" in drawn.texts(curves)
+    assert "goal: mean error 1" in [name.replace("\u00a0", " ") for name in drawn.legend(curves)]
     assert list(drawn.lines(curves)["η\u00a0=\u00a00.1"].y) == FALLING
     assert "mean error 0.5, loss" in drawn.lines(curves)["η\u00a0=\u00a00.1"].hovertext[-1]
     for figure in (plots.bars(results, y="accuracy", by="learning_rate"),
                    plots.points(results, x="learning_rate", y="best_accuracy")):  # fmt: skip
         assert any("mean error" in text for text in drawn.texts(figure))
         assert not any("accuracy" in text for text in drawn.texts(figure))
-
-
-def test_a_caption_says_what_is_minimized_and_where_a_run_stops(results: Any):
     (line, *_) = caption(results)
     assert "squared error" in line
     assert "accuracy" not in line
@@ -84,11 +75,8 @@ def test_the_loss_of_a_language_model_is_drawn_and_written_in_nats_per_byte():
     for y in ("accuracy", "loss"):
         figure = plots.curves(results, y=y, by="learning_rate", goal=1.0)
         assert "test loss (nats per byte)" in drawn.texts(figure)
-        assert ("loss 1" in drawn.texts(figure)) == (y == "accuracy")
+        assert ("goal: loss 1" in drawn.legend(figure)) == (y == "accuracy")
     assert "best loss (nats per byte)" in drawn.texts(plots.points(results, x="learning_rate", y="best_accuracy"))
-    written = show(summary(results, by="learning_rate", goal=1.0)).to_html()
-    assert "final loss" in written
-    assert "time to loss 1" in written
     tracks = [Track(base, base.digest, points=[Point(0, 0.0, 5.5, 5.5), Point(8, 1.0, 2.2, 2.2)])]
     view = live.curves(tracks, live.Session().names(tracks))
     assert view.layout.yaxis.title.text == "test loss (nats per byte)"

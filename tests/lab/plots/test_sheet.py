@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +93,7 @@ def by_plotly(figure: go.Figure, axes: tuple[str, str]) -> Iterator[tuple[Any, .
     for trace in figure.data:
         if (trace.xaxis or "x", trace.yaxis or "y") != axes:
             continue
-        if trace.type == "waterfall":
-            ends = list(accumulate(zip(trace.measure, trace.x, strict=True), initial=0.0, func=lambda total, step: (
-                step[1] if step[0] == "absolute" else total + step[1])))[1:]  # fmt: skip
-            yield from (("bar", name({}, x), name(y_ticks, y)) for x, y in zip(ends, trace.y, strict=True))
-        elif trace.type == "bar":
+        if trace.type == "bar":
             ends = np.asarray(trace.x, float) + (0 if trace.base is None else np.asarray(trace.base, float))
             if figure.layout.barmode != "stack":
                 yield from (("bar", name({}, x), name(y_ticks, y)) for x, y in zip(ends, trace.y, strict=True))
@@ -190,7 +185,7 @@ def test_bars_of_a_matched_axis_stand_beside_their_own_names():
     (go.Figure(go.Violin(y=[1, 2])), "a trace of type 'violin'"), (go.Figure(go.Box(y=[1, 2])), "'box'"),
     (go.Figure(go.Histogram(x=[1, 2])), "'histogram'"),
     (go.Figure(go.Scatter(x=["2026-01-01", "2026-01-02"], y=[1, 2])), "an axis of dates"),
-    (px.scatter(TABLE, x="seconds", y="policy", color="seconds"), "an axis of colours"),
+    (px.scatter(TABLE, x="seconds", y="policy", color="seconds"), "coloraxis cannot be drawn"),
 ])  # fmt: skip
 def test_kinds_that_are_not_drawn_are_refused_by_name(figure: go.Figure, words: str):
     with pytest.raises(NotDrawn, match=words):

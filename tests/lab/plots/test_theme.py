@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Callable
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -45,10 +45,6 @@ def lab(colour: str, eye: object = EYES["all cones"]) -> np.ndarray:
 
 def drawn(column: str, *values: object) -> list[Look]:
     return looks([{column: value} for value in values])
-
-
-def shape(look: Look) -> tuple[str, str]:
-    return look.dash, look.marker
 
 
 # -- reserved colours ------------------------------------------------------------------------------
@@ -121,30 +117,3 @@ def test_threshold_looks_the_same_alone_and_among_others(family: str):
     specs = [f"{family}:{value}" for value in FAMILIES[family]]
     for spec, among in zip(specs, drawn("prune", "none", *specs)[1:], strict=True):
         assert drawn("prune", spec) == [among]
-
-
-# -- curves of one figure --------------------------------------------------------------------------
-
-FIGURES: dict[str, list[dict[str, object]]] = {
-    **{name: [{"prune": spec} for spec in ("none", *(f"{name}:{value}" for value in values))]
-       for name, values in FAMILIES.items()},
-    "all rules": [{"prune": f"{name}:{value}"} for name, values in FAMILIES.items() for value in values],
-    "all policies": [{"sync": row.example or name} for name, row in ROWS["sync"].items()],
-    "all rates": [{"rate": row.example or name} for name, row in ROWS["rate"].items()],
-    "all orders": [{"order": name} for name in ROWS["order"]],
-    "both weights": [{"sync": sync, "push_weight": weight} for sync, weight in product(
-        ["bsp", "ssp:3", "asp", "dssp:3,12", "elastic:15"], [None, 1.0])],
-    "rules by policies": [{"sync": sync, "prune": prune} for sync, prune in product(
-        ["bsp", "ssp:3", "asp"], ["none", "static:10%", "static:1%", "static:0.1%"])],
-    "bounds": [{"sync": f"ssp:{bound}"} for bound in range(12)],
-    "options": [{"prune": "static:1%"}, {"prune": "static:1%,residual=off"}, {"prune": "dgc:0.1%,warm_up=0"},
-                {"prune": "dgc:0.1%,warm_up=4"}],
-    "numbers": [{"learning_rate": rate} for rate in (0.1, 0.2, 0.4, 0.8, 1.6)],
-    "names": [{"network": f"network {rank}"} for rank in range(16)],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_curves_of_a_figure_differ_in_dash_or_marker(name: str):
-    for one, other in combinations(looks(FIGURES[name]), 2):
-        assert shape(one) != shape(other)

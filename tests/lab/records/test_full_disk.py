@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,16 @@ from pslab.lab.records.drafts import Draft, DraftReader
 from pslab.lab.records.record import TABLES as TABLE_NAMES
 from pslab.lab.records.record import TEXTS, find
 from pslab.lab.records.results import load
-from pslab.lab.studies.observed import FOLDER, Observed
-from pslab.lab.studies.observed import TABLES as OBSERVED
+from pslab.lab.studies.observe import TABLES as OBSERVED
+from pslab.lab.studies.observe import Observed
 
 RUN, VALUES = Run(pushes=2, keep_weights=True), np.arange(5.0)
 COLUMNS = {"accuracy": ("pushes", "iteration", "seconds", "accuracy", "loss"), "phases": PHASE_COLUMNS,
            "pushes": PUSH_COLUMNS, "arrivals": ARRIVAL_COLUMNS}  # fmt: skip
 TABLES = {name: pd.DataFrame({column: ["compute"] * 2 if column in TEXTS else [0.5, 1.0] for column in COLUMNS[name]})
           for name in TABLE_NAMES}  # fmt: skip
+FACTS = {"outcome": "budget", "seconds": 1.0, "pushes": 2}
+HALVED = ("to_csv", "save", "write_text", "write_bytes")
 
 
 class Disk:
@@ -40,7 +42,7 @@ class Disk:
     What writes has then written half of it.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, full: int | None, stays: bool = False) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, full: int, stays: bool) -> None:
         self.count, self._full, self._stays = 0, full, stays
         for owner, name in ((pd.DataFrame, "to_csv"), (np, "save"), (Path, "write_text"), (Path, "write_bytes"),
                             (os, "fsync"), (os, "rename"), (os, "replace"), (os, "mkdir")):  # fmt: skip
@@ -50,7 +52,7 @@ class Disk:
         def perform(*arguments: Any, **named: Any) -> Any:
             self.count += 1
             number = self.count - 1
-            if self._full is None or not (number >= self._full if self._stays else number == self._full):
+            if not (number >= self._full if self._stays else number == self._full):
                 return act(*arguments, **named)
             for path in (each for each in arguments if isinstance(each, Path) and act.__name__ in HALVED):
                 with open(path, "wb") as file:
@@ -60,82 +62,62 @@ class Disk:
         return perform
 
 
-HALVED = ("to_csv", "save", "write_text", "write_bytes")
+def observed(results: Path) -> Observed:
+    return Observed.save(RUN.digest, {name: pd.DataFrame({"a": [1, 2]}) for name in OBSERVED}, {}, results)
 
 
-def operations(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> int:
-    with monkeypatch.context() as patch:
-        full = Disk(patch, None)
-        act()
-    return full.count
+def drafted(how: str) -> Callable[[Path], Callable[[], Any]]:
+    return lambda results: partial(getattr(Draft(RUN, results), how), TABLES, VALUES, FACTS)
+
+
+#: what is written -> what begins it in a folder and gives what writes it, and whether it is whole or absent there
+WRITTEN: dict[str, tuple[Callable[[Path], Callable[[], Any]], Callable[[Path], bool]]] = {
+    "a record": (drafted("save"), lambda results: (made := find(RUN, results)) is None or len(made.pushes) == 2),
+    "an interrupted run": (drafted("set_aside"), lambda results: find(RUN, results) is None),
+    "an observation": (lambda results: lambda: observed(results), lambda results: (
+        made := Observed.find(RUN.digest, results)) is None or len(made.layers) == 2),
+    "a file": (lambda results: lambda: disk.write_file(results / "runs" / "a.json", b"new"), lambda results: (
+        path := results / "runs" / "a.json").read_bytes() in (b"new", b"old") and [*path.parent.glob("*a.json*")] == [
+            path]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize("how", ["save", "set_aside"])
-def test_at_every_step_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, stays: bool):
-    facts, number, steps = {"outcome": "budget", "seconds": 1.0, "pushes": 2}, 0, 1
+@pytest.mark.parametrize("what", WRITTEN)
+def test_at_every_step_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, stays: bool):
+    begin, whole = WRITTEN[what]
+    number, steps, refused = 0, 1, 0
     while number < steps:
         results, elsewhere = tmp_path / str(number) / "results", tmp_path / str(number) / "elsewhere"
         elsewhere.mkdir(parents=True)
-        old = Draft(RUN.but(seed=1), results).save(TABLES, VALUES, facts)
-        draft = Draft(RUN, results)
+        old = Draft(RUN.but(seed=1), results).save(TABLES, VALUES, FACTS)
+        disk.write_file(results / "runs" / "a.json", b"old")
+        write, text = begin(results), ""
         with monkeypatch.context() as patch:
             patch.setattr(tempfile, "tempdir", str(elsewhere))
-            full, text = Disk(patch, number, stays), ""
-            try:  # a folder that is there already, or a flush once the record has its place, may fail
-                assert load(getattr(draft, how)(TABLES, VALUES, facts).path).pushes.equals(old.pushes)
+            full = Disk(patch, number, stays)
+            try:  # a folder that is there already, or a flush once all is written, may fail
+                write()
             except Unwritable as error:
                 text = str(error)
         if text:
-            assert re.search(r"No space left on device.*(bytes|.B) are free in", text)
+            refused += 1
+            assert re.search(rf"No space left on device{'' if what == 'a file' else '.*(bytes|.B) are free in'}", text)
             assert str(results) in text
-            kept = [load(path) for path in elsewhere.glob("*/interrupted/*")]
-            assert len(kept) == (not stays)
-            for result in kept:
+            saved = [load(path) for path in elsewhere.glob("*/interrupted/*")]
+            assert len(saved) == (not stays and what in ("a record", "an interrupted run"))
+            for result in saved:
                 assert result.weights.tolist() == VALUES.tolist()
                 assert len(result.pushes) == 2
                 assert str(result.path) in text
-                own = result.path.parents[1]
-                assert own.name not in ("pslab", RUN.digest)  # nobody else knows before where it will lie
-                assert own.stat().st_mode & 0o077 == 0
+                folder = result.path.parents[1]
+                assert folder.name not in ("pslab", RUN.digest)  # nobody else knows before where it will lie
+                assert folder.stat().st_mode & 0o077 == 0
         assert load(old.path).pushes.equals(old.pushes)
-        there = find(RUN, results)
-        assert there is None or len(there.pushes) == 2
-        assert not list((results / "runs").glob(".*"))
+        assert whole(results)
+        assert not [*results.glob("*/.*"), *results.glob("damaged")]
         number, steps = number + 1, steps + (full.count > number)
-    assert number > 10
-
-
-@pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
-def test_at_every_step_of_what_studies_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool):
-    def write(results: Path) -> Observed:
-        return Observed.save(RUN.digest, {name: pd.DataFrame({"a": [1, 2]}) for name in OBSERVED}, {}, results)
-
-    count = operations(monkeypatch, lambda: write(tmp_path / "counted"))
-    assert count > 5
-    for number in range(count - 1):  # the last one flushes the folder, when all is in its place
-        results = tmp_path / str(number)
-        with monkeypatch.context() as patch:
-            Disk(patch, number, stays)
-            with pytest.raises(Unwritable, match=rf"{RUN.digest} cannot be written to .*No space left.* are free in"):
-                write(results)
-        assert Observed.find(RUN.digest, results) is None
-        assert not list(results.glob(f"{FOLDER}/.*"))
-    assert write(results).layers.equals(Observed.find(RUN.digest, results).layers)
-
-
-def test_at_every_step_of_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "figures" / "a.json"
-    disk.write_file(path, b"old")
-    count = operations(monkeypatch, lambda: disk.write_file(tmp_path / "new" / "a", b"new"))
-    assert count > 2
-    for number in range(1, count):  # the folder is there already
-        with monkeypatch.context() as patch:
-            Disk(patch, number)
-            with pytest.raises(Unwritable, match=r"a\.json \(7 bytes\) cannot be written.*No space left"):
-                disk.write_file(path, b"another")
-        assert path.read_bytes() == b"old"
-        assert [each.name for each in path.parent.iterdir()] == ["a.json"]
+    assert refused > (1 if what == "a file" else 5)
 
 
 class Small:
@@ -175,4 +157,3 @@ def test_a_journal_and_what_a_run_says_have_no_half_lines(tmp_path: Path, monkey
     draft.note({"pushes": 2})
     assert [entry["figure"] for entry in journal.entries(path)] == ["a", "c"]
     assert [news.get("pushes") for news in DraftReader(draft.path).news()] == [None, 2]
-    assert all(json.loads(line) for line in path.read_text().splitlines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from pslab.config.run import Run
 from pslab.lab.records import intervals as spans
+from pslab.lab.records.record import TABLES, Result
+from pslab.lab.records.server_states import pulling, ranges_of
 from pslab.lab.runs.run import sweep
 
 
@@ -28,9 +31,6 @@ def test_a_release_is_a_wait_that_a_worker_ended():
         {"worker": 0, "iteration": 0, "begin_s": 2.1, "at_s": 4.2, "by": 1, "by_iteration": 0},
         {"worker": 1, "iteration": 1, "begin_s": 7.1, "at_s": 9.9, "by": 0, "by_iteration": 1}]  # fmt: skip
     assert spans.releases(handmade.asp()).empty
-
-
-def test_a_releaser_that_left_no_phases_has_no_iteration():
     alone = [row for row in handmade.BSP if row[0] == 0]  # worker 1 died
     result = handmade.record(None, Run(workers=2), alone, handmade.BSP_PUSHES)
     assert spans.releases(result)[["by", "by_iteration"]].to_numpy().tolist() == [[1, -1]]
@@ -43,9 +43,6 @@ def test_a_barrier_is_a_step_of_several_pushes():
     result = handmade.asp()
     assert spans.barriers(result).empty
     assert list(spans.steps(result).staleness) == [0, 0, 2]
-
-
-def test_a_step_is_of_one_range():
     found = spans.steps(handmade.two_ranges(handmade.bsp()))
     assert found[["range", "version", "pushes"]].to_numpy().tolist() == [[0, 1, 2], [1, 1, 2], [0, 2, 2], [1, 2, 2]]
 
@@ -81,19 +78,13 @@ def steady(waits: dict[int, float], count: int = 40) -> object:
     return handmade.record(None, Run(workers=2), rows, [(1, 0, 0, 0, 1, 0, 1.0)])
 
 
-def test_the_window_is_of_the_middle_if_all_is_alike():
+def test_the_window_is_of_the_middle_waits_as_much_as_the_whole_and_ends_with_the_shortest_run():
     assert spans.window([steady(dict.fromkeys(range(40), 0.5))]) == (pytest.approx(19.0), pytest.approx(25.0))
-
-
-def test_the_window_waits_as_much_as_the_whole():
     result = steady({12: 0.65, **dict.fromkeys(range(30, 36), 0.6)})  # 4.25 s of 80 s, 0.65 s of 12 s
     begin_s, end_s = spans.window([result])
     assert begin_s <= 12 < end_s
     assert end_s - begin_s == pytest.approx(6.0)
     assert spans.window([result], iterations=3)[1] - spans.window([result], iterations=3)[0] == pytest.approx(3.0)
-
-
-def test_the_window_ends_with_the_shortest_run():
     short, long = steady({}, count=12), steady({}, count=40)
     begin_s, end_s = spans.window([long, short])
     assert 0 <= begin_s < end_s <= 12
@@ -111,13 +102,6 @@ def test_on_a_row_spans_are_apart_or_nested(drawn: list[tuple[int, int]], nested
         for place, (_, end) in enumerate(own):
             for later_begin, later_end in own[place + 1 :]:
                 assert later_begin >= end or (nested and later_end <= end)
-
-
-def test_the_part_of_a_span_that_lies_in_computations():
-    phases = handmade.eager().phases
-    found = {phase: list(spans.computed_over(phases, phase).round(9)) for phase in ("pull", "push", "wait")}
-    assert found == {"pull": [1.8, 3.8], "push": [2.0, 1.5], "wait": [0.0, 0.0, 3.4]}
-    assert not len(spans.computed_over(phases, "encode"))
 
 
 @pytest.mark.parametrize(("sync", "speeds", "pushes", "lead"), [
@@ -147,10 +131,42 @@ def test_common_starts_are_the_barriers_of_elastic_bsp(tmp_path: Path):
     assert len(spans.common_starts(free)) <= 1
 
 
-def test_an_instant_counts_once():
+def test_an_instant_counts_once_and_parts_of_spans_lie_in_computations():
     result = handmade.eager()
     done = spans.activity(result)
     assert (done.begin_s[1:].to_numpy() >= done.end_s[:-1].to_numpy()).all()
     seconds = spans.budget(result).set_index("phase").seconds.to_dict()
     # pushes and pulls within computations cost nothing; of the last wait half a second is left
     assert seconds == pytest.approx({"compute": 11.5, "pull": 0.5, "wait": 0.5, "gap": 0.0})
+    found = {phase: list(spans.computed_over(result.phases, phase).round(9)) for phase in ("pull", "push", "wait")}
+    assert found == {"pull": [1.8, 3.8], "push": [2.0, 1.5], "wait": [0.0, 0.0, 3.4]}
+    assert not len(spans.computed_over(result.phases, "encode"))
+
+
+# -- the two states of a server ----------------------------------------------------------------------
+
+
+def rows(result: Result, sync: str = "") -> list[tuple[float, ...]]:
+    """The spans in which it pulls; of the same history, of another policy."""
+    if sync:
+        tables = {name: getattr(result, name) for name in TABLES}
+        result = handmade.changed(dataclasses.replace(result, run=result.run.but(sync=sync)), **tables)
+    return [tuple(round(value, 6) for value in row) for row in pulling(result).itertuples(index=False)]
+
+
+def test_each_range_has_a_state_of_its_own_unless_a_policy_decides_on_all_together():
+    result = handmade.two_ranges(handmade.bsp())
+    assert ranges_of(result) == [0, 1]
+    assert rows(result) == [(0, 4.2, 4.4, 2), (0, 9.9, 10.1, 2), (1, 4.45, 4.65, 2), (1, 10.15, 10.35, 2)]
+    together = rows(result, "elastic:15")
+    assert [row[1:] for row in together if row[0] == 0] == [row[1:] for row in together if row[0] == 1]
+    assert (0, 4.2, 4.4, 2) not in together  # range 1 was asked, and answers, after range 0
+    for policy in ("mine#0123456789abcdef", "unheard-of"):  # of what only its user has, each range by itself
+        assert rows(result, policy) == rows(result)
+    single = handmade.bsp()
+    at_once = single.phases.assign(
+        end_s=single.phases.end_s.where(single.phases.phase != "serve", 4.1),
+        begin_s=single.phases.begin_s.where(single.phases.phase != "serve", 4.1),
+    )
+    # the pull that arrived at 4.1 was answered with the others
+    assert rows(handmade.changed(single, phases=at_once)) == [(0, 4.1, 4.1, 4)]

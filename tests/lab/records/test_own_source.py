@@ -172,6 +172,7 @@ run(Run(model=Tanh, data=lambda: (x[:, :6], x[:, 6:]) * 2, loss='mse', metric='l
 """
 
 
+@pytest.mark.slow
 def test_a_colleague_runs_the_notebook_of_a_record(cells: Cells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "users_net.py").write_text(FILE)
     with monkeypatch.context() as here:

@@ -1,28 +1,42 @@
-"""Records: whole or not there at all."""
+"""Records: whole or not there at all; what a person, another tool and a user of torch read of one."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from xml.etree import ElementTree
 
+import handmade
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from tiny import digits, tiny
+from torch import Tensor, nn
 
+from pslab.__main__ import main
 from pslab.config import gpus
 from pslab.config.run import Run
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.errors import RecordError
+from pslab.errors import ConfigError, RecordError
 from pslab.lab.commands.verify import sums
+from pslab.lab.records import export as exports
+from pslab.lab.records.card import WIDTH, sparkline
 from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.drafts import Draft, DraftReader, clean, drafts
-from pslab.lab.records.record import FILES, WEIGHTS, find
+from pslab.lab.records.export import TOOLS, export
+from pslab.lab.records.record import FILES, WEIGHTS, Result, find
 from pslab.lab.records.results import load
+from pslab.lab.runs.run import run
+from pslab.tensors.workload.data import batch
 
 TABLES = {
     "accuracy": pd.DataFrame({"pushes": [0, 4], "iteration": [0.0, 1.0], "seconds": [0.0, 0.1 + 0.2],
@@ -31,7 +45,7 @@ TABLES = {
                             "waits_for": [-1], "range": [-1]}),
     "pushes": pd.DataFrame({name: [0] for name in PUSH_COLUMNS}),
 }  # fmt: skip
-VALUES = np.arange(4, dtype=np.float32)
+VALUES, CURVE = np.arange(4, dtype=np.float32), [0.1, 0.5, 0.9712]
 RUN, ALL = Run(keep_weights=True), (*FILES, WEIGHTS)
 FACTS = {"outcome": "budget", "seconds": 0.3, "pushes": 4}
 
@@ -40,11 +54,13 @@ def written(results, run=None):
     return Draft(run or RUN, results).save(TABLES, VALUES, FACTS)
 
 
+# -- files -----------------------------------------------------------------------------------------
+
+
 def test_what_is_written_is_read(tmp_path):
     made = written(tmp_path)
-    assert not made.cached
     found = find(RUN, tmp_path)
-    assert found.cached
+    assert (made.cached, found.cached) == (False, True)
     assert sorted(p.name for p in found.path.iterdir()) == sorted(ALL)
     for name in TABLES:
         pd.testing.assert_frame_equal(getattr(found, name), TABLES[name], check_exact=True)
@@ -58,7 +74,7 @@ def test_weights_are_kept_where_the_run_asks_for_them(tmp_path):
     made = written(tmp_path, Run())
     assert not (made.path / WEIGHTS).exists()
     assert len(made.manifest["weights_sha256"]) == 64
-    with pytest.raises(RecordError, match="run it with keep_weights=True"):
+    with pytest.raises(RecordError, match="execute the run with keep_weights=True"):
         _ = load(made.path).weights
     assert (Draft(Run(), tmp_path).set_aside(TABLES, VALUES, FACTS).weights == VALUES).all()  # nobody gets them again
 
@@ -69,8 +85,7 @@ def test_a_record_of_a_gpu_names_it_and_is_verified_elsewhere(tmp_path, monkeypa
         there.setattr(gpus, "version", lambda: "550.54.15")
         made = written(tmp_path, Run(device="cuda"))
     said = made.manifest["environment"]
-    assert (said["gpu"], said["driver"]) == ("NVIDIA H100 80GB HBM3", "550.54.15")
-    assert said["deterministic"]
+    assert (said["gpu"], said["driver"], bool(said["deterministic"])) == ("NVIDIA H100 80GB HBM3", "550.54.15", True)
     assert find(Run(device="cuda"), tmp_path) is None  # on this machine it is another one
     assert sums(load(made.path)).state == "ok"
     assert "gpu" not in written(tmp_path, Run()).manifest["environment"]
@@ -82,49 +97,44 @@ def test_a_table_cannot_change_under_its_reader(tmp_path, name):
     shutil.rmtree(made.path)
     changed = {**TABLES, name: pd.concat([TABLES[name]] * 2)}
     Draft(RUN, tmp_path).save(changed, VALUES, FACTS)
-    for other in TABLES:
-        if other != name:
-            assert getattr(made, other).equals(getattr(find(RUN, tmp_path), other))
+    assert all(getattr(made, other).equals(TABLES[other]) for other in TABLES if other != name)
     with pytest.raises(RecordError, match="was changed since"):
         getattr(made, name)
 
 
-@pytest.mark.parametrize(("name", "text", "words"), [
-    *((name, None, name.replace(".", r"\.")) for name in ALL), *(("manifest.json", *each) for each in (
-        ("{", "cannot be read"), ("[" * 200_000, "cannot be read"), ("[]", "is no manifest"),
-        ('{"sha256": 3}', "is no manifest"), ("{}", "it has no outcome"),
-        ('{"run": {"seed": 1' + "0" * 5000 + "}}", "cannot be read")))],
-    ids=[*ALL, "half", "brackets", "list", "sums", "empty", "huge"])  # fmt: skip
-def test_what_lacks_a_file_or_has_a_damaged_manifest_is_no_record(tmp_path, name, text, words):
-    path = written(tmp_path).path / name
-    path.unlink() if text is None else path.write_text(text)
-    with pytest.raises(RecordError, match=words):
-        find(RUN, tmp_path)
+def rewritten(made, **changed):
+    write_manifest(made.path, {**made.manifest, **changed}, ALL)
 
 
-@pytest.mark.parametrize("change", [{"digest": "../../../X"}, {"run": 3}, {"run": {"workers": 10**400}}], ids=str)
-def test_a_manifest_that_names_no_run_cannot_be_loaded(tmp_path, change):
-    made = written(tmp_path)
-    write_manifest(made.path, {**made.manifest, **change}, ALL)
-    with pytest.raises(RecordError):
-        load(made.path)
-
-
-def test_the_record_of_another_run_is_not_taken_for_this_one(tmp_path):
-    other = written(tmp_path, RUN.but(seed=1))
-    other.path.rename(other.path.with_name(RUN.digest))
-    with pytest.raises(RecordError, match="holds another run than its name says"):
-        find(RUN, tmp_path)
-
-
-def test_weights_are_never_unpickled(tmp_path):
-    made = written(tmp_path)
+def pickled(made):
     np.save(made.path / "weights.npy", np.array([object()]), allow_pickle=True)
-    with pytest.raises(RecordError, match="was changed since"):
-        _ = find(RUN, tmp_path).weights
-    write_manifest(made.path, made.manifest, ALL)  # by somebody who forges its sum as well
-    with pytest.raises(RecordError, match="allow_pickle"):
-        _ = find(RUN, tmp_path).weights
+
+
+def of_another(made):
+    shutil.rmtree(made.path)
+    written(made.path.parents[1], RUN.but(seed=1)).path.rename(made.path)
+
+
+#: what somebody did to a record, and the words of who finds it or reads its weights
+DAMAGES = [
+    *((lambda made, name=name: (made.path / name).unlink(), re.escape(name)) for name in ALL),
+    *((lambda made, text=text: (made.path / "manifest.json").write_text(text), words) for text, words in (
+        ("{", "cannot be read"), ("[" * 200_000, "cannot be read"), ("[]", "is not a JSON object"),
+        ('{"sha256": 3}', "is not a JSON object"), ("{}", "it has no outcome"),
+        ('{"run": {"seed": 1' + "0" * 5000 + "}}", "cannot be read"))),
+    *((lambda made, change=change: rewritten(made, **change), None) for change in (
+        {"digest": "../../../X"}, {"run": 3}, {"run": {"workers": 10**400}})),
+    (of_another, "is the record of another run than its name says"), (pickled, "was changed since"),
+    (lambda made: (pickled(made), rewritten(made)), "allow_pickle"),  # by somebody who forges its sum as well
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES, ids=range(len(DAMAGES)))
+def test_weights_are_never_unpickled_and_what_is_damaged_is_no_record(tmp_path, damage, words):
+    made = written(tmp_path)
+    damage(made)
+    with pytest.raises(RecordError, match=words):
+        _ = (find(RUN, tmp_path) if words else load(made.path)).weights
 
 
 def test_results_that_were_removed_during_a_run_are_made_again(tmp_path):
@@ -143,28 +153,37 @@ def test_of_two_that_finish_one_run_the_first_stays(tmp_path):
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
-def test_a_run_whose_content_is_unknown_gets_a_folder_of_its_own_each_time(tmp_path):
-    run = Run(sync=Policy(threading.Lock()))
-    first, second = (written(tmp_path, run) for _ in range(2))
+class Policy:
+    """Something with source text."""
+
+    def __init__(self, what: object = None) -> None:
+        self.what = what
+
+
+def test_an_objects_record_says_what_it_was_and_one_of_unknown_content_has_a_folder_of_its_own(tmp_path):
+    made = written(tmp_path, Run(sync=Policy()))
+    manifest = json.loads((made.path / "manifest.json").read_text())
+    assert manifest["source"]["sync"] == f"from {__name__} import Policy\nPolicy(what=None)\n"
+    assert "class Policy" in manifest["source"][__name__.replace(".", "/") + ".py"]
+    assert (load(made.path).run.sync, load(made.path).run.digest) == (manifest["run"]["sync"], made.digest)
+    unknown = Run(sync=Policy(threading.Lock()))
+    first, second = (written(tmp_path, unknown) for _ in range(2))
     assert first.path != second.path
-    assert find(run, tmp_path) is None
+    assert find(unknown, tmp_path) is None
     assert "a lock in it cannot be sent" in load(second.path).manifest["not_found_again"]
 
 
 def test_what_a_run_says_is_read_as_it_comes(tmp_path):
     draft = Draft(RUN, tmp_path)
-    (place,) = drafts(tmp_path)
-    live = DraftReader(place)
-    (first,) = live.news()
-    assert first == {"digest": RUN.digest, "run": RUN.plain()}
+    (folder,) = drafts(tmp_path)
+    live = DraftReader(folder)
+    assert live.news() == [{"digest": RUN.digest, "run": RUN.plain()}]
     assert live.news() == []
     draft.note({"pushes": 1})
-    with (place / "live.jsonl").open("a") as file:
-        file.write('{"pushes": ')  # half a line is not read before it is whole
-    assert live.news() == [{"pushes": 1}]
-    with (place / "live.jsonl").open("a") as file:
-        file.write("2}\n")
-    assert live.news() == [{"pushes": 2}]
+    for text, news in (('{"pushes": ', [{"pushes": 1}]), ("2}\n", [{"pushes": 2}])):  # no half line is read
+        with (folder / "live.jsonl").open("a") as file:
+            file.write(text)
+        assert live.news() == news
     draft.save(TABLES, VALUES, FACTS)
     assert (live.news(), drafts(tmp_path)) == ([], [])
 
@@ -195,17 +214,143 @@ def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):
     assert list((tmp_path / "figures").iterdir()) == []
 
 
-def test_an_objects_record_cannot_make_the_run_again_but_says_so(tmp_path):
-    made = written(tmp_path, Run(sync=Policy()))
-    manifest = json.loads((made.path / "manifest.json").read_text())
-    assert manifest["source"]["sync"] == f"from {__name__} import Policy\nPolicy(what=None)\n"
-    assert "class Policy" in manifest["source"][__name__.replace(".", "/") + ".py"]
-    assert load(made.path).run.sync == manifest["run"]["sync"]
-    assert load(made.path).run.digest == made.digest
+# -- read by a person --------------------------------------------------------------------------------
 
 
-class Policy:
-    """Something with source text."""
+def card(result: Result) -> str:
+    """Its words; it is well-formed."""
+    return " ".join(" ".join(ElementTree.fromstring(result._repr_html_()).itertext()).split())
 
-    def __init__(self, what: object = None) -> None:
-        self.what = what
+
+def test_a_card_says_what_ran_how_it_ended_and_where_it_lies(tmp_path: Path):
+    result = handmade.curve(tmp_path, Run(sync="ssp:3", pushes=8), CURVE)
+    words = card(result)
+    assert words.startswith("97.12% after 8 pushes, 2.00 s")
+    assert "10.00% to 97.12%" in words
+    assert "sync ssp:3 · pushes 8" in words
+    assert words.endswith(str(result.path))
+    assert "every field at its default" in card(handmade.curve(tmp_path, Run(), CURVE))
+
+
+@pytest.mark.parametrize(("facts", "words", "end"), [
+    ({"emulation_ok": False}, "too slow for the emulated cluster", "2 s*"), ({}, "", "2 s"),
+    ({"verdict": "invalid"}, "judged invalid", "2 s‡"), ({"outcome": "interrupted"}, "only the completed part", ""),
+    ({"rewinds": [1, 2]}, "recovered: its server was replaced 2 times", ""),
+    ({"outcome": "diverged"}, "diverged after 8 pushes", ""),
+    ({"dilation": 2.0, "wall_s": 31.42}, "2.00 s of cluster time; took 31.4 s here", "2 s"),
+])  # fmt: skip
+def test_what_must_not_be_hidden_is_on_the_card_and_marked_in_its_line(facts: dict, words: str, end: str):
+    cluster = {"compute_s": 0.01, "trace": {str(worker): [0.01] * 100 for worker in range(4)}}
+    assert not words or words not in card(handmade.curve(None, Run(pushes=8), CURVE))
+    assert words in card(handmade.curve(None, Run(pushes=8), CURVE, **facts))
+    result = handmade.curve(None, Run(pushes=8, cluster=cluster), CURVE, **facts)
+    assert not end or repr(result) == f"<Result {result.digest}: 97.12%, 8 pushes, {end}>"
+
+
+def test_a_sparkline_rises_from_left_to_right_and_leaves_out_what_is_not_finite():
+    svg = sparkline([0, 4, 8, 12], [0.0, math.nan, 0.5, 1.0], str)
+    (line,) = re.findall("points='([^']*)'", svg)
+    xs, ys = zip(*(map(float, point.split(",")) for point in line.split()), strict=True)
+    assert (len(xs), [*xs], [*ys]) == (3, sorted(xs), sorted(ys, reverse=True))
+    assert max(xs) < WIDTH
+    assert "0.0 to 1.0" in svg
+    assert sparkline([0], [math.nan], str) == ""
+    assert "circle" in sparkline([0], [0.5], str)
+
+
+# -- read by other tools -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> list[Result]:
+    """Two runs, whose fields differ."""
+    runs = Run(sync="ssp:3", pushes=8, lease_s=5, dilation=2, target_accuracy=0.9), Run(pushes=8)
+    return [handmade.curve(tmp_path, run, CURVE, verdict="valid") for run in runs]
+
+
+def test_without_its_package_an_export_says_what_to_install_and_an_unknown_one_the_nearest(made, monkeypatch, tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'tensorboard'"):
+        export(made, "tensorbord")
+    monkeypatch.setattr(exports, "find_spec", lambda name: None)
+    for tool in TOOLS:
+        with pytest.raises(ConfigError, match=rf"needs the package {TOOLS[tool][0]}: pip install -e '.*\[export\]'"):
+            export(made, tool, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_verb_exports_the_records_that_are_named(named, made, monkeypatch, capsys, tmp_path):
+    seen: list[tuple[list[str], str]] = []
+    note = lambda results, folder: seen.append(([result.digest for result in results], folder))  # noqa: E731
+    monkeypatch.setattr(exports, "TOOLS", {"tensorboard": ("json", note)})
+    out = str(tmp_path / "out") if named else str(tmp_path / "exports" / "tensorboard")
+    words = ["export", made[0].digest[:6], str(made[1].path), "--to", "tensorboard", "--results", str(tmp_path)]
+    assert main([*words, *(["--out", out] if named else [])]) == 0
+    assert seen == [([made[0].digest, made[1].digest], out)]
+    assert out in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_tensorboard_and_mlflow_have_what_each_evaluation_said_once(made, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("DO_NOT_TRACK", "true")
+    monkeypatch.setenv(exports.OLD_STORE, "true")
+    for _ in range(2):  # the second takes the place of the first
+        for tool in ("tensorboard", "mlflow"):
+            export(made, tool, tmp_path / tool)
+    for result in made:
+        reader = EventAccumulator(str(tmp_path / "tensorboard" / result.digest))
+        reader.Reload()
+        events = reader.Scalars("accuracy")
+        assert [event.step for event in events] == [0, 4, 8]
+        assert [event.value for event in events] == pytest.approx(CURVE)  # it keeps 32 bits
+        assert events[2].wall_time - events[0].wall_time == pytest.approx(2.0, abs=1e-3)
+        assert {"loss", "bytes", "final"} <= {*reader.Tags()["scalars"]}
+        assert "_hparams_/session_start_info" in reader.summary_metadata
+    client = mlflow.MlflowClient((tmp_path / "mlflow").as_uri())
+    runs = client.search_runs([client.get_experiment_by_name("pslab").experiment_id])
+    assert sorted(each.data.tags[exports.DIGEST] for each in runs) == sorted(result.digest for result in made)
+    (found,) = (each for each in runs if each.data.params["sync"] == "ssp:3")
+    assert (found.info.status, found.info.end_time - found.info.start_time) == ("FINISHED", 2000)
+    history = client.get_metric_history(found.info.run_id, "accuracy")
+    assert [(value.step, value.value) for value in history] == [*zip([0, 4, 8], CURVE, strict=True)]
+    assert [each.path for each in client.list_artifacts(found.info.run_id)] == ["manifest.json"]
+    assert found.data.tags["outcome"].startswith("97.12% after 8 pushes")
+
+
+# -- its model ---------------------------------------------------------------------------------------
+
+
+class Normed(nn.Module):
+    """With running statistics, a frozen layer and one that nothing reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.norm = nn.Linear(49, 16), nn.BatchNorm1d(16)
+        self.spare, self.head = nn.Linear(3, 2), nn.Linear(16, 10)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.head(self.norm(self.frozen(x.flatten(1) * 3)))
+        return output
+
+
+@pytest.mark.filterwarnings("ignore:no loss reaches")
+def test_the_model_of_a_result_is_the_one_that_was_evaluated(tmp_path: Path):
+    result = run(tiny(model=Normed, engine="virtual", cluster="lab"), results=tmp_path)
+    data, model, loaded = digits(), result.model(), Normed()
+    assert loaded.load_state_dict(result.state_dict()).missing_keys == []
+    x = batch(data.test_x, torch.float32, data.mean, data.std)
+    for each in (model, loaded.eval()):
+        assert float((each(x).argmax(1) == data.test_y).double().mean()) == result.final > 0.2
+    trained = nn.utils.parameters_to_vector([each for each in model.parameters() if each.requires_grad])
+    assert torch.equal(trained, torch.from_numpy(result.weights.copy()))
+    next(model.parameters()).data.zero_()  # to train it further changes no other
+    assert result.model().frozen.weight.any()
+    with pytest.raises(ConfigError, match=r"has 12 trainable weights, but the record has .*: define the model"):
+        Result(result.run.but(model=lambda: nn.Linear(2, 4)), result.path, result.manifest).model()
+    with pytest.raises(RecordError, match="execute the run with keep_weights=True"):
+        handmade.curve(tmp_path, tiny(keep_weights=False), CURVE).model()

@@ -12,10 +12,9 @@ import pytest
 
 from pslab.config.metric import Metric
 from pslab.config.run import Run
-from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
 from pslab.lab.records.card import recovered
-from pslab.lab.records.frames import groups
+from pslab.lab.records.merit import MERITS, merit_of
 from pslab.lab.records.summary import held, held_at, iteration_s, measured, over_seeds, summary
 from pslab.lab.records.tuning import best, goal, rounded
 from pslab.lab.records.units import DASH
@@ -29,12 +28,14 @@ NAN = pytest.approx(math.nan, nan_ok=True)
 
 def made(runs: pd.DataFrame, curves: dict, **facts: dict) -> pd.DataFrame:
     """Results whose evaluations are given by (policy, learning rate, seed), or by a part of it."""
+
     def of(run: Run):
         keys = [(run.sync, run.learning_rate, run.seed), (run.sync, run.learning_rate), (run.sync, run.seed), run.sync]
         return next(curves[key] for key in keys if key in curves)
 
     return handmade.with_results(
-        runs, lambda run: handmade.curve(None, run, of(run), **facts.get(f"{run.sync}{run.seed}", {})))
+        runs, lambda run: handmade.curve(None, run, of(run), **facts.get(f"{run.sync}{run.seed}", {}))
+    )
 
 
 def column(table: pd.DataFrame, name: str) -> list[Any]:
@@ -54,7 +55,7 @@ def test_an_iteration_is_a_push_of_every_worker_in_the_middle_of_the_run(fields,
 
 @pytest.mark.parametrize(("facts", "changed"), [
     ({}, {}), ({"network_bytes": 700}, {"network_bytes": 700.0}),
-    ({"accepted": 8, "dropped": 2}, {"pushes": 6.0, "rate": 1.5, "iteration_s": 4 / 3}),
+    ({"pushes": 6, "accepted": 8, "dropped": 4}, {"pushes": 6.0, "rate": 1.5, "iteration_s": 4 / 3}),
 ], ids=["usual", "what crossed the network", "dropped pushes"])  # fmt: skip
 def test_each_measure_of_a_curve(facts: dict, changed: dict):
     result = handmade.curve(None, BASE, SLOW, **facts)
@@ -79,28 +80,33 @@ def test_a_goal_is_held_where_the_median_of_three_evaluations_reaches_it(curve: 
     assert held(result, 0.9) == pytest.approx((wanted, 4 * wanted))
 
 
-def test_a_metric_is_held_in_its_direction():
+def test_a_metric_is_held_in_its_direction_and_measured_as_a_figure_of_merit():
     losses = handmade.curve(None, BASE.but(metric="loss"), SLOW[::-1])
     assert held(losses, 0.4) == pytest.approx((2.5, 5.0))
-
-
-def test_bytes_until_a_goal_is_held_are_those_of_pushes_and_pulls_between_two_evaluations():
     result = handmade.curve(None, BASE, [0.1, 0.5, 0.8, 1.0, 1.0])
     assert held_at(result, 0.9, "bytes_up", "bytes_down", "bytes") == pytest.approx((500.0, 150.0, 650.0))
     assert measured(result, "held_bytes", 0.9) == pytest.approx(650.0)
     assert held_at(result, 1.1, "bytes_up", "bytes") == (math.inf, math.inf)
+    whole = {"seconds": ("4 s", "4.0 s", 4.0), "bytes": ("4 B", "4 B", 8 * 130.0),
+             "gradients": ("4 gradients", "4 gradients", 8.0)}  # fmt: skip
+    assert {*MERITS} == {*whole}
+    for name, (*texts, of_all) in whole.items():
+        merit = merit_of(name)
+        assert [text.replace("\u00a0", " ") for text in (merit.text(4.0), merit.text(4.0, 30.1))] == texts
+        assert sum(held_at(result, 0.9, *merit.columns)) == pytest.approx(measured(result, merit.measure, 0.9))
+        assert sum(measured(result, column) for column in merit.columns) == pytest.approx(of_all)
 
 
 def test_a_summary_counts_those_that_hold_beside_those_that_reach():
     results = made(grid(BASE, seed=[0, 1]), {("bsp", 0): [0.1, 0.95, 0.2, 0.3, 0.4], "bsp": SLOW})
     table = summary(results, goal=0.9, measures=["seconds_to_goal", "held_s", "held_pushes"])
     assert table[["reached", "held", "held_pushes_low"]].iloc[0].tolist() == [2, 1, 6.0]
-    assert [text.replace("\u00a0", " ") for text in table.read().iloc[0, :2]] == ["2 s (1 s to 3 s)",
-                                                                                 "not reached (1 of 2 seeds)"]
+    assert [text.replace("\u00a0", " ") for text in table.read().iloc[0, :2]] == [
+        "2 s (1 s to 3 s)",
+        "not reached (1 of 2 seeds)",
+    ]
     assert "held" not in summary(results, goal=0.9)
-
-
-def test_a_single_machine_exchanges_nothing():
+    # a single machine exchanges nothing
     runs = pd.concat([grid(BASE, sync=["asp"]), grid(alone(BASE), seed=[0])])
     table = summary(made(runs, {"bsp": SLOW, "asp": FAST}), by="workers", goal=0.9)
     assert table.bytes_to_goal.isna().tolist() == table.waiting.isna().tolist() == [False, True]
@@ -110,13 +116,11 @@ def test_a_single_machine_exchanges_nothing():
 # -- over seeds ------------------------------------------------------------------------------------
 
 
-def test_never_counts_as_infinite():
+def test_a_row_for_each_group_with_raw_values_as_index_in_which_never_counts_as_infinite():
     assert over_seeds([1.0, math.inf, 3.0]) == (3.0, 1.0, NAN)
     assert over_seeds([1.0, math.inf]) == (NAN, 1.0, NAN)
     assert over_seeds([]) == (NAN, NAN, NAN)
 
-
-def test_a_row_for_each_group_with_raw_values_as_index():
     def second(result):
         return result.accuracy.accuracy.iloc[1]
 
@@ -142,7 +146,8 @@ def test_paired_ratios_are_to_the_first_row_with_the_same_seed():
     assert column(table, "seconds_ratio") == [1.0, 1.0, 1.0]
     assert table.read().seconds_to_goal_ratio.tolist() == ["1", "1.25 (0.500 to 2)", DASH]
     assert summary(made(runs, curves), by="sync", goal=0.9, measures=["seconds_to_goal"]).columns[-1] == (
-        "seconds_to_goal_high")
+        "seconds_to_goal_high"
+    )
 
 
 def test_results_that_have_no_value_of_an_axis_are_a_group_of_their_own_and_come_last():
@@ -152,15 +157,12 @@ def test_results_that_have_no_value_of_an_axis_are_a_group_of_their_own_and_come
         assert summary(pd.concat(parts), by="weight", goal=0.9).index.tolist() == ["light", "heavy", None]
 
 
-def test_diverged_seeds_count_in_no_accuracy_unless_all_diverged():
+def test_diverged_seeds_count_in_no_accuracy_and_seconds_that_were_not_emulated_are_left_out():
     gone = {"outcome": "diverged"}
     runs = grid(BASE, sync=["bsp", "asp"], seed=[0, 1])
     results = made(runs, {("bsp", 0): NEVER, "bsp": SLOW, "asp": NEVER}, bsp0=gone, asp0=gone, asp1=gone)
     table = summary(results, by="sync", measures=["accuracy"])
     assert (column(table, "diverged"), column(table, "accuracy")) == ([1, 2], [0.95, 0.4])
-
-
-def test_seconds_of_an_emulation_that_was_not_kept_are_marked_and_left_out():
     runs = grid(BASE, sync=["bsp", "asp", "ssp:3"], seed=[0, 1])
     bad = {"emulation_ok": False, "dilation": 2.0}
     results = made(runs, {"bsp": SLOW, ("asp", 0): FAST, "asp": SLOW, "ssp:3": FAST}, asp1=bad, bsp0=bad,
@@ -178,7 +180,7 @@ WITH_SERVER = [{"worker": worker, "how": "server is gone"} for worker in (0, 1)]
 
 
 @pytest.mark.parametrize(("facts", "words"), [
-    ({}, ""), ({"resumed": [{"pushes": 7, "made": "then"}]}, "went on at push 7 from the checkpoint of then"),
+    ({}, ""), ({"resumed": [{"pushes": 7, "made": "then"}]}, "continued at push 7 from the checkpoint of then"),
     ({"lives": LIVES[:1]}, "processes of worker 2 were replaced"),
     ({"lives": LIVES}, "processes of workers 0, 2 were replaced"),
     ({"lives": WITH_SERVER, "rewinds": [{}, {}]}, "its server was replaced 2 times"),
@@ -191,28 +193,6 @@ def test_what_a_run_went_on_after_is_said_and_counted(facts: dict, words: str):
     table = summary(results, by="sync")
     assert table.get("recovered", pd.Series([0, 0])).tolist() == [0, int(bool(words))]
     assert ("recovered" in table) == bool(words)
-
-
-def test_groups_that_differ_in_more_than_the_seed_are_refused():
-    rates = [0.2, 1.0, 100000.0]
-    results = made(grid(BASE, sync=["bsp"], learning_rate=rates, seed=[0, 1, 2]), {"bsp": SLOW})
-    message = ("by=['sync']: 9 runs of bsp differ in learning_rate (0.2, 1.0, 100000.0): name it in by=, take one with "
-               "where(results, learning_rate=...), or choose with best(results, over='learning_rate')")  # fmt: skip
-    with pytest.raises(ConfigError) as refused:
-        summary(results, by=["sync"])
-    assert str(refused.value) == message
-    with pytest.raises(ConfigError, match="name it in by=, facet= or row="):
-        groups(results, "sync", facet=None)
-
-
-@pytest.mark.parametrize(("verb", "named", "words"), [
-    (summary, {"by": "snyc"}, "did you mean 'sync'"), (summary, {"measures": ["waitin"]}, "did you mean 'waiting'"),
-    (summary, {"measures": ["seconds_to_goal"]}, r"such as goal\(results\)"),
-    (best, {"over": "learnign_rate", "goal": 0.9}, "did you mean 'learning_rate'"),
-])  # fmt: skip
-def test_unknown_names_are_refused(verb: Any, named: dict, words: str):
-    with pytest.raises(ConfigError, match=words):
-        verb([handmade.curve(None, BASE, SLOW)], **named)
 
 
 # -- goal and best ---------------------------------------------------------------------------------
@@ -265,7 +245,8 @@ def test_best_is_the_choice(axes: dict, curves: dict, named: dict, chosen: list)
 def test_what_says_nothing_is_not_chosen(curve: list, facts: dict, measure: str, wanted: float):
     runs = grid(BASE, learning_rate=[0.1, 0.2])
     results = handmade.with_results(
-        runs, lambda run: handmade.curve(None, run, curve, **(facts if run.learning_rate == 0.1 else {})))
+        runs, lambda run: handmade.curve(None, run, curve, **(facts if run.learning_rate == 0.1 else {}))
+    )
     assert best(results, goal=0.9, measure=measure).learning_rate.tolist() == [wanted]
 
 

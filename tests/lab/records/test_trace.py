@@ -25,11 +25,6 @@ RUNS = {"bsp": handmade.bsp, "asp": handmade.asp,
         "empty": lambda: handmade.record(None, Run(workers=2), [], [])}  # fmt: skip
 
 
-@pytest.fixture(params=list(RUNS))
-def result(request: pytest.FixtureRequest) -> Result:
-    return RUNS[request.param]()
-
-
 def events(result: Result) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = trace(result)["traceEvents"]
     return found
@@ -62,36 +57,23 @@ def flows(found: list[dict[str, Any]], name: str) -> list[tuple[dict[str, Any], 
 # -- the format ------------------------------------------------------------------------------------
 
 
-def test_every_event_has_what_the_format_requires(result: Result):
-    for event in events(result):
+@pytest.mark.parametrize("run", RUNS)
+def test_a_trace_is_what_the_format_requires(run: str):
+    """Events in the order of time, spans apart or nested, flows with both ends, forward in time, each at a span."""
+    found, open_ = events(RUNS[run]()), dict[tuple[int, int], list[float]]()
+    for event in found:
         assert set(event) >= REQUIRED[event["ph"]]
-        assert isinstance(event["name"], str)
-        assert isinstance(event["pid"], int)
-        assert isinstance(event.get("tid", 0), int)
-        if event["ph"] == "M":
-            assert [*event["args"]] == ["name"]
-        else:
-            assert event["ts"] >= 0
+        assert (type(event["name"]), type(event["pid"]), type(event.get("tid", 0))) == (str, int, int)
+        assert [*event["args"]] == ["name"] if event["ph"] == "M" else event["ts"] >= 0
         assert event.get("dur", 0.0) >= 0
-
-
-def test_events_come_in_the_order_of_time(result: Result):
-    times = [e["ts"] for e in events(result) if e["ph"] != "M"]
+    times = [e["ts"] for e in found if e["ph"] != "M"]
     assert times == sorted(times)
-
-
-def test_spans_of_a_thread_are_apart_or_nested(result: Result):
-    open_: dict[tuple[int, int], list[float]] = {}
-    for event in (e for e in events(result) if e["ph"] == "X"):
+    for event in (e for e in found if e["ph"] == "X"):
         stack, end = open_.setdefault((event["pid"], event["tid"]), []), round(event["ts"] + event["dur"], 3)
         while stack and stack[-1] <= event["ts"]:
             stack.pop()
         assert not stack or (end <= stack[-1] and event["pid"] == SERVER)
         stack.append(end)
-
-
-def test_flows_have_both_ends_forward_in_time_at_a_span(result: Result):
-    found = events(result)
     ends = Counter((e["id"], e["ph"]) for e in found if e["ph"] in "sf")
     assert set(ends.values()) <= {1}
     assert {number for number, ph in ends if ph == "s"} == {number for number, ph in ends if ph == "f"}
@@ -104,48 +86,35 @@ def test_flows_have_both_ends_forward_in_time_at_a_span(result: Result):
 # -- what it says ----------------------------------------------------------------------------------
 
 
-def test_times_are_exact_microseconds():
-    assert spans_of(events(handmade.asp()), WORKERS, "worker 1") == [
+def test_times_are_exact_microseconds_and_a_version_lasts_to_the_next():
+    found = events(handmade.asp())
+    assert spans_of(found, WORKERS, "worker 1") == [
         ("compute", 0.0, 1e6), ("push", 1e6, 1e6), ("apply", 2e6, 1e5), ("serve", 2.1e6, 1e5), ("pull", 2.2e6, 8e5),
         ("compute", 3e6, 5e5), ("push", 3.5e6, 1e6), ("apply", 4.5e6, 1e5), ("serve", 4.6e6, 1e5),
         ("pull", 4.7e6, 8e5)]  # fmt: skip
-
-
-def test_the_servers_answers_lie_in_what_they_interrupt():
-    served = spans_of(events(handmade.bsp()), SERVER, "server")
-    assert served == [
-        ("apply", 2e6, 1e5), ("apply", 4e6, 3e5), ("serve", 4.2e6, 1e5), ("serve", 4.3e6, 1e5),
-        ("apply", 7e6, 1e5), ("apply", 9.6e6, 4e5), ("serve", 9.9e6, 1e5), ("serve", 10e6, 1e5)]  # fmt: skip
-
-
-def test_a_version_lasts_from_its_step_to_the_next():
-    found = events(handmade.asp())
     assert spans_of(found, SERVER, "range 0: versions") == [
         ("version 1", 2.05e6, 2.5e6), ("version 2", 4.55e6, 0.5e6), ("version 3", 5.05e6, 0.95e6)]  # fmt: skip
     assert [e["args"] for e in found if e["ph"] == "X" and e["name"] == "version 3"][-1] == {
         "range": 0, "version": 3, "at_s": 5.05, "pushes": 1, "staleness": 2}  # fmt: skip
+    assert flows(found, "release") == []
 
 
-def test_arguments_say_iteration_bytes_and_for_whom_it_waits():
-    found = [e for e in events(handmade.bsp()) if e["ph"] == "X" and e["pid"] == WORKERS]
-    said = {(e["name"], e["args"]["worker"], e["args"]["iteration"]): e["args"] for e in found}
+def test_answers_lie_in_what_they_interrupt_and_flows_lead_to_versions_and_to_who_goes_on():
+    found = events(handmade.bsp())
+    assert spans_of(found, SERVER, "server") == [
+        ("apply", 2e6, 1e5), ("apply", 4e6, 3e5), ("serve", 4.2e6, 1e5), ("serve", 4.3e6, 1e5),
+        ("apply", 7e6, 1e5), ("apply", 9.6e6, 4e5), ("serve", 9.9e6, 1e5), ("serve", 10e6, 1e5)]  # fmt: skip
+    said = {(e["name"], e["args"]["worker"], e["args"]["iteration"]): e["args"] for e in found
+            if e["ph"] == "X" and e["pid"] == WORKERS}  # fmt: skip
     assert said["wait", 0, 0] == {"worker": 0, "iteration": 0, "waits_for": 1}
     assert said["wait", 1, 0]["waits_for"] == -1  # nobody
     assert said["push", 1, 1] == {"worker": 1, "iteration": 1, "waits_for": -1, "bytes_up": 100, "bytes_down": 30}
-
-
-def test_a_flow_leads_from_a_push_to_the_version_it_is_part_of():
-    joined = flows(events(handmade.bsp()), "application")
-    assert [(a["name"], a["args"]["worker"], a["args"]["iteration"], b["name"]) for a, b in joined] == [
-        ("push", 0, 0, "version 1"), ("push", 1, 0, "version 1"),
-        ("push", 1, 1, "version 2"), ("push", 0, 1, "version 2")]  # fmt: skip
-
-
-def test_a_flow_leads_from_the_releasing_push_to_who_goes_on():
-    joined = flows(events(handmade.bsp()), "release")
-    assert [(a["name"], a["args"]["worker"], a["pid"], b["name"], b["args"]["worker"], b["ts"]) for a, b in joined] == [
-        ("apply", 1, WORKERS, "serve", 0, 4.2e6), ("apply", 0, WORKERS, "serve", 1, 9.9e6)]  # fmt: skip
-    assert flows(events(handmade.asp()), "release") == []
+    assert [(a["name"], a["args"]["worker"], a["args"]["iteration"], b["name"]) for a, b in flows(
+        found, "application")] == [("push", 0, 0, "version 1"), ("push", 1, 0, "version 1"),
+                                   ("push", 1, 1, "version 2"), ("push", 0, 1, "version 2")]  # fmt: skip
+    assert [(a["name"], a["args"]["worker"], a["pid"], b["name"], b["args"]["worker"], b["ts"]) for a, b in flows(
+        found, "release")] == [("apply", 1, WORKERS, "serve", 0, 4.2e6),
+                               ("apply", 0, WORKERS, "serve", 1, 9.9e6)]  # fmt: skip
 
 
 # -- the file --------------------------------------------------------------------------------------

@@ -39,24 +39,19 @@ def test_computation_is_measured_where_the_cluster_models_none():
     assert resolve_cluster(found).free
 
 
-def test_a_gradient_takes_its_share_of_an_iteration_of_several(tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{"sync": "local:4"}, {"sync": "diloco:4", "learning_rate": 0.01}], ids=str)
+def test_a_gradient_takes_its_share_of_an_iteration_of_several_without_the_workers_own_steps(tmp_path, fields):
     """By the record: the time of all computations, by the number of gradients."""
-    finished = run(tiny(workers=2, sync="local:4", pushes=48), results=tmp_path, progress=False)
-    spent = finished.phases[finished.phases.phase == "compute"]
-    warm = spent[spent.iteration >= spent.iteration.max() // 2]
-    measured_s = (warm.end_s - warm.begin_s).sum() / (4 * len(warm))
-    assert calibrated(finished)["compute_s"] == pytest.approx(measured_s)
-
-
-def test_steps_of_the_workers_own_optimizer_are_no_part_of_a_gradient(tmp_path):
-    finished = run(tiny(workers=2, sync="diloco:4", learning_rate=0.01, pushes=48), results=tmp_path, progress=False)
+    finished = run(tiny(workers=2, pushes=48, **fields), results=tmp_path, progress=False)
     spent = finished.phases[finished.phases.phase == "compute"]
     warm = spent[spent.iteration >= spent.iteration.max() // 2]
     measured_s = (warm.end_s - warm.begin_s).sum() / (4 * len(warm))
     found = calibrated(finished)
-    step_s = resolve(finished.run.but(engine="virtual", cluster=found)).inner_s
+    step_s = 0.0 if fields["sync"] == "local:4" else resolve(
+        finished.run.but(engine="virtual", cluster=found)).inner_s  # fmt: skip
     assert found["compute_s"] == pytest.approx(max(0.0, measured_s - step_s))
-    assert step_s > 0
+    assert (step_s > 0) == (fields["sync"] != "local:4")
 
 
 # -- from a finished run ---------------------------------------------------------------------------
@@ -73,15 +68,14 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     return real + sweep(virtual, results=results, progress=False)
 
 
-def test_a_twin_applies_the_same_gradients_where_the_order_is_the_policys(twins: list[Result]):
+def test_a_twin_applies_the_same_gradients_and_predicts_who_waits(twins: list[Result]):
     assert np.array_equal(twins[0].weights, twins[2].weights)
-
-
-def test_a_twin_predicts_who_waits(twins: list[Result]):
     table = summary(twins[2:], by="sync", measures=["waiting", "iteration_s"])
     assert table.waiting["bsp"] > 0 == table.waiting["asp"]  # how much, depends on what the server's work took
     assert table.iteration_s["bsp"] > 0.012  # the slow worker's computation alone
     assert table.iteration_s["asp"] < table.iteration_s["bsp"]
+    with pytest.raises(ConfigError, match="set engine='local'"):  # a virtual run has measured nothing
+        calibrated(twins[2])
 
 
 @pytest.mark.one_of(3)
@@ -98,11 +92,6 @@ def test_a_twin_is_charged_what_its_own_rule_optimizer_and_rate_took(fields, tmp
     ours = real.phases[(real.phases.phase == "select") & (real.phases.iteration >= real.phases.iteration.max() // 2)]
     if real.run.prune != "none" or real.run.rate == "adagrad":
         assert spent["select"] == pytest.approx(float((ours.end_s - ours.begin_s).mean()))
-
-
-def test_a_virtual_run_has_measured_nothing(twins: list[Result]):
-    with pytest.raises(ConfigError, match="engine local"):
-        calibrated(twins[2])
 
 
 def test_a_recorded_trace_is_a_cluster_of_its_own(twins: list[Result], tmp_path: Path):

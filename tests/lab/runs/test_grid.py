@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import grids
+import handmade
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +15,11 @@ from hypothesis import strategies as st
 from pslab.config.cluster import PRESETS
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError
-from pslab.lab.records.frames import levels, where
-from pslab.lab.runs.grid import NETWORK, RefusedCombinations, alone, grid
+from pslab.lab.records.frames import levels, notes
+from pslab.lab.records.record import find
+from pslab.lab.records.tuning import best
+from pslab.lab.runs import grid as module
+from pslab.lab.runs.grid import NETWORK, RefusedCombinations, alone, grid, tuned
 
 
 def digest(run: Run) -> str:
@@ -64,17 +70,6 @@ def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
     assert len(grid(base, **axes)) == 4  # a sweep refuses it
     with pytest.warns(RefusedCombinations, match="batch_size 0"):
         assert len(grid(base, batch_size=[0, 64], refused="drop")) == 1  # what Run itself refuses
-    with pytest.raises(ConfigError, match="batch_size=0"):
-        grid(base, batch_size=[0, 64])
-
-
-def test_dropping_all_or_an_unknown_way_is_refused():
-    with pytest.raises(ConfigError, match="nothing is left: 2 of 2 combinations"):
-        grid(Run(), batch_size=[0, -1], refused="drop")
-    with pytest.raises(ConfigError, match=r"refused='dropped': did you mean 'drop'\? allowed: drop, raise"):
-        grid(Run(), seed=[0], refused="dropped")
-    with pytest.raises(ConfigError, match="did you mean 'refused'"):
-        grid(Run(), refuse="drop")
 
 
 def test_a_cluster_inside_is_laid_over_the_bases():
@@ -93,8 +88,6 @@ def test_a_grid_of_a_table_keeps_its_axes_and_gives_each_combination_once():
     assert free.drop(columns="run").to_numpy().tolist() == [["free", 5, "timing"], ["free", 6, "timing"]]
     changed = grid(grid(Run(), sync=["bsp"]), way={"loose": {"sync": "ssp:3"}})
     assert changed.drop(columns="run").to_numpy().tolist() == [["ssp:3", "loose"]]  # a column says what its run has
-    with pytest.raises(ConfigError, match="gives a table with the column 'run'"):
-        grid(runs.drop(columns="run"), seed=[0])
 
 
 def test_the_single_machine_keeps_the_computation_and_loses_the_network():
@@ -109,24 +102,50 @@ def test_the_single_machine_keeps_the_computation_and_loses_the_network():
     assert not {*NETWORK, "select_s"} & set(preset)
 
 
-@pytest.mark.parametrize(("axes", "words"), [
-    ({"snyc": ["bsp"]}, "snyc=\\['bsp'\\]: Run has no such field; .*did you mean 'sync'"),
-    ({"sync": "bsp"}, "must be a list with at least one entry"),
-    ({"sync": []}, "must be a list with at least one entry"),
-    ({"seed": 0}, "must be a list"),
-    ({"family": {"static": {"prnue": "static:1%"}}}, "did you mean 'prune'"),
-    ({"family": {"static": {"prune": []}}}, "at least one entry"),
-    ({"family": {"static": "static:1%"}}, "must map each name to fields"),
-    ({"workers": [0]}, "workers=0"), ({"run": {"a": {}}}, "give the axis another name"),
-])  # fmt: skip
-def test_axes_that_cannot_be_are_refused(axes: dict, words: str):
-    with pytest.raises(ConfigError, match=words):
-        grid(Run(), **axes)
+# -- a grid grows until the best lies inside it --------------------------------------------------------
+
+BEST = {"bsp": 0.8, "asp": 0.1, "ssp:3": 0.2}  # the learning rate at which each policy is soonest
 
 
-def test_where_refuses_unknown_columns_and_values():
-    runs = grid(Run(), sync=["bsp", "asp"])
-    with pytest.raises(ConfigError, match="did you mean 'sync'"):
-        where(runs, snyc="bsp")
-    with pytest.raises(ConfigError, match=r"no run has this value; did you mean '\wsp'\? allowed: asp, bsp"):
-        where(runs, sync="ssp")
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Run]]:
+    """What was swept; a run is the sooner, the nearer its learning rate is to its policy's best one."""
+    seen = []
+
+    def sweep(runs, *, results=None, progress=None):
+        seen.append(runs.run.tolist())
+        for run in runs.run:
+            ratio = run.learning_rate / BEST[str(run.sync)]
+            if find(run, tmp_path) is None:
+                handmade.curve(tmp_path, run, [0.1] * round(2 * max(ratio, 1 / ratio)) + [0.9])
+        return handmade.with_results(runs, lambda run: find(run, tmp_path))
+
+    monkeypatch.setattr(module, "sweep", sweep)
+    return seen
+
+
+def rates(runs: list[Run], sync: str) -> list[float]:
+    return [run.learning_rate for run in runs if run.sync == sync]
+
+
+def test_a_grid_grows_beyond_its_ends_until_the_best_lies_inside(asked: list[list[Run]]):
+    found = tuned(grid(Run(pushes=40), sync=[*BEST], learning_rate=[0.1, 0.2, 0.4], seed=[0, 1]), goal=0.9)
+    first, second, third = asked
+    assert len(first) == 18
+    assert rates(second, "bsp") == [0.8, 0.8]
+    assert rates(second, "asp") == pytest.approx([0.05, 0.05])
+    assert rates(second, "ssp:3") == []
+    assert (rates(third, "bsp"), rates(third, "asp")) == ([1.6, 1.6], [])
+    assert levels(found, "learning_rate") == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
+    chosen = best(found, goal=0.9)
+    assert dict(zip(chosen.sync, chosen.learning_rate, strict=True)) == BEST
+    assert "at an end" not in notes(chosen)[0]
+
+
+def test_growing_ends_after_so_many_rounds_and_one_value_is_no_grid(asked: list[list[Run]]):
+    found = tuned(grid(Run(pushes=40), sync=["bsp"], learning_rate=[0.1, 0.2]), goal=0.9, rounds=1)
+    assert [len(runs) for runs in asked] == [2, 1]
+    assert "1 of 1 lie at an end of their grid" in notes(best(found, goal=0.9))[0]
+    parts = [grid(Run(pushes=40), sync=[sync], learning_rate=[0.1]) for sync in ("bsp", "asp")]
+    assert levels(tuned(pd.concat(parts), goal=0.9), "sync") == ["bsp", "asp"]
+    assert len(asked) == 3

@@ -25,7 +25,6 @@ MOMENTS, KILLS = 20, 100
 
 FIELDS = {"model": "tiny:net", "data": "tiny:digits", "workers": 2, "batch_size": 16, "cluster": {"compute_s": 0.005}}
 LONG = 2400  # pushes; with what comes before and after, longer than the latest moment also where a machine is fast
-needs_proc = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
 
 
 def moment(name: str, number: int, latest_s: float) -> float:
@@ -100,14 +99,12 @@ COLD = [0, 5, 10, 15]  # in a fresh kernel: torch is being imported, or the pool
 
 
 @pytest.mark.parametrize("number", [pytest.param(number, marks=[] if number == EARLY else pytest.mark.slow)
-                                    for number in range(MOMENTS) if number not in COLD])  # fmt: skip
-def test_an_interrupt_gives_the_prompt_back_and_keeps_what_was_finished(kernel, results, number):
-    interrupt_and_look(kernel, results, number, LENIENT_S if number == EARLY else LIMIT_S)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", COLD)
-def test_an_interrupt_of_a_kernels_first_run(tmp_path, number):
+                                    for number in range(MOMENTS)])  # fmt: skip
+def test_an_interrupt_gives_the_prompt_back_and_keeps_what_was_finished(request, tmp_path, number):
+    if number not in COLD:
+        interrupt_and_look(request.getfixturevalue("kernel"), request.getfixturevalue("results"), number,
+                           LENIENT_S if number == EARLY else LIMIT_S)  # fmt: skip
+        return
     kernel = Kernel(tmp_path)
     try:
         interrupt_and_look(kernel, tmp_path, number, LIMIT_S, latest_s=6.0)
@@ -118,7 +115,6 @@ def test_an_interrupt_of_a_kernels_first_run(tmp_path, number):
 # -- killed ----------------------------------------------------------------------------------------
 
 
-@needs_proc
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_killed_kernel_leaves_nothing_but_whole_records(tmp_path, number):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import re
@@ -16,6 +15,7 @@ from tiny import Raises, tiny
 from pslab.engines.processes import pool
 from pslab.errors import RecordError, RunError, WorkerDied, WorkerFailed
 from pslab.lab.records.results import load
+from pslab.lab.runs import interrupts as module
 from pslab.lab.runs import machine
 from pslab.lab.runs.progress import Progress
 from pslab.lab.runs.run import run
@@ -51,7 +51,7 @@ def struck(monkeypatch: pytest.MonkeyPatch, number: int, by: signal.Signals) -> 
     def update(self, name, news):
         if news.get("pushes", 0) > 20 and not struck:
             struck.append(number)
-            os.kill(pool._kept.processes[number].pid, by)
+            os.kill(pool.acquire(LONG.workers).processes[number].pid, by)
 
     monkeypatch.setattr(Progress, "update", update)
 
@@ -87,14 +87,13 @@ def test_an_evaluation_that_raises_leaves_the_trained_weights(tmp_path, engine):
 def test_a_record_that_does_not_fit_is_refused_before_a_process_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "acquire", None)
     monkeypatch.setattr(machine, "free_bytes", lambda place: (place, 0))
-    with pytest.raises(RecordError, match=rf"needs \d+\.\d .B at least, 0 bytes are free in {tmp_path}"):
+    with pytest.raises(RecordError, match=rf"needs at least \d+\.\d .B, but 0 bytes are free in {tmp_path}"):
         run(tiny(), results=tmp_path, progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_interrupt_takes_effect_where_the_first_one_is_not_heeded(monkeypatch):
     """A policy of a virtual run that loops for ever, in this process, never asks."""
-    module = importlib.import_module("pslab.lab.runs.interrupts")
     clock = iter([0.0, module.UNHEEDED_S / 2, 2 * module.UNHEEDED_S])
     stop, passed = threading.Event(), []
 
@@ -105,13 +104,12 @@ def test_a_second_interrupt_takes_effect_where_the_first_one_is_not_heeded(monke
                 signal.raise_signal(signal.SIGINT)
             passed.append(number)
 
-    with pytest.raises(KeyboardInterrupt, match="interrupted where it was"), module.noted(stop):
+    with pytest.raises(KeyboardInterrupt, match="interrupted at once"), module.noted(stop):
         loop()
     assert (passed, stop.is_set()) == ([0, 1], True)
 
 
 def test_once_an_interrupt_is_heeded_another_one_does_not_tear_what_is_kept(monkeypatch):
-    module = importlib.import_module("pslab.lab.runs.interrupts")
     monkeypatch.setattr(module, "UNHEEDED_S", -1.0)
     stop, passed = threading.Event(), []
 

@@ -6,21 +6,23 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import handmade
 import pytest
 from ownpolicies import AtMost, Silent
-from tiny import tiny
+from tiny import Raises, tiny
 
 import pslab.engines.local.engine
 import pslab.lab.runs.run
 from pslab.config.run import Run
-from pslab.errors import ConfigError, RecordError, SweepFailed, Unwritable, WorkerFailed, in_a_sentence
+from pslab.errors import ConfigError, RecordError, StartFailed, SweepFailed, Unwritable, WorkerFailed, in_a_sentence
 from pslab.lab.records.disk import Damaged
-from pslab.lab.records.drafts import Draft
 from pslab.lab.records.results import load
 from pslab.lab.records.summary import applied
+from pslab.lab.runs.background import Background, current
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import InvalidRun, NobodyWaited, NotFoundAgain, NothingApplied, run, sweep
 from pslab.policies.sync.asp import ASP
@@ -40,12 +42,17 @@ def executed(monkeypatch):
     return seen
 
 
-def test_a_finished_run_is_never_run_twice(tmp_path, executed):
+def test_a_finished_run_is_never_run_twice_and_nothing_runs_if_one_of_them_cannot(tmp_path, executed):
+    with pytest.raises(ConfigError):
+        sweep([tiny(), tiny(sync="bps")], results=tmp_path, progress=False)
+    assert executed == []
     first = run(tiny(), results=tmp_path, progress=False)
-    second = run(tiny(), results=tmp_path, progress=False)
-    assert (first.cached, second.cached) == (False, True)
-    assert executed == [tiny().digest]
+    wanted = [tiny(), tiny(seed=1), tiny()]
+    second, *others = sweep(wanted, results=tmp_path, progress=False)
+    assert executed == [tiny().digest, tiny(seed=1).digest]
+    assert [first.cached, second.cached] == [False, True]
     assert second.accuracy.equals(first.accuracy)
+    assert [result.digest for result in (second, *others)] == [each.digest for each in wanted]
 
 
 @pytest.mark.parametrize(("computing", "held"), [(0, False), (3, True)])  # whether it counts the first iteration
@@ -54,12 +61,12 @@ def test_a_policy_of_ones_own_that_holds_nobody_back_warns(tmp_path, computing, 
     result = run(wanted, results=tmp_path, progress=False)
     found = [str(each.message) for each in recwarn if issubclass(each.category, NobodyWaited)]
     assert result.manifest["verdict"] == "valid"
-    assert found == [] if held else "Iteration 0 starts by itself, without Asked" in found[0]
+    assert found == [] if held else "Iteration 0 starts without an event Asked" in found[0]
 
 
 def test_a_policy_that_answers_nothing_says_so(tmp_path):
     wanted = tiny(sync=Silent(), engine="virtual", cluster="lab")
-    with pytest.warns(InvalidRun, match=r"every worker waited, .*the policy answered too few pushes \(Apply"):
+    with pytest.warns(InvalidRun, match=r"every worker waited, .*let the policy answer more pushes \(Apply"):
         assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 0
 
 
@@ -80,7 +87,7 @@ def test_what_was_not_emulated_in_time_is_run_again_where_it_is_asked_for(tmp_pa
     (old,) = (tmp_path / "replaced").iterdir()
     assert old.name.startswith(f"{runs[0].digest}-")
     assert load(old).accuracy.accuracy.tolist() == [0.1, 0.9]  # whole
-    with pytest.raises(RecordError, match="find it anew"):  # who held the old one reads no mixture
+    with pytest.raises(RecordError, match="was changed since"):  # who held the old one reads no mixture
         _ = unkept[0].accuracy
     assert sweep(runs, results=tmp_path, progress=False, again=True)[0].cached
 
@@ -94,15 +101,6 @@ def test_an_interrupted_second_attempt_keeps_the_first(tmp_path, executed, unkep
         run(unkept[0].run, results=tmp_path, progress=False, again=True)
     assert unkept[0].accuracy.accuracy.tolist() == [0.1, 0.9]
     assert not (tmp_path / "replaced").exists()
-
-
-def test_one_changed_parameter_is_one_run(tmp_path, executed):
-    runs = [tiny(sync=sync) for sync in ("bsp", "ssp:1", "asp")]
-    sweep(runs, results=tmp_path, progress=False)
-    changed = [*runs[:2], tiny(sync="asp", seed=1)]
-    results = sweep([*changed, changed[0]], results=tmp_path, progress=False)
-    assert len(executed) == 4
-    assert [r.digest for r in results] == [r.digest for r in [*changed, changed[0]]]
 
 
 def test_what_a_result_makes_unwanted_is_not_begun_and_what_was_recorded_is_told_first(tmp_path, executed):
@@ -119,24 +117,27 @@ def test_what_a_result_makes_unwanted_is_not_begun_and_what_was_recorded_is_told
     assert [result.run.seed for result in found] == [0, 3]  # what is recorded is there
 
 
-def test_nothing_runs_if_one_of_them_cannot(tmp_path, executed):
-    with pytest.raises(ConfigError):
-        sweep([tiny(), tiny(sync="bps")], results=tmp_path, progress=False)
-    assert executed == []
+@pytest.fixture
+def failing(monkeypatch):
+    """Makes runs of seed 1 fail with an error."""
+    real = pslab.engines.local.engine.execute
+
+    def of(error):
+        def execute(experiment, on_progress):
+            if experiment.run.seed == 1:
+                raise error
+            return real(experiment, on_progress)
+
+        monkeypatch.setattr(pslab.engines.local.engine, "execute", execute)
+
+    return of
 
 
 @pytest.mark.parametrize("error", [WorkerFailed("worker 1", 3, "Traceback\nValueError: mine"), MemoryError("of 9 GB"),
                                    ConfigError("data", "folder:x", "gone"), ZeroDivisionError()],
                          ids=["raised", "memory", "refused", "policy"])  # fmt: skip
-def test_a_run_that_fails_for_its_own_reason_does_not_stop_the_others(tmp_path, monkeypatch, error, capsys):
-    real = pslab.engines.local.engine.execute
-
-    def failing(experiment, on_progress):
-        if experiment.run.seed == 1:
-            raise error
-        return real(experiment, on_progress)
-
-    monkeypatch.setattr(pslab.engines.local.engine, "execute", failing)
+def test_a_run_that_fails_for_its_own_reason_does_not_stop_the_others(tmp_path, failing, error, capsys):
+    failing(error)
     runs = grid(tiny(pushes=8), sync=["bsp", "ssp:1"], seed=[0, 1])
     with pytest.raises(SweepFailed, match="2 of 4 runs failed; the others are recorded") as failed:
         sweep(runs, results=tmp_path, progress=True)
@@ -174,18 +175,11 @@ def test_a_record_that_cannot_be_opened_keeps_no_other_run_from_being_tried(tmp_
     assert place.is_dir()
 
 
-def test_what_cannot_be_written_ends_a_sweep(tmp_path, executed, monkeypatch):
-    monkeypatch.setattr(Draft, "save", raises(Unwritable("there is no room")))
+def test_what_cannot_be_written_ends_a_sweep(tmp_path, executed, failing):
+    failing(Unwritable("there is no room"))
     with pytest.raises(Unwritable, match="no room"):
-        sweep([tiny(pushes=8), tiny(pushes=8, seed=1)], results=tmp_path, progress=False)
-    assert len(executed) == 1
-
-
-def raises(error):
-    def refuse(*_):
-        raise error
-
-    return refuse
+        sweep([tiny(pushes=8, seed=1), tiny(pushes=8)], results=tmp_path, progress=False)
+    assert executed == []
 
 
 def test_an_object_whose_content_is_unknown_is_run_again_and_says_so(tmp_path):
@@ -221,6 +215,7 @@ print("pushed", result.manifest["pushes"])
 """
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard_around_its_main(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -232,7 +227,70 @@ def test_a_script_needs_no_guard_around_its_main(tmp_path):
 @pytest.mark.parametrize(("sync", "least"), [("bsp", 4), ("diloco:8", 32), ("local:3", 12)])
 def test_a_run_that_ends_before_its_first_step_says_so_with_the_least_budget(tmp_path: Path, sync: str, least: int):
     wanted = tiny(engine="virtual", sync=sync, cluster={"compute_s": 0.01}, pushes=least // 2, learning_rate=0.01)
-    with pytest.warns(NothingApplied, match=f"equally fast need {least}$"):
+    with pytest.warns(NothingApplied, match=f"equally fast workers need {least} for a step$"):
         result = run(wanted, results=tmp_path, progress=False)
-    assert (applied(result), result.remarks) == (0, ["no step was applied: its weights are the first ones"])
+    assert (applied(result), result.remarks) == (0, ["no step was applied: the weights are the initial weights"])
     assert run(wanted.but(pushes=least), results=tmp_path, progress=False).manifest["pushes"] == least
+
+
+# -- in a thread -------------------------------------------------------------------------------------
+
+LIMIT_S = 60.0
+LONG = {"pushes": 100_000, "cluster": {"compute_s": 0.005}, "evaluate": "beside"}
+
+
+@pytest.fixture
+def pushed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once the first round of a run's four workers is applied: pushes are counted before that."""
+    seen, real = threading.Event(), pslab.engines.local.engine.execute
+
+    def watched(experiment: object, on_progress: Callable[[dict], None]):
+        def heard(news: dict) -> None:
+            if news.get("pushes", 0) >= 4:
+                seen.set()
+            on_progress(news)
+
+        return real(experiment, heard)
+
+    monkeypatch.setattr(pslab.engines.local.engine, "execute", watched)
+    return seen
+
+
+def test_runs_in_the_background_end_and_one_that_fails_is_said_beside_what_is_completed(tmp_path: Path, failing):
+    failing(MemoryError("of 9 GB"))
+    wanted = [tiny(sync="asp"), tiny()]
+    background = Background([*wanted, tiny(seed=1)], tmp_path)
+    assert current() is background
+    assert background.wait(LIMIT_S)
+    assert [result.digest for result in background.finished] == [each.digest for each in wanted]
+    assert (background.alive, background.note, current()) == (False, "", None)
+    assert background.error.startswith("1 of 3 runs failed; the others are recorded:")
+
+
+def test_a_second_one_is_refused_and_a_stop_ends_the_run_in_order_and_keeps_it(tmp_path, pushed: threading.Event):
+    background = Background([tiny(**LONG), tiny(**LONG, seed=1)], tmp_path)
+    try:
+        with pytest.raises(StartFailed, match="executed in this notebook already"):
+            Background([tiny()], tmp_path)
+        assert pushed.wait(LIMIT_S)
+        with pytest.raises(StartFailed, match="in the background"):
+            run(tiny(seed=5), results=tmp_path, progress=False)
+    finally:
+        background.stop()
+        assert background.wait(LIMIT_S)
+    assert (background.finished, background.error) == ([], "")
+    assert "kept in" in background.note
+    (kept,) = (tmp_path / "interrupted").iterdir()
+    assert (load(kept).run.seed, len(load(kept).accuracy) > 0) == (0, True)
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert run(tiny(), results=tmp_path, progress=False).manifest["pushes"] == 40
+
+
+@pytest.mark.parametrize(("fields", "field", "words"), [
+    ({"sync": "bps"}, "sync", "did you mean 'bsp'"), ({"model": Raises}, "", "the model broke here"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_with_its_field(tmp_path: Path, fields: dict, field: str, words: str):
+    background = Background([tiny(**fields)], tmp_path)
+    assert background.wait(LIMIT_S)
+    assert background.field == field
+    assert words in background.error

@@ -26,16 +26,12 @@ def test_pictures_are_written_without_a_browser_unless_they_are_declined(
 ):
     monkeypatch.setenv("PATH", "")
     save("accuracy", go.Figure(go.Scatter(x=[1, 2], y=[1, 2])))
-    assert {path.suffix for path in figures.glob("*accuracy.*")} == {".json", ".html", ".png", ".svg", ".pdf"}
+    kinds = {path.suffix for path in figures.glob("10_pruning-accuracy.*")}
+    assert kinds == {".json", ".html", ".png", ".svg", ".pdf"}
     save("declined", go.Figure(), images=False)
     monkeypatch.setenv(NO_IMAGES, "1")
     save("later", go.Figure())
     assert not [path for name in ("declined", "later") for path in figures.glob(f"*{name}.png")]
-
-
-def test_figure_is_written(figures: Path):
-    save("accuracy", go.Figure())
-    assert {"10_pruning-accuracy.json", "10_pruning-accuracy.html"} <= {path.name for path in figures.iterdir()}
 
 
 def test_notebook_shows_figure_and_caption(figures: Path, monkeypatch: pytest.MonkeyPatch):
@@ -57,14 +53,11 @@ def test_a_variant_names_its_files_and_the_journal_has_them(figures: Path, monke
     assert stem("10_pruning") == "10_pruning"
 
 
-@pytest.mark.parametrize("name", ["", "../time", "Time", "a b"])
-def test_names_that_are_none_for_a_file_are_refused(figures: Path, name: str):
-    with pytest.raises(ConfigError, match="must be a word"):
-        save(name, go.Figure())
+def test_names_that_are_none_for_a_file_are_refused(figures: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("", "../time", "Time", "a b"):
+        with pytest.raises(ConfigError, match="must have only small letters"):
+            save(name, go.Figure())
     assert not figures.exists()
-
-
-def test_without_a_notebook_there_is_no_name(figures: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parameters, "_current", "")
     with pytest.raises(ConfigError, match="call parameters"):
         save("time", go.Figure())

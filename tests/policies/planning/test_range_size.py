@@ -30,16 +30,13 @@ def line(*pairs: tuple[float, float], forgetting: float = 1.0) -> LinearFit:
     return found
 
 
-def test_vector_of_three_exchanges():
+def test_vectors_of_three_exchanges_and_of_idle_time():
     two = line((10, 12), (20, 22))
     three = fitted(two, 40, 42, 1.0)
     for found in (two, three):
         assert (found.alpha_s, found.beta_s) == (pytest.approx(2, abs=1e-3), pytest.approx(1, abs=1e-4))
     assert best_size(LinearFit(2, 1), 32, 1000) == 30
     assert best_size(three, 32.01, 1000) == 30
-
-
-def test_vector_of_idle_time():
     found = LinearFit(2.0, 0.1)
     assert best_size(found, 10, 1000) == 80
     assert [idle_s(found, size, 10) for size in (50, 80, 100)] == [0.0, 0.0, 2.0]
@@ -90,13 +87,10 @@ def test_a_cold_start_probes_two_sizes_and_then_fits():
     assert Fit().computed(0.1).exchanged(1500, 1.0).exchanged(1500, 1.0).size(7, 1500) == 750  # one size is not enough
 
 
-def test_computing_times_are_smoothed():
+def test_computing_times_are_smoothed_or_a_low_quantile():
     fit = Fit().computed(1.0)
     assert fit.compute_s == 1.0
     assert fit.computed(2.0).compute_s == pytest.approx(1.1)
-
-
-def test_a_low_quantile_of_computing_times():
     fit = Fit()
     for seconds in [9.0] * 100 + [1.0, 2.0, 3.0, 4.0, 5.0] * 8:
         fit = fit.computed(seconds, 0.25)

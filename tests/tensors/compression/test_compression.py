@@ -23,11 +23,12 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, FrameError
 from pslab.tensors.compression import bits, compression, frame, select
+from pslab.tensors.compression.matrices import orthonormal
 from pslab.tensors.compression.pieces import Compression
 from pslab.tensors.compression.rule import At, Sparse
 from pslab.tensors.compression.sparse import keys_of, ranges_in
 from pslab.tensors.finite import NonFinite
-from pslab.tensors.random_streams import numpy_generator, seed_of
+from pslab.tensors.random_streams import generator, numpy_generator, seed_of
 from pslab.tensors.update.part import Part
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
@@ -45,7 +46,7 @@ MATRICES = ("lowrank:2", "lowrank:1,after=1", "lowrank:2,square=on", "powersgd:2
             "demo:topk=3,chunk=4", "demo:topk=1,chunk=64", "sketch:cols=20,rows=3",
             "sketch:cols=9,rows=4")  # fmt: skip
 DTYPES = (np.dtype("f4"), np.dtype("f8"))
-WORKERS, EPOCH = 4, 2.0  # iterations of an epoch
+WORKERS, EPOCH, DRAWS = 4, 2.0, 600  # iterations of an epoch; draws of a code that is right on average
 
 
 def vector(rng: np.random.Generator, n: int, dtype: Any) -> np.ndarray:
@@ -133,9 +134,9 @@ def test_a_code_that_draws_is_right_on_average(text: str):
     if text == "terngrad":
         v = v.clamp(-1, 1)  # within 2.5 deviations: nothing is clipped
     reads = np.array([made.read(0, made.push(0, v, {}, **whose(step))[0], torch.empty(0), **whose(step)).dense()
-                      for step in range(2000)])  # fmt: skip
+                      for step in range(DRAWS)])  # fmt: skip
     error = np.abs(reads.mean(0) - v.numpy())
-    assert (error <= 5 * reads.std(0) / 2000**0.5 + 5 * np.abs(reads).max() / 2000).all()
+    assert (error <= 5 * reads.std(0) / DRAWS**0.5 + 5 * np.abs(reads).max() / DRAWS).all()
 
 
 # --- sparse rules -----------------------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ def definitions(v: np.ndarray, k: int, sigmas: float, passes: int, threshold: fl
 
 @pytest.mark.parametrize("device", ["cpu", "elsewhere"])
 def test_selection_is_its_definition_on_each_device(device: str):
-    for seed in range(300):
+    for seed in range(0, 300, 1 if device == "cpu" else 3):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(1, 400)) if seed % 10 else int(rng.choice([1, 63, 1025, 8193, 40_001]))
         v = np.clip(vector(rng, n, DTYPES[seed % 2]), -1e30, 1e30).astype(DTYPES[seed % 2])
@@ -369,8 +370,16 @@ def sealed(content: bytes) -> memoryview:
     return memoryview(changed)
 
 
-@pytest.mark.parametrize("rules", [*(("none", text) for text in QUANTIZE), *((text, "none") for text in PRUNE[1:]),
-                                   *((text, "none") for text in MATRICES), ("static:10%", "int8"), ("std:1", "qsgd:4")])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        *(("none", text) for text in QUANTIZE),
+        *((text, "none") for text in PRUNE[1:]),
+        *((text, "none") for text in MATRICES),
+        ("static:10%", "int8"),
+        ("std:1", "qsgd:4"),
+    ],
+)
 def test_a_forged_frame_is_refused_or_is_a_vector_of_the_range(rules: tuple[str, str]):
     rng = np.random.default_rng(7)
     keyspace = model_of(rng)
@@ -382,7 +391,7 @@ def test_a_forged_frame_is_refused_or_is_a_vector_of_the_range(rules: tuple[str,
     for content in wrong:
         with pytest.raises(FrameError):
             made.read(0, frame.read(memoryview(bytearray(content))), served, **whose(1))
-    for _ in range(60):
+    for _ in range(24):
         forged = bytearray(right)
         for at in rng.integers(8, len(forged), rng.integers(1, 4)):
             forged[at] = rng.choice([0, 255, rng.integers(256)])
@@ -411,6 +420,8 @@ def test_matrices_are_read_as_their_papers_say(text: str):
         factors, residual, kept = dict[int, np.ndarray](), np.zeros(keyspace.size), np.zeros(keyspace.size)
         for turn in range(5):
             gradient = rng.standard_normal(keyspace.size).astype(np.float32)
+            if seed > 2:  # as of MNIST's border, whose pixels are always black
+                gradient[:240].reshape(20, 12)[:, 0] = 0
             told = served.clone()
             if "told" in state:
                 state["told"].copy_(told)
@@ -464,6 +475,12 @@ def test_matrices_are_read_as_their_papers_say(text: str):
                 np.testing.assert_allclose(state["residual"].numpy(), residual, atol=3e-5 * np.abs(v).max())
 
 
+def test_a_column_that_depends_on_earlier_ones_becomes_zero():
+    first, third = torch.randn(2, 9, dtype=torch.float64, generator=generator(1, "columns"))
+    basis = orthonormal(torch.stack([first, -3 * first, third, first + third], 1))
+    torch.testing.assert_close(basis.T @ basis, torch.diag(torch.tensor([1.0, 0, 1, 0], dtype=torch.float64)))
+
+
 @pytest.mark.parametrize("text", ["powersgd:1", "ef21:30%", "demo:topk=1,chunk=4,by=all", "none+sign"])
 def test_a_combined_step_is_that_of_the_mean_of_the_workers(text: str):
     """Linear rules: a step of several workers' pushes is the step of one worker with their mean gradient."""
@@ -505,7 +522,7 @@ REFUSED = {
         ("demo:chunk=300", "256"), ("sketch:cols=9,rows=0", "from 1 to 99"), ("sketch:cols=0", "at least 1"),
     ],
     "quantize": [
-        ("terngrad:residual=on", "would grow for ever"), ("qsgd", "needs bits, as in 'qsgd:4'"),
+        ("terngrad:residual=on", "would grow without bound"), ("qsgd", "needs bits, as in 'qsgd:4'"),
         ("qsgd:1", "from 2 to 8"), ("qsgd:9", "from 2 to 8"), ("int8:-1", "of at least 0"),
         ("quantile:1", "from 2 to 256"),
         ("signum:1", "below 1"), ("inceptionn:16", "from 7 to 15"), ("qsgd:4,norm=l1", "l2, max"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import struct
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from idx_files import digits, idx, write
+from refusals import check_refused
 
 from pslab.errors import ConfigError
 from pslab.tensors.datasets.mnist import read_idx
@@ -33,40 +35,29 @@ def small(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# --- datasets ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "digest"), OFFICIAL.items())
-def test_the_files_are_the_official_ones(name: str, digest: str) -> None:
-    assert hashlib.sha256(gzip.decompress((ROOT / "MNIST" / "raw" / f"{name}.gz").read_bytes())).hexdigest() == digest
+def test_the_real_mnist_is_the_official_one_and_a_part_is_its_first_examples():
     text = (ROOT / "README.md").read_text()
-    assert f"{name} |" in text
-    assert digest in text
-
-
-def test_the_real_mnist() -> None:
-    data = resolve_data("mnist", ROOT)
+    for name, digest in OFFICIAL.items():
+        packed = (ROOT / "MNIST" / "raw" / f"{name}.gz").read_bytes()
+        assert hashlib.sha256(gzip.decompress(packed)).hexdigest() == digest
+        assert f"{name} |" in text
+        assert digest in text
+    data, part = resolve_data("mnist", ROOT), resolve_data("mnist:train=4096,test=1000", ROOT)
+    assert resolve_data("mnist", ROOT) is data
     assert (data.train_x.shape, data.test_x.shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
     assert (data.train_x.dtype, data.train_y.dtype, data.classes) == (torch.uint8, torch.int64, 10)
-    assert data.train_y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert data.train_y.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert data.test_y.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     pixels = data.train_x.numpy().ravel()
-    assert round(pixels.mean() / 255, 4) == data.mean == 0.1307
-    assert round(pixels.std() / 255, 4) == data.std == 0.3081
-
-
-def test_the_same_name_gives_the_same_object_and_a_part_is_the_first_examples() -> None:
-    whole, part = resolve_data("mnist", ROOT), resolve_data("mnist:train=4096,test=1000", ROOT)
-    assert resolve_data("mnist", ROOT) is whole
-    assert torch.equal(part.train_x, whole.train_x[:4096])
-    assert torch.equal(part.train_y, whole.train_y[:4096])
-    assert torch.equal(part.test_x, whole.test_x[:1000])
+    assert (round(pixels.mean() / 255, 4), round(pixels.std() / 255, 4)) == (data.mean, data.std) == (0.1307, 0.3081)
+    assert torch.equal(part.train_x, data.train_x[:4096])
+    assert torch.equal(part.train_y, data.train_y[:4096])
+    assert torch.equal(part.test_x, data.test_x[:1000])
     assert part.train_x.untyped_storage().nbytes() == 4096 * 784  # the other images are not kept in memory
-    assert torch.equal(resolve_data("mnist:128", ROOT).train_y, whole.train_y[:128])
+    assert torch.equal(resolve_data("mnist:128", ROOT).train_y, data.train_y[:128])
 
 
-def test_packed_and_unpacked_files_are_read_and_read_again_when_they_change(small: Path) -> None:
+def test_packed_and_unpacked_files_are_read_and_read_again_when_they_change(small: Path):
     data = resolve_data("mnist:train=20,test=10", small)
     for x, y, count in ((data.train_x, data.train_y, 20), (data.test_x, data.test_y, 10)):
         images, labels = digits(count, count)
@@ -78,84 +69,58 @@ def test_packed_and_unpacked_files_are_read_and_read_again_when_they_change(smal
     assert after.train_y.tolist() == labels.tolist() != data.train_y.tolist()
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [("mnist:train=0", "train=0: must be a whole number from 1 to 60000"),
-     ("mnist:test=10001", "test=10001: must be a whole number from 1 to 10000"),
-     ("mnist:trian=5", r"has no parameter 'trian'; did you mean 'train'\? allowed: test, train"),
-     ("mnist:train=many", "cannot be read"), ("mnist:1,2,3", "got 3 values"),
-     ("mnist:train=21,test=10", "holds 20 images, fewer than 21")],
-)  # fmt: skip
-def test_impossible_parts_are_refused(text: str, problem: str, small: Path) -> None:
-    with pytest.raises(ConfigError, match=problem) as caught:
-        resolve_data(text, small)
-    assert caught.value.field == "data"
-
-
-def test_missing_files_are_named_with_what_to_do(small: Path) -> None:
+def test_parts_labels_and_files_that_are_not_there_are_refused(small: Path):
+    check_refused(("data", functools.partial(resolve_data, text, small), words) for text, words in (
+        ("mnist:train=0", "train=0: must be a whole number from 1 to 60000"),
+        ("mnist:test=10001", "test=10001: must be a whole number from 1 to 10000"),
+        ("mnist:trian=5", r"has no parameter 'trian'; did you mean 'train'\? allowed: test, train"),
+        ("mnist:train=many", "cannot be read"), ("mnist:1,2,3", "got 3 values"),
+        ("mnist:train=21,test=10", "has 20 images, fewer than 21")))  # fmt: skip
+    for labels, words in (
+        (digits(19)[1], r"has 20 images, .* 19 labels"),
+        (np.full(20, 10, np.uint8), "labels of train_y must be 0 to 9, not 10 to 10"),
+    ):
+        (small / "MNIST/raw/train-labels-idx1-ubyte").write_bytes(idx(labels))
+        check_refused([("data", lambda: resolve_data("mnist:train=10,test=10", small), words)])
     (small / "MNIST/raw/t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(ConfigError) as caught:
-        resolve_data("mnist", small)
-    text = str(caught.value)
-    assert f"looked in {small}/MNIST/raw for t10k-labels-idx1-ubyte (also with .gz)" in text
-    assert "PSLAB_DATA" in text
-    assert "torchvision:MNIST" in text
+    words = rf"looked in {small}/MNIST/raw for t10k-labels-idx1-ubyte \(also with .gz\).*(PSLAB_DATA|torchvision:MNIST)"
+    check_refused([("data", lambda: resolve_data("mnist", small), words)])
 
 
-@pytest.mark.parametrize(
-    ("labels", "problem"),
-    [(digits(19)[1], r"holds 20 images, .* 19 labels"),
-     (np.full(20, 10, np.uint8), "labels of train_y must be 0 to 9, not 10 to 10")],
-    ids=["too few", "no digit"],
-)  # fmt: skip
-def test_wrong_labels_are_refused(labels: np.ndarray, problem: str, small: Path) -> None:
-    (small / "MNIST/raw/train-labels-idx1-ubyte").write_bytes(idx(labels))
-    with pytest.raises(ConfigError, match=problem):
-        resolve_data("mnist:train=10,test=10", small)
-
-
-# --- idx files ------------------------------------------------------------------------------------------------------
+# --- idx files --------------------------------------------------------------------------------------------------------
 
 WHOLE = idx(digits(3)[0])
 HUGE = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1)
+BROKEN = [
+    (b"", "starts with"), (WHOLE[:3], "starts with 00 00 08"), (WHOLE[:10], "starts with 00 00 08 03"),
+    (b"\x00\x00\x0d\x03" + WHOLE[4:], "starts with 00 00 0d 03, but .* of 16 bytes that starts with 00 00 08 03"),
+    (b"\x00\x00\x08\x01" + WHOLE[4:], "starts with 00 00 08 01"), (b"\x80\x04\x95\x00" + WHOLE[4:], "starts with 80 0"),
+    (HUGE, r"shape is \[4294967295, 4294967295, 4294967295\], not \[5, 28, 28\]"),
+    (idx(digits(6)[0]), r"shape is \[6, 28, 28\]"), (idx(np.zeros((0, 28, 28), np.uint8)), r"shape is \[0, 28, 28\]"),
+    (idx(np.zeros((3, 28, 27), np.uint8)), r"shape is \[3, 28, 27\]"),
+    (WHOLE[:-1], "must have 2352 bytes after its header, but has only 2351"), (WHOLE[:16], "but has only 0"),
+    (WHOLE + b"\x00", "but has more"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [(b"", "starts with"), (WHOLE[:3], "starts with 00 00 08"), (WHOLE[:10], "starts with 00 00 08 03"),
-     (b"\x00\x00\x0d\x03" + WHOLE[4:], "starts with 00 00 0d 03, an idx file of 3 dimensions with 00 00 08 03"),
-     (b"\x00\x00\x08\x01" + WHOLE[4:], "starts with 00 00 08 01"),
-     (b"\x80\x04\x95\x00" + WHOLE[4:], "starts with 80 04"),
-     (HUGE, r"claims to hold \[4294967295, 4294967295, 4294967295\], expected at most \[5, 28, 28\]"),
-     (idx(digits(6)[0]), r"hold \[6, 28, 28\]"), (idx(np.zeros((0, 28, 28), np.uint8)), r"hold \[0, 28, 28\]"),
-     (idx(np.zeros((3, 28, 27), np.uint8)), r"hold \[3, 28, 27\]"),
-     (WHOLE[:-1], "must hold 2352 bytes after its header, but holds only 2351"), (WHOLE[:16], "but holds only 0"),
-     (WHOLE + b"\x00", "but holds more")],
-)  # fmt: skip
-def test_broken_files_are_refused(content: bytes, problem: str, tmp_path: Path) -> None:
-    for path, stored in ((tmp_path / "x", content), (tmp_path / "x.gz", gzip.compress(content))):
-        path.write_bytes(stored)
-        with pytest.raises(ConfigError, match=problem) as caught:
-            read_idx(path, (5, 28, 28))
-        assert caught.value.value == str(path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"not gzip at all", gzip.compress(WHOLE)[:-9], gzip.compress(WHOLE)[:12] + b"\xff" * 40,
-     gzip.compress(WHOLE)[:-8] + b"\x00" * 8],
-    ids=["no gzip", "cut off", "garbage", "wrong checksum"],
-)  # fmt: skip
-def test_broken_gzip_files_are_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "x.gz").write_bytes(content)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_idx(tmp_path / "x.gz", (5, 28, 28))
+def test_broken_files_are_refused(tmp_path: Path):
+    for content, words in BROKEN:
+        for path, stored in ((tmp_path / "x", content), (tmp_path / "x.gz", gzip.compress(content))):
+            path.write_bytes(stored)
+            with pytest.raises(ConfigError, match=words) as caught:
+                read_idx(path, (5, 28, 28))
+            assert caught.value.value == str(path)
+    for content in (b"not gzip at all", gzip.compress(WHOLE)[:-9], gzip.compress(WHOLE)[:12] + b"\xff" * 40,
+                    gzip.compress(WHOLE)[:-8] + b"\x00" * 8):  # fmt: skip
+        (tmp_path / "x.gz").write_bytes(content)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read_idx(tmp_path / "x.gz", (5, 28, 28))
     with pytest.raises(ConfigError, match="cannot be read: IsADirectoryError"):
         read_idx(tmp_path, (5,))
 
 
 @pytest.mark.parametrize("content", [HUGE + b"0" * 10**7, idx(np.zeros((5, 28, 28), np.uint8)) + b"0" * 10**7])
-def test_a_file_that_unpacks_to_too_much_takes_no_memory(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_unpacks_to_too_much_takes_no_memory(content: bytes, tmp_path: Path):
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(content, 1))
     del content

@@ -1,4 +1,4 @@
-"""The state of rates: vectors computed by hand, and invariants of any history, dense, sparse and in ranges."""
+"""The state of rates: references on dense vectors for any history, sparse and in ranges, and vectors by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pslab.tensors.update.vectors import cuts, inside, outside
 SIZE = 6
 WHOLE = (Part((slice(0, SIZE),)),)
 RANGES = (Part((slice(0, 2), slice(3, 5))), Part((slice(2, 3), slice(5, 6))))
-LAYERS = (slice(0, 3), slice(3, SIZE))
+LAYERS, FLAT = (slice(0, 3), slice(3, SIZE)), (slice(0, SIZE),)
 
 
 @dataclass
@@ -42,14 +42,13 @@ class Rate:
 class Server:
     """A server with a rate: workers pull and push complete vectors. `moved` is the sum of all that was applied."""
 
-    def __init__(self, rate, *, parts=WHOLE, layers=LAYERS, workers=2, size=SIZE):
-        self.parts, self.size = parts, size
+    def __init__(self, rate, *, parts=WHOLE, layers=LAYERS, workers=2):
+        self.parts = parts
         self.states = rate_state.at_server(rate, parts, layers, torch.float64)
-        self.store = WeightStore(torch.zeros(size, dtype=torch.float64), parts, resolve_optimizer("sgd"))
+        self.store = WeightStore(torch.zeros(SIZE, dtype=torch.float64), parts, resolve_optimizer("sgd"))
         self.version = 0
         self.held = dict.fromkeys(range(workers), 0)
         self.computing = dict(self.held)
-        self.places: set[int] = set()  #: addresses of the applied gradients' memory
 
     @property
     def moved(self) -> torch.Tensor:
@@ -57,7 +56,7 @@ class Server:
 
     def push(self, *pushes, sparse=False) -> torch.Tensor:
         """Apply (worker, vector) pairs as one step; returns the change of the weights."""
-        before, aggregate = self.moved.clone(), len(pushes) > 1
+        before = self.moved.clone()
         self.version += 1
         for worker, _ in pushes:
             self.computing.pop(worker, None)
@@ -66,10 +65,9 @@ class Server:
             messages = tuple(Push(worker, index, 0, self.held[worker]) for worker, _ in pushes)
             gradients = [entries(part, v) for v in vectors] if sparse else vectors
             kept = [outside(inside(part, g)).values.copy() for g in gradients]
-            applied = self.states[index].adjust(Step(index, messages, aggregate, self.version), gradients,
-                                       list(self.computing.values()))  # fmt: skip
+            applied = self.states[index].adjust(Step(index, messages, len(pushes) > 1, self.version), gradients,
+                                                list(self.computing.values()))  # fmt: skip
             self.store.step(index, applied, 1.0)
-            self.places |= {g.values.ctypes.data for g in applied if isinstance(g, Entries)}
             for g, before_ in zip(gradients, kept, strict=True):
                 assert np.array_equal(outside(inside(part, g)).values, before_)  # unchanged: they belong to the workers
             if sparse:
@@ -95,93 +93,60 @@ def full(*values: float) -> list[float]:
     return [*values, *[0.0] * (SIZE - len(values))]
 
 
-def one(server: Server, worker: int, value: float) -> float:
-    server.push((worker, full(value)))
-    return float(server.moved[0])
-
+numbers = st.integers(-8, 8)
+turns = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
+                           st.lists(numbers, min_size=SIZE, max_size=SIZE)), min_size=1, max_size=25)  # fmt: skip
 
 # --- versions ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Reference:
-    """The version store as defined, on dense vectors, which never drops a mean."""
-
-    workers: int
-    newest: int = -1
-    means: dict = field(default_factory=dict)
-    members: dict = field(default_factory=dict)
-
-    def __post_init__(self):
-        self.joins = dict.fromkeys(range(self.workers), 0)
-
-    def push(self, worker, vector):
-        v = self.joins[worker]
-        self.members[v] = self.members.get(v, 0) + 1
-        old = self.means.get(v, torch.zeros_like(vector))
-        self.means[v] = old + (vector - old) / self.members[v]
-        self.newest = max(self.newest, v)
-
-    def pull(self, worker):
-        self.joins[worker] = self.newest + 1
-
-
-numbers = st.integers(-8, 8)
-supports = st.lists(numbers, min_size=SIZE, max_size=SIZE)
-turns = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True), supports),
-                 min_size=1, max_size=25)  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
 @given(turns, st.booleans(), st.sampled_from([WHOLE, RANGES]))
 def test_weights_are_the_sum_of_the_means_of_all_versions(history, sparse, parts):
     """In each turn some workers push, or pull if they have pushed; no mean is kept that nobody may still join."""
-    server, reference = Server(Rate("versions"), workers=3, parts=parts), Reference(3)
+    server, joins, joined = Server(Rate("versions"), workers=3, parts=parts), [0, 0, 0], dict[int, list[torch.Tensor]]()
     for workers, values in history:
         pushing = [worker for worker in workers if worker in server.computing]
-        vectors = [torch.tensor([v + (v != 0) * w for v in values], dtype=torch.float64) for w in pushing]
         for worker in set(workers) - set(pushing):
-            reference.pull(worker)
+            joins[worker] = max(joined, default=-1) + 1
             server.pull(worker)
         if pushing:
+            vectors = [torch.tensor([v + (v != 0) * w for v in values], dtype=torch.float64) for w in pushing]
             for worker, vector in zip(pushing, vectors, strict=True):
-                reference.push(worker, vector)
+                joined.setdefault(joins[worker], []).append(vector)
             server.push(*zip(pushing, [v.clone() for v in vectors], strict=True), sparse=sparse)
-            assert torch.allclose(server.moved, sum(reference.means.values()), rtol=1e-11, atol=1e-11)
-            joinable = {reference.joins[worker] for worker in server.computing}
+            wanted = sum(torch.stack(pushes).mean(0) for pushes in joined.values())
+            assert torch.allclose(server.moved, wanted, rtol=1e-11, atol=1e-11)
+            joinable = {joins[worker] for worker in server.computing}
             assert all(here.means.keys() <= joinable for here in server.states)
 
 
 def test_a_push_whose_version_was_dropped_joins_the_oldest():
-    server = Server(Rate("versions"), workers=3)
-    one(server, 0, 4)
-    server.pull(0, 1)
-    del server.computing[2]  # it has left, but the server still holds its push
-    assert one(server, 0, 2) == 6
-    server.pull(0)
-    assert one(server, 2, 6) == 8  # the mean of 2 and 6: worker 1 may still join them
+    server, moved = Server(Rate("versions"), workers=3), []
+    for worker, value in ((0, 4), (0, 2), (2, 6)):
+        server.push((worker, full(value)))
+        moved.append(float(server.moved[0]))
+        server.pull(0)
+        if value == 4:
+            server.pull(1)
+            del server.computing[2]  # it has left, but the server still holds its push
+    assert moved == [4, 6, 8]  # the mean of 2 and 6: worker 1 may still join them
 
 
-# --- squares ------------------------------------------------------------------------------------------------------
+# --- squares ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("parts", [WHOLE, RANGES])
-def test_server_squares_by_hand(parts, sparse):
+def test_squares_by_hand(parts, sparse):
     server, found = Server(Rate("squares"), parts=parts), []
     for value in (3, 4, 0):
         server.push((0, full(value, 0, 0, value)), sparse=sparse)
         found.append((0.1 * server.moved[[0, 3]]).tolist())
     assert np.array(found) == pytest.approx(np.array([[0.1, 0.1], [0.18, 0.18], [0.18, 0.18]]), rel=1e-9)
-
-
-def test_server_squares_take_the_mean_of_a_superstep():
-    server = Server(Rate("squares"))
-    server.push((0, full(6)), (1, full(0, 8)))
-    assert server.push((0, full(4)))[0] == pytest.approx(0.8)  # the mean was 3: 4 / 5
-
-
-def test_worker_squares_by_hand():
+    server = Server(Rate("squares"), parts=parts)
+    server.push((0, full(6)), (1, full(0, 8)), sparse=sparse)
+    assert server.push((0, full(4)), sparse=sparse)[0] == pytest.approx(0.8)  # the mean of a superstep was 3: 4 / 5
     squares = rate_state.at_worker(Rate("own squares"), lambda: torch.zeros(3, dtype=torch.float64))
     gradient = torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64)
     assert squares.divide(gradient, out=gradient).tolist() == pytest.approx([1, 1, 0])
@@ -189,67 +154,47 @@ def test_worker_squares_by_hand():
     assert squares.total.tolist() == [25, 2, 0]
 
 
-# --- directions ---------------------------------------------------------------------------------------------------
-
-FLAT = (slice(0, SIZE),)
-
-
-def test_directions_that_cancel_are_clamped():
-    server = Server(Rate("directions", clamp=10.0), layers=FLAT)
-    server.push((0, full(1)))
-    assert server.push((1, full(-4))).tolist() == pytest.approx(full(-1.5))  # 3, by equal shares of 2
-    server.push((0, full(1, 1e-6)))
-    moved = server.push((1, full(-4)))
-    assert moved.tolist() == pytest.approx(full(-40))
-
-
-def test_directions_of_a_range_use_its_part_of_each_layer():
-    whole, ranges = Server(Rate("directions")), Server(Rate("directions"), parts=RANGES)
-    for server in (whole, ranges):
-        server.push((0, [3, 0, 0, 1, 0, 0]))
-        server.moved_last = server.push((1, [0, 4, 0, 0, 1, 0]))
-    assert torch.allclose(whole.moved_last, ranges.moved_last)  # each layer's nonzero elements lie in one range
-    assert cuts(RANGES[0], LAYERS) == [slice(0, 2), slice(2, 4)]
-    assert cuts(RANGES[1], LAYERS) == [slice(0, 1), slice(1, 2)]
-    assert cuts(RANGES[1], (slice(0, 2), slice(2, SIZE))) == [slice(0, 2)]
-
-
-def test_directions_forget_a_worker_that_left():
-    server = Server(Rate("directions"), layers=FLAT)
-    server.push((0, full(3)))
-    assert server.push((1, full(0, 4))).tolist() == pytest.approx(full(0, 12.5**0.5))
-    server.states[0].leave(0)
-    assert server.push((1, full(0, 4))).tolist() == pytest.approx(full(0, 4))
+# --- directions -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
-@given(turns, st.booleans(), st.sampled_from([LAYERS, FLAT]))
-def test_directions_keep_the_length_of_the_sum(history, sparse, layers):
-    shares = {tau: 1 / (1 + tau) for tau in range(99)}
-    server = Server(Rate("directions", shares=shares, clamp=10.0), workers=3, layers=layers)
+@given(turns, st.booleans(), st.sampled_from([(WHOLE, LAYERS), (WHOLE, FLAT), (RANGES, LAYERS)]))
+def test_directions_keep_the_length_of_the_sum(history, sparse, cut):
+    """In each piece of a layer that a range has; a worker whose turn it is twice leaves in between."""
+    (parts, layers), shares = cut, {tau: 1 / (1 + tau) for tau in range(99)}
+    server = Server(Rate("directions", shares=shares, clamp=10.0), workers=3, parts=parts, layers=layers)
+    pieces = [[i for s in part.slices for i in range(s.start, s.stop) if i in range(layer.start, layer.stop)]
+              for part in parts for layer in layers]  # fmt: skip
     latest: dict[int, tuple[torch.Tensor, float]] = {}
-    for (worker, *_), values in history:
+    for (worker, *others), values in history:
         gradient = torch.tensor([v + (v != 0) * worker for v in values], dtype=torch.float64)
         latest[worker] = gradient, shares[server.version - server.held[worker]]
         moved = server.push((worker, gradient.clone()), sparse=sparse)
         server.pull(worker)
-        for layer in layers:
-            parts = [(g[layer], alpha) for g, alpha in latest.values() if g[layer].any()]
-            if not gradient[layer].any():
-                assert not moved[layer].any()
+        for piece in filter(None, pieces):
+            summed = [(g[piece], alpha) for g, alpha in latest.values() if g[piece].any()]
+            if not gradient[piece].any():
+                assert not moved[piece].any()
                 continue
-            directed = sum(alpha * g / g.norm() for g, alpha in parts).norm()
-            total = sum(g for g, _ in parts).norm()
-            length = float(gradient[layer].norm())
-            assert moved[layer].norm() <= 10 * length * (1 + 1e-9)
+            directed = sum(alpha * g / g.norm() for g, alpha in summed).norm()
+            total, length = sum(g for g, _ in summed).norm(), float(gradient[piece].norm())
+            assert moved[piece].norm() <= 10 * length * (1 + 1e-9)
             if directed > 1e-6:  # t times each share of a direction keeps the sum's length, unless it is clamped
                 t = float(total / directed)
                 expected = min(t * latest[worker][1], 10 * length)
-                assert moved[layer].tolist() == pytest.approx((expected * gradient[layer] / length).tolist(), abs=1e-7)
-                assert float(sum(t * alpha * g / g.norm() for g, alpha in parts).norm()) == pytest.approx(float(total))
+                assert moved[piece].tolist() == pytest.approx((expected * gradient[piece] / length).tolist(), abs=1e-7)
+        for gone in others[:1] if len(others) == 2 else ():
+            latest.pop(gone, None)
+            for state in server.states:
+                state.leave(gone)
 
 
-def test_directions_accumulate_no_rounding_errors():
+def test_directions_that_cancel_are_clamped_and_no_rounding_errors_add_up():
+    server = Server(Rate("directions", clamp=10.0), layers=FLAT)
+    server.push((0, full(1)))
+    assert server.push((1, full(-4))).tolist() == pytest.approx(full(-1.5))  # 3, by equal shares of 2
+    server.push((0, full(1, 1e-6)))
+    assert server.push((1, full(-4))).tolist() == pytest.approx(full(-40))
     server = Server(Rate("directions"), layers=FLAT)
     for worker in (0, 1):
         server.push((worker, torch.full((SIZE,), 1e17)))
@@ -257,9 +202,9 @@ def test_directions_accumulate_no_rounding_errors():
         server.push((turn % 2, full(3) if turn % 2 else full(0, 4)))
     server.store.weights.zero_()
     assert server.push((1, full(3))).tolist() == pytest.approx(full(12.5**0.5), rel=1e-12)
-
-
-# --- vectors of a range -------------------------------------------------------------------------------------------
+    assert [cuts(part, layers) for part, layers in ((RANGES[0], LAYERS), (RANGES[1], LAYERS),
+                                                    (RANGES[1], (slice(0, 2), slice(2, SIZE))))] == [
+        [slice(0, 2), slice(2, 4)], [slice(0, 1), slice(1, 2)], [slice(0, 2)]]  # fmt: skip
 
 
 def test_a_rate_without_needs_has_no_state():

@@ -1,95 +1,109 @@
-"""Models by name and by object; the problems of a model are reported before a process starts."""
+"""Models by name and by object: the networks, their first weights, the costs of their layers, and torchvision's."""
 
 from __future__ import annotations
 
+import math
+import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import cloudpickle
 import pytest
 import torch
 from tiny import Noisy, global_states
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import generator, seed_of
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import MLP, build_model, check_model, resolve_model
-from pslab.tensors.workload.torchvision_ops import import_named
+from pslab.tensors.workload.layer_costs import Uses, shares
+from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, resolve_model
+from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
-SOURCE = """
-import torch
-from torch import nn
-
-def small(): return nn.Linear(4, 3)
-class Deep(nn.Module):
-    def __init__(self, width=2):
-        super().__init__()
-        self.layer = nn.Linear(4, width)
-    @classmethod
-    def wide(cls): return cls(5)
-ready = nn.Linear(4, 3)
-number = 3
-def broken(): raise OSError('no weights')
-def nothing(): return None
-"""
+X, Y = torch.randn(5, 1, 28, 28, generator=generator(0, "x")), torch.tensor([0, 3, 1, 9, 2])
 
 
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a user's module on the path."""
-    (tmp_path / "pslab_test_mine.py").write_text(SOURCE)
-    (tmp_path / "pslab_test_broken.py").write_text("import pslab_test_absent")
-    (tmp_path / "pslab_test_wrong.py").write_text("def f(:")
+def some_bytes(*shape: int) -> Tensor:
+    return torch.randint(256, shape, generator=generator(0, "bytes"))
+
+
+# --- the networks -----------------------------------------------------------------------------------------------------
+
+
+def gpt(model: nn.Module, x: Tensor) -> Tensor:
+    """[B, T] -> [B, 256, T], a head, an example and a byte at a time."""
+    weights = dict(model.named_parameters())
+    stream = weights["bytes.weight"][x] + weights["places.weight"][: x.shape[1]]
+    for number in range(len(model.blocks)):
+        own = {name.removeprefix(f"blocks.{number}."): each for name, each in weights.items()}
+        normal = functional.layer_norm(stream, stream.shape[-1:], own["norm1.weight"])
+        query, key, value = (normal @ own["attend.weight"].T).chunk(3, 2)
+        mixed, size = torch.zeros_like(stream), stream.shape[2] // 4
+        for head in (slice(first * size, (first + 1) * size) for first in range(4)):
+            for at in range(x.shape[1]):
+                scores = (key[:, : at + 1, head] * query[:, at : at + 1, head]).sum(2) / math.sqrt(size)
+                mixed[:, at, head] = (scores.softmax(1)[:, :, None] * value[:, : at + 1, head]).sum(1)
+        stream = stream + mixed @ own["attended.weight"].T
+        wide = functional.layer_norm(stream, stream.shape[-1:], own["norm2.weight"]) @ own["widen.weight"].T
+        stream = stream + (wide * 0.5 * (1 + torch.erf(wide / math.sqrt(2)))) @ own["narrow.weight"].T
+    scores = functional.layer_norm(stream, stream.shape[-1:], weights["norm.weight"]) @ weights["bytes.weight"].T
+    return scores.transpose(1, 2)
+
+
+def mlp(model: nn.Module, x: Tensor) -> Tensor:
+    x = x.reshape(len(x), 784)
+    for layer in (model.hidden1, model.hidden2, model.hidden3):
+        x = (x @ layer.weight.T + layer.bias).clamp(min=0)
+    return x @ model.output.weight.T + model.output.bias
+
+
+def cnn(model: nn.Module, x: Tensor) -> Tensor:
+    return nn.Sequential(model.conv1, model.norm1, nn.ReLU(), nn.MaxPool2d(2), model.conv2, model.norm2, nn.ReLU(),
+                         nn.MaxPool2d(2), nn.Flatten(), model.output)(x)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reference", "count"), [
+    ("mlp", mlp, 932_362), ("mlp:64", mlp, 59_210), ("cnn", cnn, 16_186), ("gpt", gpt, 119_104),
+    ("gpt:64,layers=2", gpt, 119_104), ("gpt:16", gpt, None), ("gpt:128,layers=4", gpt, 828_544),
+])  # fmt: skip
+def test_a_named_network_computes_what_its_reference_does(text: str, reference, count: int | None):
+    model = build_model(text, 3).double()
+    assert count in (None, sum(parameter.numel() for parameter in model.parameters()))
+    x = some_bytes(2, 9) if reference is gpt else X.double()
+    with torch.no_grad():
+        for parameter in model.parameters() if reference is gpt else ():  # so that blocks matter
+            parameter.mul_(10)
+        torch.testing.assert_close(model(x), reference(model, x), rtol=1e-10, atol=1e-11)
+
+
+def test_first_weights_of_the_language_model_are_normal_and_smaller_where_blocks_add_to_the_stream():
+    for name, weight in build_model("gpt:64,layers=3", 0).named_parameters():
+        assert name.endswith(".weight")  # there are no biases
+        if weight.ndim == 1:
+            assert torch.equal(weight, torch.ones(64)), name
+            continue
+        deviation = 0.02 / (math.sqrt(6) if name.endswith(("attended.weight", "narrow.weight")) else 1)
+        assert float(weight.detach().std()) == pytest.approx(deviation, rel=0.05), name
+
+
+# --- names and objects ------------------------------------------------------------------------------------------------
+
+
+def test_names_of_a_users_module_callables_and_modules_are_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = ("from torch import nn\ndef small(): return nn.Linear(4, 3)\nclass Deep(nn.Module):\n"
+              "    def __init__(self, width=2):\n        super().__init__()\n        self.layer = nn.Linear(4, width)\n"
+              "    @classmethod\n    def wide(cls): return cls(5)\nready = nn.Linear(4, 3)\nnumber = 3\n")  # fmt: skip
+    (tmp_path / "pslab_test_models.py").write_text(source)
+    (tmp_path / "pslab_test_models_wrong.py").write_text("def f(:")
     monkeypatch.syspath_prepend(tmp_path)
-    yield "pslab_test_mine"
-    for name in [n for n in sys.modules if n.startswith("pslab_test_")]:
-        del sys.modules[name]
-
-
-# --- the networks ---------------------------------------------------------------------------------------------------
-
-
-def test_the_mlp_is_four_matrix_products_with_relu() -> None:
-    model = build_model("mlp", 0)
-    x = torch.randn(3, 1, 28, 28, generator=generator(0, "x"))
-    y = x.reshape(3, 784)
-    layers = [model.hidden1, model.hidden2, model.hidden3, model.output]
-    for i, layer in enumerate(layers):
-        y = y @ layer.weight.T + layer.bias
-        y = y.clamp(min=0) if i < 3 else y
-    torch.testing.assert_close(model(x), y)
-    assert sum(p.numel() for p in model.parameters()) == 932_362
-
-
-def test_the_cnn_has_the_layers_that_it_names() -> None:
-    model = build_model("cnn", 0)
-    x = torch.randn(3, 1, 28, 28, generator=generator(0, "x"))
-    reference = nn.Sequential(model.conv1, model.norm1, nn.ReLU(), nn.MaxPool2d(2), model.conv2, model.norm2, nn.ReLU(),
-                              nn.MaxPool2d(2), nn.Flatten(), model.output)  # fmt: skip
-    torch.testing.assert_close(model(x), reference(x))
-    assert sum(p.numel() for p in model.parameters()) == 16_186
-
-
-# --- names ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_mlp_at_other_widths() -> None:
-    keyspace = Keyspace.of(build_model("mlp:64", 3))
-    assert (keyspace.size, keyspace.keys) == (59_210, 3 * 64 + 10)
-    assert [layer.name for layer in keyspace.layers] == ["hidden1", "hidden2", "hidden3", "output"]
-    same, thesis = build_model("mlp:hidden=512", 3).state_dict(), build_model("mlp", 3).state_dict()
-    assert all(torch.equal(same[name], value) for name, value in thesis.items())
-
-
-def test_names_of_a_users_module(mine: str) -> None:
-    assert build_model(f"{mine}:small", 0).weight.shape == (3, 4)
-    assert build_model(f"{mine}:Deep", 0).layer.weight.shape == (2, 4)
-    assert build_model(f"{mine}:Deep.wide", 0).layer.weight.shape == (5, 4)
-    assert build_model(f"{mine}:ready", 0).weight.shape == (3, 4)
-
-
-def test_callables_and_modules_in_place_of_names() -> None:
+    shapes = [build_model(f"pslab_test_models:{name}", 0).state_dict().popitem(last=False)[1].shape
+              for name in ("small", "Deep", "Deep.wide", "ready")]  # fmt: skip
+    assert shapes == [(3, 4), (2, 4), (5, 4), (3, 4)]
+    assert import_named("data", "pslab_test_models:number") == 3
+    with pytest.raises(ConfigError) as caught:
+        import_named("data", "pslab_test_models_wrong:f")
+    assert (caught.value.field, type(caught.value.__cause__)) == ("data", SyntaxError)
     assert resolve_model(MLP) is MLP
     given = nn.Linear(2, 2)
     one, other = resolve_model(given)(), build_model(given, 5)
@@ -98,70 +112,17 @@ def test_callables_and_modules_in_place_of_names() -> None:
     assert one.weight.data_ptr() != given.weight.data_ptr() != other.weight.data_ptr()
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [("mpl", "did you mean 'mlp'"), ("", "unknown name ''; allowed: cnn, gpt, linear, mlp"),
-     ("cnn:16", "cnn takes no parameters"), ("mlp:wide", "hidden='wide' cannot be read"),
-     ("mlp:0", "a whole number of at least 1"),
-     ("mlp:64,3", "mlp takes hidden=512; got 2 values"), ("mlp:width=64", "has no parameter 'width'"),
-     ("torchvision:resnet19", "did you mean 'resnet1"), ("torchvision:resnet18(num_classes=10)", "without arguments"),
-     *((text, "form package.module:name") for text in ("os:", ":f", "os:path.", "os:getcwd()", "../os:getcwd",
-                                                       "os:path:join", ".models:MLP")),
-     ("pslab_test_absent:f", "cannot be imported: ModuleNotFoundError"),
-     ("pslab_test_broken:f", "pslab_test_broken cannot be imported: ModuleNotFoundError: No module .*absent"),
-     ("pslab_test_wrong:f", "cannot be imported: SyntaxError"),
-     ("pslab_test_mine:smal", "has no 'smal'; did you mean 'small'"),
-     ("pslab_test_mine:Deep.wid", "has no 'wid'; did you mean 'wide'"),
-     ("pslab_test_mine:number", "is int: must be a class"),
-     ("pslab_test_mine:broken", "the factory raised OSError: no weights"),
-     ("pslab_test_mine:nothing", "the factory returned NoneType"),
-     (lambda: nn.Linear("a", 2), "the factory raised TypeError"),
-     (nn.Linear, "the factory raised TypeError: .*in_features"),
-     (dict, "dict.*the factory returned dict, not an nn.Module"), ([], "a callable or an nn.Module")],
-)  # fmt: skip
-@pytest.mark.usefixtures("mine")
-def test_unusable_models_are_refused_with_the_reason(value: object, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem) as caught:
-        build_model(value, 0)
-    assert caught.value.field == "model"
-
-
-def test_a_failed_import_keeps_its_cause(mine: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        import_named("data", "pslab_test_wrong:f")
-    assert caught.value.field == "data"
-    assert isinstance(caught.value.__cause__, SyntaxError)
-    assert import_named("data", f"{mine}:number") == 3
-
-
-# --- initialization -------------------------------------------------------------------------------------------------
-
-
-def test_the_initial_model_depends_on_the_seed_alone() -> None:
-    flats = []
-    for noise in (1, 2):
-        torch.manual_seed(noise)
-        before = torch.random.get_rng_state()
-        model = build_model("mlp", 3)
-        assert torch.equal(before, torch.random.get_rng_state())
-        flats.append(Keyspace.of(model).flatten(model))
-    assert torch.equal(flats[0], flats[1])
-    other = build_model("mlp", 4)
-    assert not torch.equal(flats[0], Keyspace.of(other).flatten(other))
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed_of(3, "init"))
-        assert torch.equal(MLP().output.weight, model.output.weight)
-
-
-def test_a_model_that_draws_from_any_global_generator_depends_on_the_seed_alone() -> None:
-    before = global_states()
+def test_the_initial_model_depends_on_the_seed_alone():
+    states = global_states()
     (one, same), other = (build_model(Noisy, 3).bias for _ in range(2)), build_model(Noisy, 4).bias
     assert torch.equal(one, same)
     assert not (one == other).any()
-    assert global_states() == before
-
-
-# --- the check ------------------------------------------------------------------------------------------------------
+    assert global_states() == states
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed_of(3, "init"))
+        wanted = MLP().state_dict()
+    for text in ("mlp", "mlp:hidden=512"):
+        assert all(map(torch.equal, build_model(text, 3).state_dict().values(), wanted.values()))
 
 
 class Shaped(nn.Module):
@@ -175,53 +136,102 @@ class Shaped(nn.Module):
         return self.bias + 0 * x.sum()
 
 
-class Pair(nn.Linear):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return super().forward(x), x
-
-
-class Untaught(nn.Linear):
-    """Its forward pass works, its backward pass does not."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).detach()
-
-
-class Otherwise(nn.Linear):
-    """Its evaluation gives something else than its training."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(1)) if self.training else x.flatten(1)[:, : 784 // len(x)].reshape(-1)
-
-
-X, Y = torch.ones(5, 1, 28, 28), torch.tensor([0, 3, 1, 9, 2])
-
-
-DROPOUT = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 10))
-
-
-@pytest.mark.parametrize("model", [build_model("mlp", 0), build_model("cnn", 0), Shaped(2, 10), Shaped(2, 99), DROPOUT])
-def test_checking_a_model_changes_neither_it_nor_the_global_generator(model: nn.Module) -> None:
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    before = torch.random.get_rng_state()
+@pytest.mark.parametrize("model", [build_model("mlp", 0), build_model("cnn", 0), Shaped(2, 10), Shaped(2, 99),
+                                   nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 10))])  # fmt: skip
+def test_checking_a_model_changes_neither_it_nor_the_global_generator(model: nn.Module):
+    state, before = {name: value.clone() for name, value in model.state_dict().items()}, global_states()
     check_model(model, X, Y)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
-    assert torch.equal(before, torch.random.get_rng_state())
+    assert global_states() == before
 
 
-@pytest.mark.parametrize(
-    ("model", "problem"),
-    [(MLP(100), r"inputs \[2, 1, 28, 28\] of torch.float32: RuntimeError"),
-     (MLP().double(), "cannot learn from inputs .*float32"),
-     (MLP(classes=9), r"gives \[2, 9\] .*\[2, classes\], with at least 10 classes"),
-     (Shaped(10), r"gives \[10\]"), (Shaped(3, 10), r"gives \[3, 10\]"), (Shaped(2, 10, 1), r"gives \[2, 10, 1\]"),
-     (nn.Sequential(nn.Flatten(), Pair(784, 10)), "gives no tensor"),
-     (nn.Sequential(nn.Flatten(), Untaught(784, 10)), "does not require grad"),
-     (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels"),
-     (Otherwise(784, 10), r"gives \[784\] for inputs .* in evaluation mode")],
-)  # fmt: skip
-def test_a_model_that_cannot_learn_is_refused_with_shapes(model: nn.Module, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem) as caught:
-        check_model(model, X, Y)
-    assert caught.value.field == "model"
+# --- costs of layers --------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """The forward of its output projection is never called, since the attention uses the parameters itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.output = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+
+def costs(module: nn.Module, x: torch.Tensor) -> tuple[tuple[float, float], ...]:
+    return shares(module, Keyspace.of(module), x)
+
+
+def test_layers_cost_their_operations():
+    got, sizes = costs(MLP(784, 64, 10), X), [784 * 64, 64 * 64, 64 * 64, 640]
+    assert sum(map(sum, got)) == pytest.approx(1)
+    assert [forward / got[0][0] for forward, _ in got] == pytest.approx([n / sizes[0] for n in sizes], rel=0.05)
+    assert [backward / forward for forward, backward in got] == pytest.approx([1, 2, 2, 2])
+    got = costs(CNN(), X)
+    assert max(range(5), key=lambda layer: got[layer][0]) == 2  # conv2
+    assert 0 < got[1][0] < 0.001  # a normalization
+    assert got[4][0] < 0.01 < 2890 / 16186  # the last layer has many parameters and few operations
+    got = costs(Attention(), torch.zeros(2, 5, 16))
+    assert len(got) == 3
+    assert got[0][0] / got[1][0] == pytest.approx(3, rel=0.01)  # three projections in, one out
+    with torch.device("meta"):
+        got = costs(with_operators(lambda: torchvision().models.vgg16(weights=None)), torch.empty(1, 3, 224, 224))
+    assert (len(got), sum(map(sum, got[:13])) > 0.98) == (16, True)  # of the operations; 11 % of the parameters
+
+
+def test_uses_records_the_first_user_and_removes_its_hooks():
+    uses = Uses(module := Attention())
+    uses.watch(lambda: module(torch.zeros(2, 5, 16)))
+    assert {name: at for name, at in uses.first.items() if "weight" in name} == {
+        "attention.in_proj_weight": "attention", "attention.out_proj.weight": "attention", "output.weight": "output",
+    }  # fmt: skip
+    assert not module._forward_hooks
+    assert not module._forward_pre_hooks
+
+
+# --- torchvision with any build of torch ------------------------------------------------------------------------------
+
+
+def test_a_fresh_process_unpickles_a_model_of_torchvision_which_it_imports_late_as_numba():
+    resnet = torchvision().models.resnet18(weights=None)
+    keyspace = Keyspace.of(resnet)
+    sent = cloudpickle.dumps((keyspace, keyspace.shell(resnet), float(keyspace.flatten(resnet).sum())))
+    assert len(sent) < keyspace.size // 100
+    child = (
+        "import sys, functools, torch, cloudpickle\n"
+        "import pslab.tensors.compression, pslab.tensors.workload.data, pslab.tensors.workload.models\n"
+        "assert not {'numba', 'torchvision'} & sys.modules.keys()\n"
+        "from pslab.tensors.workload.torchvision_ops import with_operators\n"
+        "keyspace, shell, _ = with_operators(functools.partial(cloudpickle.loads, sys.stdin.buffer.read()))\n"
+        "keyspace.bind(shell, torch.zeros(keyspace.size))\n"
+        "assert shell(torch.zeros(2, 3, 32, 32)).abs().sum() == 0\n"
+        # a submodule left behind by a failed import would be loaded, but would not be an attribute of the package
+        "package = sys.modules['torchvision']\n"
+        "parts = [name.split('.') for name in sys.modules if name.startswith('torchvision.')]\n"
+        "assert all(hasattr(package, part[1]) for part in parts)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", child], input=sent, check=False).returncode == 0
+
+
+def test_a_missing_operator_is_declared_and_the_import_tried_again_and_other_errors_are_raised():
+    modules = {n: m for n, m in sys.modules.items() if n.partition(".")[0] == "torchvision"}  # which are imported anew
+
+    def load() -> str:
+        for name in ("pslab_test_a", "pslab_test_b"):
+            if not hasattr(torch.ops.torchvision, name):
+                raise RuntimeError(f"operator torchvision::{name} does not exist")
+        return "loaded"
+
+    def fail(words: str) -> None:
+        raise RuntimeError(words)
+
+    try:
+        assert with_operators(load) == "loaded"
+        for words in ("something else", "operator other::nms does not exist"):
+            with pytest.raises(RuntimeError, match=words):
+                with_operators(lambda words=words: fail(words))
+    finally:
+        sys.modules.update(modules)

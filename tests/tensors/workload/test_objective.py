@@ -1,6 +1,8 @@
-"""Losses and metrics by name and of a user: their values, and what is refused before a process starts."""
+"""Losses and metrics: their values, how a function relates to its examples, and what a process has of them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pslab.errors import ConfigError
+from pslab.tensors.workload.example_check import check_objective, relation
 from pslab.tensors.workload.models import check_model
 from pslab.tensors.workload.objective import (
     accuracy,
@@ -22,68 +24,68 @@ from pslab.tensors.workload.objective import (
     resolve_metric,
 )
 
-X, NUMBERS, LABELS = torch.ones(4, 3), torch.zeros(4, 2), torch.tensor([0, 1, 2, 1])
-SCORES, WORDS = torch.randn(4, 5, 7), torch.randint(5, (4, 7))
+ZEROS, DRAW = torch.zeros(4, 2), torch.Generator().manual_seed(3)
+SCORES, NUMBER = torch.randn(2, 5, generator=DRAW), torch.randn(2, 1, generator=DRAW)
+LABELS, TARGETS = torch.randint(5, (64,), generator=DRAW), torch.randn(64, 1, generator=DRAW)
+TRUTHS, IGNORED = (TARGETS > 0).float(), LABELS.where(torch.arange(64) % 7 > 0, -100)
+WEIGHTS = torch.arange(1.0, 6)
 
 
-def test_named_losses_are_those_of_torch():
-    output = torch.randn(4, 2)
-    assert torch.equal(mse(output, NUMBERS), functional.mse_loss(output, NUMBERS))
-    assert torch.equal(l1(output, NUMBERS), functional.l1_loss(output, NUMBERS))
-    assert torch.equal(cross_entropy(SCORES, WORDS), functional.cross_entropy(SCORES, WORDS))
-    assert torch.equal(accuracy(SCORES, WORDS), SCORES.argmax(1) == WORDS)
-
-
-def test_an_evaluation_in_batches_is_the_mean_over_all_examples():
-    cases = (cross_entropy, accuracy, SCORES, WORDS), (mse, l1, torch.randn(4, 2), NUMBERS)
-    for loss, metric, output, target in cases:
-        sums = [[loss_sum(loss, output[part], target[part]), *metric_sums(metric, output[part], target[part])]
+def test_an_evaluation_in_batches_is_the_mean_over_all_examples_and_named_losses_are_those_of_torch():
+    output, scores, words = torch.randn(4, 2), torch.randn(4, 5, 7), torch.randint(5, (4, 7))
+    assert torch.equal(mse(output, ZEROS), functional.mse_loss(output, ZEROS))
+    assert torch.equal(l1(output, ZEROS), functional.l1_loss(output, ZEROS))
+    assert torch.equal(cross_entropy(scores, words), functional.cross_entropy(scores, words))
+    assert torch.equal(accuracy(scores, words), scores.argmax(1) == words)
+    for loss, metric, given, target in ((cross_entropy, accuracy, scores, words), (mse, l1, output, ZEROS)):
+        sums = [[loss_sum(loss, given[part], target[part]), *metric_sums(metric, given[part], target[part])]
                 for part in (slice(0, 3), slice(3, 4))]  # fmt: skip
         found = [sum(each) / 4 for each in zip(*sums, strict=True)]
-        assert found == pytest.approx([float(loss(output, target)), float(metric(output, target).double().mean())])
+        assert found == pytest.approx([float(loss(given, target)), float(metric(given, target).double().mean())])
 
 
-def test_a_metric_may_give_a_value_for_each_example_their_mean_or_a_number():
+def test_a_metric_may_give_a_value_for_each_example_their_mean_or_a_number_of_torch_or_numpy():
     each = torch.tensor([1.0, 2.0, 3.0, 6.0])
-    for value in (each, each.mean(), 3.0, each[:, None]):
-        assert metric_sums(lambda output, target, value=value: value, None, LABELS) == [12.0]
+    for value in (each, each.mean(), 3.0, each[:, None], each.numpy(), np.float32(3.0)):
+        assert metric_sums(lambda output, target, value=value: value, None, torch.zeros(4)) == [12.0]
+    check_model(nn.Linear(3, 2), torch.ones(4, 3), ZEROS, mse, lambda output, target: np.abs(output.numpy()).mean())
 
 
-@pytest.mark.parametrize(
-    ("loss", "output", "target", "problem"),
-    [(mse, torch.zeros(4, 1), torch.zeros(4), r"one shape, not \[4, 1\] .*give output.squeeze\(-1\)"),
-     (l1, torch.zeros(4), torch.zeros(4, 1), "one shape"),
-     (mse, (1, 2), torch.zeros(4), "not tuple"),
-     (cross_entropy, SCORES.transpose(1, 2), WORDS, r"give output.transpose\(1, -1\)"),
-     (cross_entropy, NUMBERS, NUMBERS, "use loss='mse'"),
-     (accuracy, NUMBERS, NUMBERS, "metric='loss'")],
-    ids=["column", "row", "tuple", "classes last", "numbers", "accuracy of numbers"],
-)  # fmt: skip
-def test_shapes_that_torch_would_broadcast_or_cannot_use_are_refused(loss, output, target, problem):
-    with pytest.raises(ValueError, match=problem):
-        loss(output, target)
+def contrastive(output: Tensor, target: Tensor) -> Tensor:
+    unit = functional.normalize(output, dim=1)
+    return functional.cross_entropy(unit @ unit.T / 0.1, torch.arange(len(output)))
 
 
-class Learned(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.scale * (output - target).pow(2).mean()
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).pow(2).mean()
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [("msee", "did you mean 'mse'"), ("mse:2", "takes no parameters"),
-     (3, "must be one of cross_entropy, mse, l1, package.module:name, or a"),
-     (nn.MSELoss, r"is a class: give an object of it, such as MSELoss\(\)"), (Learned(), "has parameters .scale.")],
-    ids=["misspelt", "parameter", "number", "class", "parameters of its own"],
-)  # fmt: skip
-def test_what_is_no_loss_is_refused(value, problem):
-    with pytest.raises(ConfigError, match=problem) as caught:
-        resolve_loss(value, torch.float32)
-    assert caught.value.field == "loss"
+def noisy(output: Tensor, target: Tensor) -> Tensor:
+    return squared(output + torch.randn_like(output), target)
+
+
+RELATIONS: list[tuple[str, Any, Any, Tensor]] = [
+    ("mean", nn.CrossEntropyLoss(), SCORES, LABELS), ("mean", nn.CrossEntropyLoss(label_smoothing=0.1), SCORES, LABELS),
+    ("mean", nn.BCELoss(), NUMBER.sigmoid(), TRUTHS),
+    ("mean", nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0])), NUMBER, TRUTHS),
+    ("mean", lambda output, target: squared(output[0], target) + output[1].mean(), (NUMBER, SCORES), TARGETS),
+    ("mean", lambda output, target: squared(output["y"], target), {"y": NUMBER, "z": 3}, TARGETS),
+    ("mean", lambda output, target: output.argmax(1) == target, SCORES, LABELS),
+    ("sum", nn.MSELoss(reduction="sum"), NUMBER, TARGETS),
+    ("sum", lambda output, target: (output - target).abs().sum() / 64, NUMBER, TARGETS),
+    ("broadcast", squared, NUMBER, TARGETS[:, 0]), ("broadcast", squared, NUMBER[:, 0], TARGETS),
+    ("broadcast", squared, torch.zeros(2, 1), TARGETS[:, 0]),
+    ("weighted", nn.CrossEntropyLoss(weight=WEIGHTS), SCORES, LABELS),
+    ("weighted", nn.CrossEntropyLoss(), SCORES, IGNORED),
+    ("other", lambda output, target: squared(output, target).sqrt(), NUMBER, TARGETS),
+    ("other", contrastive, SCORES, LABELS), ("unknown", noisy, NUMBER, TARGETS),
+    ("unknown", lambda output, target: output @ WEIGHTS, NUMBER, TARGETS),
+]  # fmt: skip
+
+
+def test_how_a_function_relates_to_its_examples():
+    for number, (wanted, function, output, target) in enumerate(RELATIONS):
+        assert relation(function, output, target) == wanted, f"row {number}"
 
 
 def test_the_numbers_of_a_module_are_in_the_dtype_of_the_run():
@@ -94,73 +96,29 @@ def test_the_numbers_of_a_module_are_in_the_dtype_of_the_run():
 
 
 class Counting:
-    """A loss that remembers how often it was called."""
+    """A loss whose weight grows with its calls in training, or one that draws from a generator of its own."""
 
-    calls = 0
+    def __init__(self, counts: bool) -> None:
+        self.counts, self.steps, self.draw = counts, 0, torch.Generator()
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        self.calls += 1
-        return mse(output, target) * self.calls
+        self.steps += torch.is_grad_enabled()
+        factor = self.steps if self.counts else torch.rand((), generator=self.draw)
+        return factor * squared(output, target)
 
 
 def test_each_process_has_a_loss_of_its_own_on_its_device():
-    weighted, counting = nn.CrossEntropyLoss(weight=torch.ones(2)), Counting()
+    weighted, counting = nn.CrossEntropyLoss(weight=torch.ones(2)), Counting(True)
     assert placed(weighted, torch.device("meta")).weight.is_meta
     assert not weighted.weight.is_meta
     one, other = (placed(counting, torch.device("cpu")) for _ in range(2))
-    assert [float(each(NUMBERS + 1, NUMBERS)) for each in (one, one, other)] == [1.0, 2.0, 1.0]
-    assert counting.calls == 0
+    assert [float(each(ZEROS + 1, ZEROS)) for each in (one, one, other)] == [1.0, 2.0, 1.0]
+    assert counting.steps == 0
     assert placed(cross_entropy, torch.device("meta")) is cross_entropy  # a name stays what it is
 
 
-def broadcast(output: Tensor, target: Tensor) -> Tensor:
-    return functional.mse_loss(output, target[:, 0])
-
-
-def steep(output: Tensor, target: Tensor) -> Tensor:
-    loss = mse(output, target)
-    return loss + torch.autograd.grad(loss, output, create_graph=True)[0].square().mean()
-
-
-BAD = {
-    "no scalar": ("loss", lambda output, target: (output - target) ** 2, r"returned \[2, 2\] of torch.float32"),
-    "number": ("loss", lambda output, target: 1.0, "returned float: must return one"),
-    "constant": ("loss", lambda output, target: torch.zeros(()), "has no gradient"),
-    "detached": ("loss", lambda output, target: (output.detach() - target).mean(), "has no gradient"),
-    "of no weight": ("loss", lambda output, target: torch.zeros((), requires_grad=True) * 2, "gradient with respect"),
-    "broadcast": ("loss", broadcast, "Using a target size"),
-    "raises": ("loss", lambda output, target: output @ X, "cannot be computed of outputs .* targets .*RuntimeError"),
-    "steep": ("loss", steep, "an evaluation has no gradients: leave out there what needs them"),
-    "named": ("loss", cross_entropy, "cross_entropy needs scores"),
-    "metric raises": ("metric", lambda output, target: output[5], "cannot be computed of outputs .*IndexError"),
-    "metric of text": ("metric", lambda output, target: "good", "returned str: must return a value for each of the 2"),
-    "metric of classes": ("metric", lambda output, target: torch.zeros(3), r"returned \[3\] of torch.float32"),
-    "accuracy": ("metric", accuracy, "accuracy needs scores .*: use loss='mse' and metric='loss'"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_a_loss_or_metric_that_cannot_be_computed_is_refused_with_shapes(kind):
-    field, function, problem = BAD[kind]
-    given = {"loss": mse, "metric": None, field: function}
-    with pytest.raises(ConfigError, match=problem) as caught:
-        check_model(nn.Linear(3, 2), X, NUMBERS, given["loss"], given["metric"])
-    assert caught.value.field == field
-
-
-def test_a_metric_may_compute_with_numpy_as_evaluations_have_no_gradients():
-    for metric in (lambda output, target: np.abs(output.numpy() - target.numpy()).mean(),  # a number of float32
-                   lambda output, target: np.abs(output.numpy() - target.numpy())):  # fmt: skip
-        check_model(nn.Linear(3, 2), X, NUMBERS, mse, metric)
-        assert metric_sums(metric, torch.ones(4, 2), NUMBERS)[0] == 4.0
-
-
-def test_all_classes_of_a_dataset_need_a_score_not_only_those_of_the_sample():
-    check_model(nn.Linear(3, 3), X, LABELS, cross_entropy, accuracy, 3)
-    with pytest.raises(ConfigError, match="with at least 5 classes"):
-        check_model(nn.Linear(3, 3), X, LABELS, cross_entropy, accuracy, 5)
-
-
-def test_scores_with_the_classes_last_are_refused_with_advice():
-    with pytest.raises(ConfigError, match=r"logits \[2, classes, 7\], .*dimension 1, as in torch: transpose"):
-        check_model(nn.Sequential(nn.Linear(3, 35), nn.Unflatten(1, (7, 5))), X, WORDS)
+@pytest.mark.parametrize(("loss", "remark"), [(Counting(True), "another value when it is called again"),
+                                              (Counting(False), ""), (squared, ""), (nn.MSELoss(), "")])  # fmt: skip
+def test_a_loss_that_remembers_its_calls_is_remarked_on(loss: Any, remark: str):
+    given = check_objective(nn.Linear(5, 1), SCORES, TARGETS, 10, loss, None).remark(1)
+    assert (remark in given, bool(given)) == (True, bool(remark))

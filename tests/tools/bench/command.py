@@ -29,24 +29,18 @@ class Section(NamedTuple):
 
 
 SECTIONS = {
-    "rounds": Section("a dense round of push and pull, beside shared memory, gloo and pickled pipes",
+    "rounds": Section("a dense round of push and pull, beside shared memory and gloo",
                       "processes:rounds"),
     "selection": Section("the selection of a gradient's entries, and the codes of values, in read passes",
                          "selection:rows"),
-    "virtual": Section("virtual time, beside the bare gradients; events a second; a message by the number of workers",
-                       "virtual:rows"),
+    "virtual": Section("virtual time, beside the bare gradients; events a second", "virtual:rows"),
     "training": Section("a round of real training, beside torch DDP and bare local steps; lateness of emulated "
                         "messages", "processes:training"),
     "hooks": Section("a step under torch DDP with pslab's compressors, beside torch's own hooks", "hooks:rows"),
-    "layers": Section("requests layer by layer, beside the whole model at once and virtual time", "processes:layers"),
-    "mnist": Section("to 98 % of MNIST, beside one process", "processes:mnist"),
     "zipline": Section("ZipLine's variants, beside their published times", "zipline:rows"),
     "startup": Section("spawning workers, and a second run in the same pool", "processes:startup"),
-    "hosts": Section("a dense round of engine='ray', beside Ray's own parameter server", "processes:hosts"),
-    "scale": Section("many workers and servers, of whom one decides, in virtual time; a model of 10^9 parameters",
-                     "scale:rows"),
+    "scale": Section("a message at the server that decides, by the number of workers and servers", "scale:rows"),
 }  # fmt: skip
-DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it needs 16 GiB and minutes
 
 
 def add(verbs: Any) -> None:
@@ -55,7 +49,7 @@ def add(verbs: Any) -> None:
         "bench", help="speed, beside limits and peers", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Speed, as ratios to limits and peers measured in the same call.",
         epilog="sections:\n" + "\n".join(f"  {name:10} {section.words}" for name, section in SECTIONS.items())
-        + f"\nwithout a name: {', '.join(DEFAULT)}",
+        + "\nwithout a name: all",
     )  # fmt: skip
     parser.add_argument("section", nargs="*")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there too")
@@ -74,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
     if where and options.section != ["training"]:
         raise ConfigError("device", options.device, "only the section training has a device: name it alone")
     measured = []
-    for name in options.section or DEFAULT:
+    for name in options.section or SECTIONS:
         print(f"{name}: {SECTIONS[name].words}", flush=True)
         for row in SECTIONS[name].rows(options.quick, **where):
             print(line(row), flush=True)

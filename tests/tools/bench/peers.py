@@ -1,4 +1,4 @@
-"""What rounds are compared with: shared memory without a protocol, gloo, pickled pipes, and plain training.
+"""What rounds are compared with: shared memory without a protocol, gloo, and plain training.
 
 W workers and a server are spawned once. Each order that they execute returns seconds per round.
 """
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -22,7 +21,7 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.tensors.workload.data import Batches, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
 
-WAYS = ("copies", "in_place", "gloo", "pickled", "ddp", "alone")  # methods of _Peer
+WAYS = ("shared", "gloo", "ddp", "alone")  # methods of _Peer
 CHUNK = 1 << 16
 SPINS = 200  # reads of a flag before the processor is yielded
 LINE = 64  # bytes of a cache line, so that no two flags share one
@@ -36,13 +35,11 @@ class Peers:
         context = mp.get_context("spawn")
         self.workers, self._arena = workers, Arena()
         self._folder = tempfile.TemporaryDirectory(prefix="pslab-bench-")
-        lines = [context.Pipe() for _ in range(workers)]
         self._pipes, self._processes = [], []
         for rank in range(workers + 1):  # the last one is the server
             here, there = context.Pipe()
-            ends = [server for server, _ in lines] if rank == workers else [lines[rank][1]]
             process = context.Process(
-                target=_peer, args=(there, rank, workers, ends, self._arena, self._folder.name, device), daemon=True
+                target=_peer, args=(there, rank, workers, self._arena, self._folder.name, device), daemon=True
             )
             process.start()
             self._pipes.append(here)
@@ -50,7 +47,7 @@ class Peers:
 
     def seconds(self, way: str, size: int, rounds: int) -> float:
         """Seconds per round of exchanging `size` float32, or of training on batches of `size`, in one of the WAYS."""
-        self._arena.reserve(HEAD + 4 * size * (1 + 2 * self.workers))
+        self._arena.reserve(HEAD + 4 * size * (1 + self.workers))
         for pipe in self._pipes:
             pipe.send((way, size, rounds))
         return max(float(pipe.recv()) for pipe in self._pipes)
@@ -105,20 +102,9 @@ class Training:
 class _Peer:
     """What one of the processes does: each way of WAYS returns its seconds per round."""
 
-    def __init__(
-        self, rank: int, workers: int, ends: list[Connection], arena: Arena, folder: str, device: str
-    ) -> None:
-        self.rank, self.workers, self.ends, self.arena, self.folder = rank, workers, ends, arena, folder
-        self.device = device
+    def __init__(self, rank: int, workers: int, arena: Arena, folder: str, device: str) -> None:
+        self.rank, self.workers, self.arena, self.folder, self.device = rank, workers, arena, folder, device
         self.serves = rank == workers
-
-    def copies(self, size: int, rounds: int) -> float:
-        """The server adds the gradients and copies the weights to each worker."""
-        return self._shared(size, rounds, copy_out=True)
-
-    def in_place(self, size: int, rounds: int) -> float:
-        """The server adds the gradients, and workers read its weights in place."""
-        return self._shared(size, rounds, copy_out=False)
 
     def gloo(self, size: int, rounds: int) -> float:
         """All-reduce of torch.distributed, without a server."""
@@ -127,22 +113,6 @@ class _Peer:
         self._join()
         gradient = torch.zeros(size)
         return _timed(lambda r: torch.distributed.all_reduce(gradient), rounds)
-
-    def pickled(self, size: int, rounds: int) -> float:
-        """Arrays through pipes of multiprocessing."""
-        weights = np.zeros(size, np.float32)
-
-        def serve(r: int) -> None:
-            for pipe in self.ends:
-                np.subtract(weights, pipe.recv(), out=weights)
-            for pipe in self.ends:
-                pipe.send(weights)
-
-        def work(r: int) -> None:
-            self.ends[0].send(weights)
-            self.ends[0].recv()
-
-        return _timed(serve if self.serves else work, rounds)
 
     def ddp(self, batch_size: int, rounds: int) -> float:
         """Training with DistributedDataParallel of torch over gloo."""
@@ -165,12 +135,12 @@ class _Peer:
             where = (Path(self.folder) / "store").as_uri()
             torch.distributed.init_process_group("gloo", init_method=where, rank=self.rank, world_size=self.workers)
 
-    def _shared(self, size: int, rounds: int, *, copy_out: bool) -> float:
+    def shared(self, size: int, rounds: int) -> float:
+        """The server adds the gradients, and workers read its weights in place."""
         flags = self.arena.bytes(0, LINE * (self.workers + 1)).cast("q")
         step, workers = LINE // 8, range(self.workers)
-        weights, *others = (self.arena.tensor(HEAD + 4 * size * index, size, torch.float32)
-                            for index in range(1 + 2 * self.workers))  # fmt: skip
-        gradients, targets = others[: self.workers], others[self.workers :] if copy_out else []
+        weights, *gradients = (self.arena.tensor(HEAD + 4 * size * index, size, torch.float32)
+                               for index in range(1 + self.workers))  # fmt: skip
         start = flags[step * self.rank]
 
         def serve(r: int) -> None:
@@ -181,8 +151,6 @@ class _Peer:
                 here = weights[piece]
                 for gradient in gradients:
                     here.add_(gradient[piece], alpha=-1e-6)
-                for target in targets:
-                    target[piece].copy_(here)
             flags[step * self.workers] = start + r + 1
 
         def work(r: int) -> None:

@@ -1,5 +1,4 @@
-"""Costs of compression on one thread: selection and codes in passes over the gradient, and a push as a share of an
-iteration."""
+"""Costs of compression on one thread: selection and codes in passes over the gradient; pruning in training."""
 
 from __future__ import annotations
 
@@ -9,45 +8,41 @@ from itertools import count, cycle
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.config.table import ROWS
-from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_dataset import SharedDataset
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.compression import compression, frame
+from pslab.tensors.compression import frame
 from pslab.tensors.compression.pieces import Compression
 from pslab.tensors.compression.rule import At
 from pslab.tensors.compression.sparse import Chosen, Deviation, Static
 from pslab.tensors.device import one_thread
 from pslab.tensors.finite import is_finite
-from pslab.tensors.update.part import Part
-from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import build_model
 from tools.bench.measure import Row, interleaved
 
 THRESHOLDS = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5", "dgc:1%,warm_up=0",
               "dgc:0.1%,warm_up=0")  # fmt: skip
 SIZES = (1_000_000, 25_000_000)  # within the cache and beyond it
 BARS = {0.015: (4.0, 1.5), 0.12: (30.0, 8.0)}  # density, at most -> passes, within the cache and beyond it
-SHARE_BAR, BATCH_SIZE = 0.06, 128  # of an iteration, pruning with all that belongs to it
-TRAINED_BARS = {"static": 0.03, "std": 0.03, "dynamic": 0.1, "dgc": 0.1}  # the same where products go into the residual
+BATCH_SIZE = 128
+TRAINED_BARS = {"static": 0.03, "std": 0.03, "dynamic": 0.1, "dgc": 0.1}  # shares of an iteration
 CACHE_ENTRIES = 1 << 22
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    """Every threshold of the thesis at both sizes, for Laplace and Gaussian gradients; codes; then the shares."""
+    """Every threshold of the thesis at both sizes, for Laplace and Gaussian gradients; codes; then training."""
     seconds = 1.0 if quick else 6.0
     with one_thread():
         for n in SIZES:
             for kind in DRAWS:
                 yield from selections(n, kind, seconds)
         yield from codes(SIZES[0], seconds)
-        yield from shares(seconds / 4)
         yield from as_trained(seconds)
 
 
@@ -91,30 +86,6 @@ def codes(n: int, seconds: float) -> Iterator[Row]:
         size = sizes.get(name.partition(": ")[0])
         note = f"{8 * size / n:.3g} bits a value" if size else "a copy as float64"
         yield Row(f"{name} of {n / 1e6:g} M", taken_s, pass_s, "a read pass", note=note)
-
-
-def shares(seconds: float, batch_size: int = BATCH_SIZE) -> Iterator[Row]:
-    """A whole push, compared with an iteration of the thesis's MLP; they alternate as in a run."""
-    module = build_model("mlp", 0)
-    space = Keyspace.of(module)
-    gradient = torch.zeros(space.size)
-    space.bind(module, space.flatten(module), gradient)
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.rand(batch_size, 784, generator=generator), torch.arange(batch_size) % 10
-
-    def iteration() -> None:
-        gradient.zero_()
-        functional.cross_entropy(module(x.roll(1, 0)), y).backward()  # type: ignore[no-untyped-call]
-
-    for text in THRESHOLDS:
-        rules = compression(build("prune", text), build("quantize", "none"), [Part((slice(0, space.size),))], space)
-        assert rules is not None
-        push = pushed(rules, gradient)
-        spent = interleaved({"iteration": iteration, "push": push}, seconds)
-        density, against = push()[1] / space.size, f"{spent['iteration'] * 1e3:.3g} ms"
-        limit = SHARE_BAR if density <= min(BARS) else None
-        yield Row(f"{text}: a push with its residual", spent["push"], spent["iteration"], f"an iteration of {against}",
-                  limit, note=f"batch {batch_size}")  # fmt: skip
 
 
 def pushed(rules: Compression, gradient: torch.Tensor) -> Callable[[], tuple[int, int]]:

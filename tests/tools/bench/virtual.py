@@ -1,11 +1,10 @@
-"""Virtual time: its cost compared with the gradients alone, the gain of a second core, events per second, and what
-the protocol costs by the number of workers."""
+"""Virtual time: its cost compared with the gradients alone, the gain of a second core, and events per second."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from pslab.config.run import Run
@@ -15,23 +14,19 @@ from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.worker.tensors import NO_BASIS
 from pslab.lab.runs.resolve import resolve
-from pslab.protocol.window import Window
 from tools.bench.measure import Row, alternated, facts_of, ignore
-from tools.bench.scale import message_s
 
 BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.08, 1 / 1.8
 EVENT_S, SCALING_BAR = 1 / 200_000, 2.0
 CLUSTER = {"preset": "lab"}
-CROWDS = (4, 16, 64, 256, 1024)
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    """Dense runs with gradients, without evaluation; runs without tensors; the server's machine alone."""
+    """Dense runs with gradients, without evaluation; runs without tensors."""
     pushes, repeats = (160, 1) if quick else (480, 3)
     events = 5_000 if quick else 40_000
     yield from gradients(pushes, repeats)
     yield from events_of(events, repeats)
-    yield from messages(events, repeats)
 
 
 def gradients(pushes: int, repeats: int) -> Iterator[Row]:
@@ -90,39 +85,3 @@ def events_of(pushes: int, repeats: int) -> Iterator[Row]:
 def _event_s(run: Run) -> float:
     facts = facts_of(run)
     return float(facts["turning_s"]) / int(facts["events"])
-
-
-def messages(count: int, repeats: int) -> Iterator[Row]:
-    """By the number of workers: a push in the sliding window, beside a scan of all clocks for the lowest; a message,
-    push or pull, at the server's machine with its policy."""
-    kinds: dict[str, Callable[[int, int], float]] = {
-        **{f"a message under {policy}": partial(message_s, policy) for policy in ("asp", "bsp", "ssp:3")},
-        "a push in the window": window_s, "scan": scan_s,
-    }  # fmt: skip
-    spent = alternated({(name, workers): partial(measure, workers, count)
-                        for workers in CROWDS for name, measure in kinds.items()}, repeats)  # fmt: skip
-    for name, workers in itertools.product(kinds, CROWDS):
-        if name != "scan":
-            scan = f"{1e6 * spent['scan', workers]:.3g} us by a scan of all clocks" if "window" in name else ""
-            yield Row(f"{name}, W={workers}", spent[name, workers], spent[name, CROWDS[0]], f"W={CROWDS[0]}",
-                      SCALING_BAR, "us", scan)  # fmt: skip
-
-
-def window_s(workers: int, count: int) -> float:
-    """Seconds of one push in a window of 4 iterations, of at least `count` that come round by round."""
-    window, rounds = Window(workers, 4), -(-count // workers)
-    start_s = time.perf_counter()
-    for iteration in range(rounds):
-        for _ in range(workers):
-            window.push(iteration)
-    return (time.perf_counter() - start_s) / (rounds * workers)
-
-
-def scan_s(workers: int, count: int) -> float:
-    """Seconds of one push with a vector of clocks, of which each push looks for the lowest."""
-    clocks, count = [0] * workers, max(1, count * CROWDS[0] // workers)
-    turns, start_s = itertools.cycle(range(workers)), time.perf_counter()
-    for _, worker in zip(range(count), turns, strict=False):
-        clocks[worker] += 1
-        min(clocks)
-    return (time.perf_counter() - start_s) / count

@@ -1,4 +1,4 @@
-"""The variants of ZipLine, compared with their published times (C++, 24 Xeon cores) and each other, and how times grow.
+"""The variants of ZipLine, compared with their published times (C++, 24 Xeon cores) and each other.
 
 The heuristics bisect their rows here; the published ones go through them.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,10 +36,8 @@ PUBLISHED_US: dict[str, dict[Size, float]] = {
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    """Every search at every size that it can solve, then the powers of n and R with which the times grow."""
-    spent = {size: searched(size, 0.1 if quick else 1.5) for size in (SMALL, *SIZES)}
-    yield from beside(spent)
-    yield from growth({size: spent[size] for size in SIZES})
+    """Every search at every size that it can solve."""
+    yield from beside({size: searched(size, 0.1 if quick else 1.5) for size in (SMALL, *SIZES)})
 
 
 def instance(size: Size, seed: int = 0) -> list[list[float]]:
@@ -74,23 +71,3 @@ def beside(spent: Mapping[Size, Mapping[str, float]]) -> Iterator[Row]:
             bar = BAR if size == LARGEST and name in ("optbs", "lru", "sweep") else None
             yield Row(f"{name}, n={size[0]}, R={size[1]}", took_s, other_s, against, bar,
                       note=f"{1e9 * took_s / (size[0] * size[1]):.3g} ns a point")  # fmt: skip
-
-
-def growth(spent: Mapping[Size, Mapping[str, float]]) -> Iterator[Row]:
-    """Times as powers of n at the larger R, and of R at the largest n, compared with the published times."""
-    for letter, axis, sizes, where in (
-        ("n", 0, [size for size in SIZES if size[1] == LARGEST[1] and size[0] >= 100], f"R={LARGEST[1]}, n from 100"),
-        ("R", 1, [size for size in SIZES if size[0] == LARGEST[0]], f"n={LARGEST[0]}"),
-    ):
-        for name in ZIPLINES:
-            ours = power([size[axis] for size in sizes], [spent[size][name] for size in sizes])
-            known = {size: us for size, us in PUBLISHED_US.get(name, {}).items() if size in sizes}
-            theirs = power([size[axis] for size in known], list(known.values())) if known else 0.0
-            yield Row(f"{name}: grows with {letter} to the power, {where}", ours, theirs or 1.0,
-                      "the published power" if theirs else "linear", unit="",
-                      note=f"published: {theirs:.2f}" if theirs else "")  # fmt: skip
-
-
-def power(sizes: Sequence[float], times: Sequence[float]) -> float:
-    """The exponent of the power of the size that fits the times best, by regression of the logarithms."""
-    return statistics.linear_regression(list(map(math.log, sizes)), list(map(math.log, times))).slope

@@ -103,7 +103,8 @@ def _judged(run: Run, outcome: Outcome) -> list[str]:
 
 
 def replayable(experiment: Experiment) -> bool:
-    """Whether the table of pushes alone says what the weights are: not what a worker computed and never pushed."""
+    """Whether the pushes alone determine the weights: each gradient is pushed, and answers are not compressed."""
     traits = experiment.traits
     whole = len(experiment.parts) == 1 and not isinstance(experiment.prune, Ranges) and not traits.accumulates
+    whole = whole and experiment.run.downlink == "none"
     return whole and not traits.eager and not (traits.whole and experiment.sends_frames)

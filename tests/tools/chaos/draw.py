@@ -114,8 +114,10 @@ class _Draw:
             return {"optimizer": self.pick("sgd", "sgd:momentum=0", "dn:period=2"),
                     "inner": self.pick("sgd", "adamw:clip=1")}  # fmt: skip
         eager = sync.startswith("eager") and "rmw=off" not in sync
-        found: dict[str, Any] = {"optimizer": "sgd" if eager else self.pick("sgd", "sgd:momentum=0.5", "adam"),
-                                 "rate": "constant" if eager else self.pick("constant", "constant", "dynsgd")}
+        found: dict[str, Any] = {
+            "optimizer": "sgd" if eager else self.pick("sgd", "sgd:momentum=0.5", "adam"),
+            "rate": "constant" if eager else self.pick("constant", "constant", "dynsgd"),
+        }
         if self.chance(0.5):
             found |= {"prune": self.pick("static:5%", "std:2", "static:50%"), "pull": self.pick("whole", "changed")}
         return found

@@ -62,9 +62,7 @@ class SumGradients(NoGradients):
         super().__init__(job)
         self._shard, self._held = shard, [[0] * len(job.parts) for _ in range(job.run.workers)]
 
-    def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
-    ) -> None:
+    def start(self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis) -> None:
         super().start(worker, iteration, pulled, settled_s, basis)
         held = self._held[worker]
         for weights in (each for each in pulled if each.size_bytes):
@@ -84,5 +82,3 @@ def replayed(pushes: np.ndarray, ranges: int) -> list[int]:
             versions[index].append(0)
         versions[index][applied] = stepped(versions[index][applied - 1], rows[index, applied])
     return [made[-1] for made in versions]
-
-

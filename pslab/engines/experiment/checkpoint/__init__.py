@@ -1,10 +1,10 @@
-"""A run's checkpoints: facts and tensors by name, on disk, from which the same run goes on.
+"""A run's checkpoints on disk, from which the same run can continue: facts and tensors by name.
 
-A checkpoint has no object: the state machines, the policy and the accounts of a server are made again by a replay of
-the arrivals that it has dealt with (pslab/engines/server/replay.py). What a replay cannot make is saved: the number of
-arrivals, and tensors.
+A checkpoint has no Python objects. A replay of the arrivals that the server has processed restores the state machines,
+the policy and the accounts (pslab/engines/server/replay.py). A checkpoint has the number of arrivals, and the tensors
+that a replay cannot restore.
 
-- `file.py`: a checkpoint as bytes, by `torch.save`, and back: `pack(facts, tensors)`, `unpack(bytes)`.
-- `store.py`: the last two of a run on disk: `CheckpointStore.write(facts, tensors)`, `newest()`.
-- `checkpointing.py`: in a run, when one is due, and what the run says of it.
+- `file.py`: encodes a checkpoint as bytes with `torch.save`, and decodes it: `pack(facts, tensors)`, `unpack(bytes)`.
+- `store.py`: stores the last two checkpoints of a run: `CheckpointStore.write(facts, tensors)`, `newest()`.
+- `checkpointing.py`: decides in a run when a checkpoint is due, and reports what happens.
 """

@@ -1,6 +1,6 @@
-"""In a run: when a checkpoint on disk is due, and how the run goes on from one.
+"""Decide in a run when a checkpoint on disk is due, write it, and continue from one.
 
-A checkpoint that cannot be written ends checkpoints, and not the run.
+If a checkpoint cannot be written, the run continues without further checkpoints.
 """
 
 from __future__ import annotations
@@ -15,47 +15,48 @@ from pslab.errors import CheckpointError
 if TYPE_CHECKING:
     import torch
 
-SHARE = 0.02  #: of a run's time that checkpoints may take
-PERIOD_S = 10.0  # at least, between two of them, and before the first: a short run has none
+SHARE = 0.02  #: the share of a run's time that checkpoints may take
+PERIOD_S = 10.0  # the least time between two checkpoints, and before the first: a short run has none
 State = tuple[Mapping[str, Any], Mapping[str, "torch.Tensor"]]  # the facts and the tensors of a checkpoint
 T = TypeVar("T")
 
 
 class Checkpointing:
-    """The checkpoints of a run; without a `place` there are none.
+    """The checkpoints of a run; if `store` is None, none are made.
 
     Args:
-        every: pushes between two of them; None: as often as all of them take SHARE of the run's time.
-        say: called with the reason why a checkpoint was passed over, or why there are none any more.
+        every: pushes between two checkpoints; None: as many checkpoints as take SHARE of the run's time.
+        say: is called with the reason if a checkpoint is skipped, or if no more are written.
     """
 
     def __init__(
-        self, place: CheckpointStore | None, every: int | None, say: Callable[[str], None],
+        self, store: CheckpointStore | None, every: int | None, say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._place, self._every, self._say, self._clock = place, every, say, clock
-        self.resumed: list[dict[str, Any]] = []  #: the checkpoints that the run went on from: pushes, when it was made
-        self._written, self._spent_s, self._expected_s = 0, 0.0, 0.0  # the last: for the next one
+        self._place, self._every, self._say, self._clock = store, every, say, clock
+        self.resumed: list[dict[str, Any]] = []  #: per checkpoint from which the run has continued: "pushes", "made"
+        self._written, self._spent_s, self._expected_s = 0, 0.0, 0.0  # count, seconds of all, and of the next
         self._begin(0)
 
     def newest(self, read: Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], T]) -> T | None:
-        """Return what `read` makes of the newest checkpoint that it accepts: it raises for others, which are passed
-        over."""
+        """Call `read` with each checkpoint, the newest first, until a call does not raise; return its result, or None
+        if there is no such checkpoint."""
         for facts, tensors in () if self._place is None else self._place.newest(self._say):
             try:
                 pushes, made, resumed = int(facts["pushes"]), str(facts["made"]), list(facts["resumed"])
-                found = read(facts, tensors)
-            except (CheckpointError, KeyError, TypeError, ValueError, RuntimeError) as error:  # the last one is torch's
-                self._say(f"checkpoint {facts['number']} was passed over: it is the state of something else: {error!r}")
+                restored = read(facts, tensors)
+            except (CheckpointError, KeyError, TypeError, ValueError, RuntimeError) as error:  # the last is torch's
+                problem = f"it does not match this run's state: {error!r}"
+                self._say(f"checkpoint {facts['number']} was passed over: {problem}")
                 continue
             self.resumed = [*resumed, {"pushes": pushes, "made": made}]
             self._begin(pushes)
             self._say(f"goes on after {pushes} pushes, from the checkpoint of {made}")
-            return found
+            return restored
         return None
 
     def due(self, pushes: int) -> bool:
-        """Whether a checkpoint is to be written now."""
+        """Whether a checkpoint is due after so many pushes."""
         if self._place is None:
             return False
         if self._every is not None:
@@ -65,7 +66,7 @@ class Checkpointing:
         return not early and self._spent_s + self._expected_s <= SHARE * (now - self._begun_s)
 
     def write(self, pushes: int, state: Callable[[], State]) -> None:
-        """Write a checkpoint of the state after so many pushes."""
+        """Write a checkpoint of `state()`; after a failure, report it and write no more."""
         if self._place is None:
             return
         begun_s = self._clock()
@@ -82,7 +83,7 @@ class Checkpointing:
         self._spent_s += self._expected_s
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for the manifest."""
+        """Return the facts about checkpoints for the manifest."""
         resumed = {"resumed": self.resumed} if self.resumed else {}
         written = {"checkpoints": self._written, "checkpoints_s": self._spent_s} if self._written else {}
         return {**resumed, **written}

@@ -1,4 +1,4 @@
-"""Frames between the server and its workers, delivered when the emulated links would, and how late that was."""
+"""Deliver frames between the server and its workers when emulated links would, and measure how late."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Frame
 from pslab.protocol.messages import Weights
 
-Delivery = tuple[int, Frame]  # worker, what it sent or gets
+Delivery = tuple[int, Frame]  # worker, the frame that it sent or gets
 
 
 class EmulatedLinks:
-    """A cluster without limits has no links: what is sent has arrived. `clock` gives seconds since the run started;
-    `faults` are what frames meet."""
+    """The emulated links of a cluster; without limits a frame arrives when it is sent. `clock` returns seconds since
+    the run started; `faults` are applied to frames."""
 
     def __init__(
         self, job: Job, clock: Callable[[], float], chooser: Chooser | None = None, faults: Faults | None = None
     ) -> None:
         self._traffic, self._clock = None if job.cluster.free else Traffic(job, chooser, faults), clock
         self._up, self._down = (dict.fromkeys(range(job.run.workers), 0) for _ in range(2))  # frames under way
-        self._lives = dict.fromkeys(range(job.run.workers), 0)  # the processes that a worker has had before
+        self._lives = dict.fromkeys(range(job.run.workers), 0)  # by worker: how often it was replaced
         self._inbox: deque[Delivery] = deque()
         self._busy_until_s = 0.0
-        self.late_s: list[float] = []  #: how late each frame was delivered
+        self.late_s: list[float] = []  #: for each frame: by how many seconds it was delivered late
 
     def travelling(self, worker: int) -> bool:
         """Whether a frame from or to this worker is on a link, or waits for the server."""
         return self._up[worker] + self._down[worker] > 0
 
     def sent_all(self, worker: int) -> bool:
-        """Whether the server has taken every frame that this worker has sent."""
+        """Whether the server has received every frame that this worker has sent."""
         return self._up[worker] == 0
 
     def renew(self, worker: int) -> None:
-        """Drop all that is on its way to the predecessor of a new process."""
+        """Drop all frames under way to a worker whose process was replaced."""
         self._lives[worker] += 1
         self._down[worker] = 0
 
     def facts(self) -> dict[str, float]:
-        """How late frames were delivered, and how many."""
+        """Return the mean and 99th percentile of the frames' lateness, and their number."""
         late_s = np.array(self.late_s or [0.0])
         return {"late_s_mean": float(late_s.mean()), "late_s_99th": float(np.quantile(late_s, 0.99)),
                 "messages": len(self.late_s)}  # fmt: skip
 
     def next_s(self) -> float:
-        """The instant at which there is something to do; infinity if nothing is under way."""
+        """Return the instant of the next delivery or choice (0 if a frame waits); infinity if nothing is under way."""
         if self._inbox:
             return 0.0
         return math.inf if self._traffic is None else min(self._traffic.next_s(), self._traffic.choice_s())
 
     def send_up(self, worker: int, frame: Frame) -> None:
-        """Take a frame that a worker has handed to its link."""
+        """Put a frame of a worker on its link."""
         if self._traffic is None:
             self._up[worker] += 1
             self._inbox.append((worker, frame))
@@ -66,7 +66,7 @@ class EmulatedLinks:
             self._up[worker] += self._traffic.up(worker, frame, frame[-1].payload.sent_s)
 
     def send_down(self, worker: int, frame: Frame) -> list[Delivery]:
-        """The server hands a frame to the link; what of it arrives at once."""
+        """Put a frame of the server on the link to a worker; return the deliveries that are due at once."""
         if self._traffic is None:
             return [(worker, frame)]
         last = frame[-1]
@@ -75,16 +75,16 @@ class EmulatedLinks:
         return []
 
     def collect(self, *, busy: bool = False) -> list[Delivery]:
-        """Frames that workers are to get now; those for the server join its inbox.
+        """Return the frames that are due to workers now, and put those for the server in its inbox.
 
-        That a frame finds the server busy with another one is no fault of the emulation, and not late.
+        A frame does not count as late while the server is busy with another one.
         """
         if self._traffic is None:
             return []
         now, down = self._clock(), []
-        for due_s, direction, (worker, frame, life) in self._traffic.arrived(now):
+        for due_s, direction, (worker, frame, generation) in self._traffic.arrived(now):
             if direction == DOWN:
-                if life == self._lives[worker]:
+                if generation == self._lives[worker]:
                     self.late_s.append(self._clock() - due_s)
                     self._down[worker] -= 1
                     down.append((worker, frame))
@@ -94,7 +94,7 @@ class EmulatedLinks:
         return down
 
     def take(self) -> Delivery | None:
-        """The next frame for the server."""
+        """Remove and return the next frame for the server; None if there is none."""
         if not self._inbox:
             return None
         worker, frame = self._inbox.popleft()
@@ -102,5 +102,5 @@ class EmulatedLinks:
         return worker, frame
 
     def handled(self) -> None:
-        """Release the link of a frame that the server has dealt with."""
+        """Note that the server has processed a frame, and is no longer busy."""
         self._busy_until_s = self._clock()

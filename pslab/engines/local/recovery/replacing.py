@@ -1,11 +1,11 @@
-"""New processes in the places of those that have ended: the parent's part of `Run.on_death` "restart".
+"""Replace processes that have ended: the parent's part of `Run.on_death` "restart".
 
-The server keeps a worker's place while a process is spawned and prepared for it (torch's import is most of that: one to
-three seconds), takes what the former one has sent, and answers the new one. It goes on with the iteration that the
-server has not yet a push of, on the same batch, with what its predecessor kept after the one before: at most one
-iteration is computed twice. Under a barrier the run ends with the bits of an undisturbed one.
+While a new process is spawned for a worker (one to three seconds, mostly for importing torch), the worker remains a
+member of the run, and the server processes the messages of the former process. The new process continues with the first
+iteration that was not pushed, on the same batch, from the state that the former process stored after its last push. So
+at most one iteration is computed twice. Under a barrier the results are the same, to the bit, as without the death.
 
-Where a server ends, all begin again at the newest checkpoint, in new processes: what came since is forgotten.
+If a server ends, all processes are replaced, and start again from the newest checkpoint; later progress is lost.
 """
 
 from __future__ import annotations
@@ -14,59 +14,51 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.liveness import Liveness, how_of
 from pslab.engines.local.recovery.checkpoints import Checkpoint
 from pslab.engines.processes.pool import SERVER, Pool
-from pslab.engines.server.rows import Rows, rows_in
-from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import RunError, StartFailed
 
-COLUMNS, END = len(PHASE_COLUMNS), PHASE_COLUMNS.index("end_s")
-LIVES = 3  # new processes in a worker's place, after which the run goes on without it; times that all begin again
+LIVES = 3  # the most new processes for a worker, then the run continues without it; the most restarts of all
 
 
 class Recovery:
-    """The processes of one run that are replaced; `servers` are numbers. `start` gives a worker's new one its role;
-    `heed` is called while one is waited for, and may raise."""
+    """Replaces the processes of one run; `servers` are process numbers. `start` gives a worker's new process its role;
+    `heed` is called while a process is awaited, and may raise."""
 
     def __init__(
-        self, pool: Pool, liveness: Liveness, on_death: str, start: Callable[[int], None],
-        heed: Callable[[], None], servers: Sequence[int] = (SERVER,),
+        self, pool: Pool, liveness: Liveness, start: Callable[[int], None], heed: Callable[[], None],
+        servers: Sequence[int] = (SERVER,),
     ) -> None:  # fmt: skip
-        self._pool, self._liveness, self._start, self._on_death = pool, liveness, start, on_death
-        self._heed = heed
-        self.servers = servers  #: the one that decides first
-        #: that ended: worker, iteration, how and when; with which iteration the next one goes on, and what was kept
+        self._pool, self._liveness, self._start, self._heed = pool, liveness, start, heed
+        self.servers = servers  #: the deciding server first
+        #: per ended worker process: worker, iteration, seconds, how; "joined", "kept": iteration and state of the next
         self.lives: list[dict[str, Any]] = []
-        self.rewinds: list[dict[str, Any]] = []  #: when and how a server ended; from which pushes back to which
-        self.begun = 0  #: how often all began again
-        self.preparing: set[int] = set()  #: new processes that do not have their role yet
+        self.rewinds: list[dict[str, Any]] = []  #: per restart of all: when, why, from which pushes to which
+        self.begun = 0  #: how often all processes were restarted
+        self.preparing: set[int] = set()  #: workers whose new process does not have its role yet
 
     @property
     def replaced(self) -> set[int]:
-        """Workers that have had more than one process."""
-        return {life["worker"] for life in self.lives}
+        """The workers whose process was replaced."""
+        return {row["worker"] for row in self.lives}
 
-    def facts(self, lost: set[int]) -> dict[str, Any]:
-        """What a manifest says; of the `lost` workers the last iteration's phases are not whole."""
-        found = {"phases_lost": sorted(lost | self.replaced), "lives": self.lives, "rewinds": self.rewinds}
-        return {name: value for name, value in found.items() if value}
+    def facts(self) -> dict[str, Any]:
+        """Return the facts about replaced processes for the manifest."""
+        return {name: rows for name, rows in (("lives", self.lives), ("rewinds", self.rewinds)) if rows}
 
     def lost(self, death: dict[str, Any]) -> None:
-        """Take a worker as lost, in an iteration, or after the run's end.
+        """Replace a lost worker's process, or let the run continue without it after LIVES new processes.
 
         Raises:
-            WorkerFailed, WorkerDied: a run that is not `over` cannot go on without it.
+            WorkerFailed, WorkerDied: the run is not over, and cannot continue without the worker.
         """
         worker = death["worker"]
-        if self._on_death != "restart" or death.get("over"):
+        if death.get("over"):
             self._liveness.lose(death)
             return
         how = how_of(self._pool.end_of(worker))
-        spent = [life["worker"] for life in self.lives].count(worker) - self.begun
+        spent = [row["worker"] for row in self.lives].count(worker) - self.begun
         if spent < LIVES:
             self.lives.append({**death, "how": how, "joined": None, "kept": None})
             try:
@@ -81,35 +73,35 @@ class Recovery:
         self._liveness.lose(death)
 
     def prepared(self, worker: int) -> None:
-        """Hand a new process, which has its role, to the server."""
+        """Connect a worker's new process, which has its role, to the server."""
         self.preparing.discard(worker)
         self._pool.attach(worker)
 
     def ended(self, worker: int) -> None:
-        """Take a process as ended. While it prepared, no server knows of it; the report may be its predecessor's."""
+        """Replace a new process that has ended during its preparation, when the server does not know it yet."""
         if worker in self.preparing and worker in self._pool.ended:
             self.preparing.discard(worker)
-            life = self._last(worker)
-            self.lost({name: life[name] for name in ("worker", "iteration", "seconds")})
+            row = self._last(worker)
+            self.lost({name: row[name] for name in ("worker", "iteration", "seconds")})
 
     @property
     def able(self) -> bool:
-        """Whether the run may lose a server."""
-        return self._on_death == "restart" and len(self.rewinds) < LIVES
+        """Whether all processes may be restarted once more."""
+        return len(self.rewinds) < LIVES
 
     @property
     def fallen(self) -> RunError | None:
-        """Why a server has ended, if one has."""
+        """The error of a server that has ended; None if all run."""
         return next((self._pool.ended[number] for number in self.servers if number in self._pool.ended), None)
 
-    def rewind(self, fallen: RunError, reached: int, found: Checkpoint) -> None:
-        """Start new processes for all servers and workers, which go on from a checkpoint.
+    def rewind(self, fallen: RunError, reached: int, checkpoint: Checkpoint) -> None:
+        """Spawn new processes for all servers and workers after a server has ended, to continue from a checkpoint.
 
         Raises:
-            StartFailed: they could not be spawned.
+            StartFailed: the processes could not be spawned.
         """
-        facts, how = found.facts, f"{getattr(fallen, 'who', 'server')} {how_of(fallen)}"
-        now = facts["seconds"] if found.paused else (time.monotonic() - facts["zero_s"]) / facts["dilation"]
+        facts, how = checkpoint.facts, f"{getattr(fallen, 'who', 'server')} {how_of(fallen)}"
+        now = facts["seconds"] if checkpoint.paused else (time.monotonic() - facts["zero_s"]) / facts["dilation"]
         self.rewinds.append({"seconds": now, "how": how, "pushes": reached, "to_pushes": facts["pushes"],
                              "to_seconds": facts["seconds"]})  # fmt: skip
         self.preparing.clear()
@@ -117,7 +109,7 @@ class Recovery:
         self._pool.renew(range(len(facts["clocks"]) + len(self.servers) - 1), self._heed)
 
     def begin_again(self, facts: Mapping[str, Any], how: str) -> None:
-        """Go on from a checkpoint with these facts, in new processes."""
+        """Note that all workers of a checkpoint with these facts continue in new processes; `how` is the reason."""
         present = {worker for worker, clock in enumerate(facts["clocks"]) if clock is not None}
         self.begun += 1
         self._liveness.rewind(present, facts["seconds"])
@@ -126,33 +118,8 @@ class Recovery:
                                "how": how, "joined": None, "kept": None})  # fmt: skip
 
     def joined(self, body: dict[str, Any]) -> None:
-        """Record the iteration with which a new process goes on, and the state that it has of its predecessor."""
+        """Record the iteration with which a new process continues, and which state of its predecessor it got."""
         self._last(body["worker"]).update(joined=body["joined"], kept=body["kept"])
 
     def _last(self, worker: int) -> dict[str, Any]:
-        return next(life for life in reversed(self.lives) if life["worker"] == worker)
-
-
-class PhaseTables:
-    """The phases that workers have noted, in memory that outlives their processes: a table of each worker."""
-
-    def __init__(self, arenas: Sequence[Arena]) -> None:
-        self._arenas, self._taken = arenas, [np.empty((0, COLUMNS))]
-        for arena in arenas:
-            Rows(COLUMNS, arena)  # nothing of another run
-
-    def take(self, worker: int) -> None:
-        """Take the phases that a worker's process has noted; its successor begins an empty table."""
-        self._taken.append(rows_in(self._arenas[worker], COLUMNS))
-        Rows(COLUMNS, self._arenas[worker])
-
-    def rewind(self, seconds: float) -> None:
-        """Go back to this instant, when all processes have ended."""
-        rows = self.table()
-        self._taken = [rows[rows[:, END] <= seconds]]
-
-    def table(self) -> np.ndarray:
-        """All phases: float64 [rows, columns]. The tables of the processes are empty then."""
-        for worker in range(len(self._arenas)):
-            self.take(worker)
-        return np.concatenate(self._taken)
+        return next(row for row in reversed(self.lives) if row["worker"] == worker)

@@ -1,11 +1,9 @@
-"""Bars and heat maps: a block for each value."""
+"""Bar charts and heat maps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import plotly.graph_objects as go
@@ -21,8 +19,8 @@ from pslab.lab.records.frames import Given
 from pslab.lab.records.summary import METRIC, METRICS, cell, higher, unit_of
 from pslab.lab.records.units import SPACE
 
-EDGE = "#6E6E6E"  # of ranges: seen on dark bars, too
-BAR, GROUPED, AROUND = 14.0, 11.0, 6.0  # px: a bar; one of several that stand together; between them
+EDGE = "#6E6E6E"  # the colour of ranges over seeds, which can be seen on dark bars, too
+BAR, GROUPED, AROUND = 14.0, 11.0, 6.0  # px: a bar; a bar of a group; the space between bars or groups
 BEST, WORST, FRAME = "#004488", "#EDF1F6", "#DDAA33"
 CELL = 28.0  # px: the height of a cell
 
@@ -34,62 +32,61 @@ def bars(
     data: Given, y: Titled, *, by: Names = "label", group: str | None = None, row: str | None = None,
     goal: float | None = None, title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """Draw a bar for each value of `by`: the median over seeds with its range and its number; a panel for each y.
+    """Draw a bar for each value of `by`, and a panel for each y: the median over seeds with its range and its number.
 
-    Accuracies, whose differences are small, are marks on an axis that does not start at 0.
+    Accuracies differ little, so they are drawn as markers on an axis that does not start at 0.
 
     Args:
         data, y, by, goal, title, notes, width: as in `points`.
-        group: the column whose values stand together for each value of `by`.
-        row: the column whose values get a row of panels each.
+        group: a column; its values are bars side by side for each value of `by`.
+        row: a column; its values get a row of panels each.
 
     Raises:
         ConfigError: as in `points`.
     """
     table = tabled(data, by, (group, row), listed(y), goal)
     ys, columns = table.titled(y), [name for name in table.names if name not in (group, row)] or list(table.names)
-    leading = [group] if group else columns
-    looks = dict(zip((repr([each[name] for name in leading]) for each in table.rows),
-                     shared_looks(table.rows, leading, [], table.orders, table.crowd), strict=True))  # fmt: skip
-    parts = table.parts(row)
-    labels = [list(dict.fromkeys(part.label(each, columns) for each in part.rows)) for part in parts]
-    members = table.levels(group) or [None]
-    block = BAR if group is None else GROUPED * len(members)
-    y_axes = [lanes(names(own, width)) for own in labels]
-    beside = max((text_px(text) for each in y_axes for _, text in each.ticks), default=0.0)
-    room = (WIDTHS[width] - beside) / len(ys) - 26
-    x_axes = [_bar_axis(table, name, words, room) for name, words in ys.items()]
-    fig = panels([x_axes] * len(parts), [[each] * len(ys) for each in y_axes], width, sides=table.heads(row), gap=26)
+    leading, members = [group] if group else columns, table.levels(group) or [None]
+    made = shared_looks(table.rows, leading, [], table.orders, table.crowd)
+    looks = {repr([bar[name] for name in leading]): look for bar, look in zip(table.rows, made, strict=True)}
+    parts, block = table.parts(row), BAR if group is None else GROUPED * len(members)
+    labels = [list(dict.fromkeys(part.label(bar, columns) for bar in part.rows)) for part in parts]
+    y_axes = [lanes(names(texts, width)) for texts in labels]
+    beside = max((text_px(text) for axis in y_axes for _, text in axis.ticks), default=0.0)
+    x_axes = [_bar_axis(table, name, words, (WIDTHS[width] - beside) / len(ys) - 26) for name, words in ys.items()]
+    fig = panels([x_axes] * len(parts), [[axis] * len(ys) for axis in y_axes], width, sides=table.heads(row), gap=26)
     step = block / (block + AROUND) / len(members)
-    shown = [
-        {**each, "lane": own.index(part.label(each, columns)) + step * (members.index(each[str(group)]) - (
-            len(members) - 1) / 2 if group else 0.0), "label": part.label(each, columns), "part": rank,
-         "look": repr([each[name] for name in leading])}
-        for rank, (part, own) in enumerate(zip(parts, labels, strict=True), start=1) for each in part.rows]  # fmt: skip
+    alike: dict[tuple[int, str], list[dict[str, Any]]] = {}  # by panel row and look
+    for rank, (part, texts) in enumerate(zip(parts, labels, strict=True), start=1):
+        for bar in part.rows:
+            label = part.label(bar, columns)
+            offset = step * (members.index(bar[str(group)]) - (len(members) - 1) / 2) if group else 0.0
+            look = repr([bar[name] for name in leading])
+            alike.setdefault((rank, look), []).append({**bar, "lane": texts.index(label) + offset, "label": label})
+    size = TYPE if group is None else SMALL
     for column, (name, axis) in enumerate(zip(ys, x_axes, strict=True), start=1):
-        for (part, look), same in groupby(sorted(shown, key=itemgetter("part", "look")), itemgetter("part", "look")):
-            size = TYPE if group is None else SMALL
-            fig.add_traces(_bars(list(same), name, looks[look], 0.94 * step, axis.low, size), part, column)
+        for (rank, look), same in sorted(alike.items()):
+            fig.add_traces(_bars(same, name, looks[look], 0.94 * step, axis.low, size), rank, column)
     for member in members if group else ():
-        own = [each for each in table.rows
-               if each[str(group)] == member and any(math.isfinite(each[name]) for name in ys)]  # fmt: skip
-        if own and {*ys} <= {*METRICS}:
+        bars_ = [bar for bar in table.rows
+                 if bar[str(group)] == member and any(math.isfinite(bar[name]) for name in ys)]  # fmt: skip
+        if bars_ and {*ys} <= {*METRICS}:
             sample(fig, table.word(str(group), member), looks[repr([member])])
-        elif own:
+        elif bars_:
             boxes(fig, {table.word(str(group), member): looks[repr([member])].colour})
     words = heading(title, map(bare, ys.values()), columns=[*columns, *filter(None, (group, row))])
-    return finish(fig, words, [*table.caption, *notes], width, [len(own) * (block + AROUND) + 4 for own in labels],
+    return finish(fig, words, [*table.caption, *notes], width, [len(texts) * (block + AROUND) + 4 for texts in labels],
                   legend=group is not None)  # fmt: skip
 
 
 def _ends(row: Mapping[Any, Any], name: str) -> tuple[float, float, float]:
-    """Value, low and high as they are drawn; values beyond the goal are not finite."""
+    """Return value, low and high in the unit of the axis; not finite if a run did not reach the goal."""
     factor, value = unit_of(name, row[METRIC]).factor, row[name]
     return factor * value, factor * row.get(f"{name}_low", value), factor * row.get(f"{name}_high", value)
 
 
 def _bar_axis(table: Table, name: str, title: str, room: float) -> Axis:
-    """An axis with room for the numbers behind the bars, in a panel of so many px."""
+    """Return an axis with room for the numbers behind the bars, in a panel `room` px wide."""
     known = [end for row in table.rows for end in _ends(row, name) if math.isfinite(end)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     low = low - 0.15 * ((high - low) or 1.0) if name in METRICS else min(0.0, low)
@@ -102,22 +99,22 @@ def _bar_axis(table: Table, name: str, title: str, room: float) -> Axis:
 def _bars(
     rows: Sequence[Mapping[Any, Any]], name: str, look: Look, wide: float, begin: float, size: float
 ) -> list[go.Bar | go.Scatter]:
-    """The bars, or marks, of one look with their ranges, and the numbers behind them."""
+    """Return the bars of one look (for accuracies, markers) with their ranges, and the numbers behind them."""
     ends = [_ends(row, name) for row in rows]
-    known = [(row, *own) for row, own in zip(rows, ends, strict=True) if math.isfinite(own[0])]
-    # a high that is not finite: the number says how many seeds reach the goal
-    spread = [(max(0.0, high - value) if math.isfinite(high) else 0.0, value - low) for _, value, low, high in known]
-    more, less = ([each or math.nan for each in side] for side in zip(*spread, strict=True)) if known else ((), ())
+    known = [(row, *end) for row, end in zip(rows, ends, strict=True) if math.isfinite(end[0])]
+    # an infinite high has no error bar; the number says how many seeds reach the goal
+    more = [(high - value if math.isfinite(high) else 0.0) or math.nan for _, value, _, high in known]
+    less = [value - low or math.nan for _, value, low, _ in known]
     common: dict[str, Any] = {
         "x": [value for _, value, *_ in known], "y": [row["lane"] for row, *_ in known], "orientation": "h",
         "name": "", "showlegend": False,
         "hovertext": [f"<b>{row['label']}</b><br>{cell(row, name)}" for row, *_ in known],
         "hovertemplate": "%{hovertext}<extra></extra>"}  # fmt: skip
-    if any(each > 0 for pair in spread for each in pair):
+    if any(error > 0 for error in (*more, *less)):
         common["error_x"] = {"array": more, "arrayminus": less, "symmetric": False, "thickness": 1.0, "width": 2.5,
                              "color": EDGE}  # fmt: skip
-    tips = [max(end for end in own if math.isfinite(end)) if math.isfinite(own[0]) else begin for own in ends]
-    before = 3 * SPACE if name in METRICS else SPACE  # beside a mark, or behind a bar
+    tips = [max(filter(math.isfinite, end)) if math.isfinite(end[0]) else begin for end in ends]
+    before = 3 * SPACE if name in METRICS else SPACE  # the space between a marker or a bar and its number
     numbers = go.Scatter(
         x=tips, y=[row["lane"] for row in rows], mode="text", name="",
         text=[before + cell(row, name, brief=True) for row in rows], textposition="middle right",
@@ -134,59 +131,57 @@ def heat(
     data: Given, x: Titled, y: Titled, value: Titled, *, facet: str | None = None, goal: float | None = None,
     palest: float = 2.5, title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """Draw a cell with its number for each x and y, the darker the nearer to the best of its panel, which is framed.
+    """Draw a cell with its number for each x and y. The best cell of a panel has a frame; better cells are darker.
 
     Args:
         data, goal, title, notes, width: as in `points`.
-        x, y, value: columns, or {name: title}; of results value is a measure.
+        x, y, value: a column each, or {column: title}; with results, `value` names a measure.
         facet: the column whose values get a panel each.
-        palest: so many times the best of its panel is as pale as a cell gets.
+        palest: a cell that is this many times worse than the best cell of its panel gets the palest colour.
 
     Raises:
         ConfigError: as in `points`.
     """
-    x_name, y_name, name = (listed(each)[0] for each in (x, y, value))
+    x_name, y_name, name = (listed(column)[0] for column in (x, y, value))
     table = tabled(data, [x_name, y_name], [facet], [name], goal)
-    x_words, y_words, words = (table.titled(each)[column] for each, column in ((x, x_name), (y, y_name), (value, name)))
+    x_words, y_words, words = (next(iter(table.titled(column).values())) for column in (x, y, value))
     x_axis = categories(table.place_names(x_name), x_words)
     y_axis = categories(names(table.place_names(y_name), width), y_words)
-    parts, count = table.parts(facet), len(table.places(x_name))
+    parts, xs, ys = table.parts(facet), table.places(x_name), table.places(y_name)
     texts = [_text(row, name) for row in table.rows]
-    widest = max(map(text_px, texts), default=0.0) + 8
+    wide = len(xs) * (max(map(text_px, texts), default=0.0) + 8)
     room = WIDTHS[width] - max((text_px(text) for _, text in y_axis.ticks), default=0.0) - 50
-    rows = in_rows(parts, min(len(parts), max(1, int(room / (count * widest + 14)))))
+    rows = in_rows(parts, min(len(parts), max(1, int(room / (wide + 14)))))
     x_rows, y_rows = ([[axis] * len(line) for line in rows] for axis in (x_axis, y_axis))
     fig = panels(x_rows, y_rows, width, table.heads(facet))
-    small = room / len(rows[0]) - 14 < count * widest
+    size = SMALL if room / len(rows[0]) - 14 < wide else TYPE
     for rank, part in enumerate(parts):
-        row, column = divmod(rank, len(rows[0]))
+        panel = dict(zip(("row", "col"), (number + 1 for number in divmod(rank, len(rows[0]))), strict=True))
         best = part.frame[name].max() if higher(name, table.metric) else part.frame[name].min()
-        grids: list[list[list[Any]]] = [[[None] * count for _ in table.places(y_name)] for _ in range(3)]
-        for each in part.rows:
-            at, up = table.places(x_name).index(each[x_name]), table.places(y_name).index(each[y_name])
-            less, many = (each[name], best) if higher(name, table.metric) else (best, each[name])
+        shades, inside, hover = ([list[Any]([None] * len(xs)) for _ in ys] for _ in range(3))
+        for row in part.rows:
+            at, up, text = xs.index(row[x_name]), ys.index(row[y_name]), _text(row, name)
+            less, many = (row[name], best) if higher(name, table.metric) else (best, row[name])
             times = 1.0 if less == many else many / less if less else math.inf
-            first = math.isfinite(times) and times <= 1 + 1e-12
-            grids[0][up][at] = min(times, palest) if math.isfinite(times) else None
-            grids[1][up][at] = f"<b>{_text(each, name)}</b>" if first else _text(each, name)
-            grids[2][up][at] = cell(each, name) + (f", {times:.2f} times the best" if math.isfinite(times) else "")
+            first = times <= 1 + 1e-12
+            shades[up][at] = min(times, palest) if math.isfinite(times) else None
+            inside[up][at] = f"<b>{text}</b>" if first else text
+            hover[up][at] = cell(row, name) + (f", {times:.2f} times the best" if math.isfinite(times) else "")
             if first:
-                fig.add_shape(type="rect", x0=at - 0.48, x1=at + 0.48, y0=up - 0.47, y1=up + 0.47, row=row + 1,
-                              col=column + 1, line={"width": 2.2, "color": FRAME})  # fmt: skip
-            elif not math.isfinite(times):  # a heat map writes into no cell without a value
-                fig.add_annotation(text=_text(each, name), x=at, y=up, showarrow=False, row=row + 1, col=column + 1,
-                                   font={"size": SMALL if small else TYPE})  # fmt: skip
+                fig.add_shape(type="rect", x0=at - 0.48, x1=at + 0.48, y0=up - 0.47, y1=up + 0.47, **panel,
+                              line={"width": 2.2, "color": FRAME})  # fmt: skip
+            elif not math.isfinite(times):  # plotly writes no text into a cell without a value
+                fig.add_annotation(text=text, x=at, y=up, showarrow=False, **panel, font={"size": size})
         fig.add_trace(go.Heatmap(
-            z=grids[0], x=[*range(count)], y=[*range(len(grids[0]))], text=grids[1], customdata=grids[2], zmin=1,
-            zmax=palest, texttemplate="%{text}", hovertemplate="%{customdata}<extra></extra>", hoverongaps=False,
-            xgap=2, ygap=2, colorscale=[[0, BEST], [1, WORST]], showscale=False, name=name,
-            textfont_size=SMALL if small else TYPE), row + 1, column + 1)  # fmt: skip
+            z=shades, x=[*range(len(xs))], y=[*range(len(ys))], text=inside, customdata=hover, zmin=1, zmax=palest,
+            texttemplate="%{text}", hovertemplate="%{customdata}<extra></extra>", hoverongaps=False, xgap=2, ygap=2,
+            colorscale=[[0, BEST], [1, WORST]], showscale=False, name=name, textfont_size=size), **panel)  # fmt: skip
     lines = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
     above = heading(title, [bare(words)], columns=[y_name, x_name, *filter(None, [facet])])
     high = max(CELL, max((15.0 * (text.count("<br>") + 1) + 8 for text in texts), default=0.0))
-    return finish(fig, above, [*lines, *notes], width, [high * len(table.places(y_name))] * len(rows), legend=False)
+    return finish(fig, above, [*lines, *notes], width, [high * len(ys)] * len(rows), legend=False)
 
 
 def _text(row: Mapping[Any, Any], name: str) -> str:
-    """The number in a cell, without its unit."""
+    """Return the number in a cell without its unit; "–" if the goal was not reached."""
     return cell(row, name, brief=True).replace(f"{SPACE}s", "").replace(" (", "<br>(").replace("not reached", "–")

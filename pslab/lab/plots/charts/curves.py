@@ -27,13 +27,13 @@ from pslab.lab.records.units import SPACE, size
 
 
 class Quantity(NamedTuple):
-    """A quantity of an evaluation: an axis' title, a factor, whether it is a number of bytes, short words."""
+    """A quantity of an evaluation, as an axis shows it."""
 
-    title: str
-    factor: float = 1.0
-    sized: bool = False
-    words: str = ""
-    turns_log: bool = False
+    title: str  #: of the axis
+    factor: float = 1.0  #: from the recorded value to the axis
+    sized: bool = False  #: whether it is a number of bytes
+    words: str = ""  #: in the figure's title; "" if `title` serves
+    turns_log: bool = False  #: whether its axis may become logarithmic by default
 
 
 QUANTITIES: dict[str, Quantity] = {
@@ -51,14 +51,14 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 def quantity(name: str, metric: Metric) -> Quantity:
-    """Return the quantity of a name: "accuracy" is the run's metric, of any name."""
+    """Return the quantity of this name; "accuracy" stands for the run's metric."""
     if name != "accuracy" or metric.share:
         return QUANTITIES[name]
     return Quantity(f"test {metric.name}{metric.in_unit}", words=f"test {metric.name}")
 
 
-FAR = 3.0  # times the median curve's length: then time and bytes are logarithmic
-VISIBLE = 45.0  # per cent below the best end that the frame shows at most
+FAR = 3.0  # if a curve is this many times longer than the median one, axes of time and bytes are logarithmic
+VISIBLE = 45.0  # the axis begins at most this many per cent below the best end of a curve
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -70,18 +70,19 @@ def curves(
     goal: float | None = None, log: str | None = None, zoom: tuple[float, float] | bool | None = None,
     title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """A quantity of each evaluation against another: the median over seeds, a band over their range.
+    """Draw a quantity of each evaluation against another: the median over seeds, with a band over their range.
 
     Args:
         x, y: names of QUANTITIES; one may be a list: a panel for each.
-        by: the columns whose values get a curve each; "label": what differs, in panels where one would be crowded.
+        by: the columns whose values get a curve each; "label": the fields in which runs differ.
         facet, row: columns whose values get a panel each, side by side and one under the other.
-        behind: the value of `by` whose curve stands grey behind the others, in each panel where facet is by.
-        banded: the same runs in virtual time over several seeds, bands in their curves' colours; of one, thin.
+        behind: the value of `by` whose curve is grey, behind the others; if facet is by, in each panel.
+        banded: the same runs in virtual time, as bands over several seeds in their curves' colours; one seed: a thin
+            line.
         goal: an accuracy (0 to 1), or a value of the runs' metric, drawn as a dotted line.
         log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
-        zoom: per cent of accuracy, or values of the metric, in the frame; None: of accuracies where the ends of the
-            curves are distinguishable; False: all.
+        zoom: the range of the y axis in per cent of accuracy, or in the metric's values; None: accuracies begin where
+            the ends of the curves can be told apart; False: all values.
         title: a sentence or a Claim; None: the names of the shown quantities.
         notes: more lines for the caption.
         width: page (7.16 in) or column (3.5 in).
@@ -92,8 +93,9 @@ def curves(
     xs, ys = listed(x), listed(y)
     for name in (*xs, *ys):
         if name not in QUANTITIES:
-            raise ConfigError("x" if name in xs else "y", name, nearest(str(name), QUANTITIES))
-    shown = grouped(results, by, facet, row, several=(len(xs) > 1) + (len(ys) > 1))
+            problem = f"must be a quantity of an evaluation; {nearest(str(name), QUANTITIES)}"
+            raise ConfigError("x" if name in xs else "y", name, problem)
+    shown = grouped(results, by, facet, row)
     twins = results_in(banded)
     same = grouped(twins, by, shown.across.column, shown.down.column).groups if len(twins) else []
     metric = one_metric(shown.results.run) if "accuracy" in {*xs, *ys} else ACCURACY
@@ -101,38 +103,41 @@ def curves(
     if "loss" in known and len(losses := {loss_of(run) for run in shown.results.run}) == 1:
         known["loss"] = quantity("accuracy", *losses)
     drawn = _drawn(shown, same, [(x_, y_) for x_ in xs for y_ in ys], known, behind)
-    y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, each), frame in curve.frames.items()
-                                          if each == y_], log, zoom) for y_ in ys}  # fmt: skip
-    x_axes = {x_: _x_axis(known[x_], x_, [(frame, y_axes[y_].low) for curve in drawn for (each, y_), frame
-                                          in curve.frames.items() if each == x_],
+    y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, other), frame in curve.frames.items()
+                                          if other == y_], log, zoom) for y_ in ys}  # fmt: skip
+    x_axes = {x_: _x_axis(known[x_], x_, [(frame, y_axes[y_].low) for curve in drawn for (other, y_), frame
+                                          in curve.frames.items() if other == x_],
                           [x for curve in drawn for x, _ in curve.crosses.get((x_, ys[0]), ())], log, shown.crowd)
               for x_ in xs}  # fmt: skip
-    own = [*_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if shown.one else ())]
-    what, against = ([known[name].words or known[name].title for name in each] for each in (ys, xs))
-    words, lines = heading(title, what, against, shown.columns), under(shown.results, shown.columns, *own, notes=notes)
+    remarks = [*_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if shown.one else ())]
+    what, against = ([known[name].words or known[name].title for name in other] for other in (ys, xs))
+    words = heading(title, what, against, shown.columns)
+    lines = under(shown.results, shown.columns, *remarks, notes=notes)
     fig, panels = compose(drawn, shown.across, shown.down, x_axes, y_axes, width, behind if shown.one else None)
+    if shown.one:
+        fig.update_traces(showlegend=False)
     if goal is not None and "accuracy" in ys:
         at, frame = known["accuracy"].factor * goal, y_axes["accuracy"]
         own_panels = [axes for axes, (_, y_) in panels.items() if y_ == "accuracy" and frame.low < at < frame.high]
-        level(fig, own_panels, at, metric.goal(goal, SPACE))
-    return finish(fig, words, lines, width, legend=not shown.one)
+        level(fig, own_panels, at, f"goal: {metric.goal(goal, SPACE)}")
+    return finish(fig, words, lines, width)
 
 
 def _drawn(
     shown: Shown, twins: Iterable[Group], pairs: Sequence[tuple[str, str]], known: Mapping[str, Quantity], behind: Any
 ) -> list[Curve]:
-    """The curves of several workers, the same runs in virtual time, and single machines, which send no bytes."""
-    each, drawn = _alike("workers", shown.crowd) or 1, []
+    """Return the curves of groups, of the same runs in virtual time, and of single machines, which send no bytes."""
+    divisor, drawn = _alike("workers", shown.crowd) or 1, []
     in_panels = shown.across.column is not None or shown.down.column is not None
 
     def bands(results: Sequence[Result]) -> dict[tuple[str, str], pd.DataFrame]:
-        return {pair: _band(results, *pair, known, each) for pair in pairs}
+        return {pair: _band(results, *pair, known, divisor) for pair in pairs}
 
     for key, group, label, sign, look in shown.groups:
         back = behind is not None and behind in (key[name] for name in shown.names)
         everywhere = shown.across.column if back and shown.one else None
         places = {name: value for name, value in key.items() if name != everywhere}
-        ends = {pair: [end for result in group if result.diverged for end in _end(result, *pair, known, each)]
+        ends = {pair: [end for result in group if result.diverged for end in _end(result, *pair, known, divisor)]
                 for pair in pairs}  # fmt: skip
         drawn.append(Curve(label if in_panels else label + sign, BACK if back else look, places, back,
                            sign if in_panels else "", bands(group), ends))  # fmt: skip
@@ -154,7 +159,7 @@ def _alike(field: str, results: pd.DataFrame) -> int:
 
 
 def _banded(twins: pd.DataFrame) -> list[str]:
-    """Return the caption of the thin lines."""
+    """Return a line for the caption about the runs in virtual time; [] if there are none."""
     seeds = len({run.seed for run in twins.run})
     if seeds == 1:
         return ["thin: the same in virtual time"]
@@ -164,12 +169,12 @@ def _banded(twins: pd.DataFrame) -> list[str]:
 # -- the numbers -----------------------------------------------------------------------------------
 
 
-def _series(result: Result, x: str, y: str, known: Mapping[str, Quantity], each: int) -> pd.DataFrame:
-    """Return a run's x and y, with its hover texts; an iteration is so many pushes."""
+def _series(result: Result, x: str, y: str, known: Mapping[str, Quantity], divisor: int) -> pd.DataFrame:
+    """Return x, y and hover texts of a run's evaluations; an iteration is `divisor` pushes."""
     table, metric = evaluations(result), metric_of(result.run)
     if "density" in (x, y):
         table = table.assign(density=_density(result, table.pushes.to_numpy()))
-    table = table.assign(iteration=table.pushes / each)
+    table = table.assign(iteration=table.pushes / divisor)
     hover = [f"{metric.text(row.accuracy, SPACE)}, loss {row.loss:.3f}<br>"
              f"{row.pushes} pushes, {row.seconds:.2f}{SPACE}s<br>"
              f"{size(row.bytes_up)} up, {size(row.bytes_down)} down" for row in records(table)]  # fmt: skip
@@ -177,19 +182,19 @@ def _series(result: Result, x: str, y: str, known: Mapping[str, Quantity], each:
 
 
 def _density(result: Result, pushes: np.ndarray) -> np.ndarray:
-    """Between two evaluations the mean share of entries in a push; NaN before the first."""
+    """Return, by evaluation, the mean density of the pushes since the evaluation before; NaN without pushes."""
     order = result.pushes.sort_values("seconds", kind="stable").density.to_numpy(float)
     until = np.concatenate([[0.0], np.cumsum(order)])[np.minimum(pushes, len(order))]
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: np.ndarray = np.diff(until, prepend=0.0) / np.diff(pushes, prepend=0)
-    return found
+        density: np.ndarray = np.diff(until, prepend=0.0) / np.diff(pushes, prepend=0)
+    return density
 
 
-def _band(group: Sequence[Result], x: str, y: str, known: Mapping[str, Quantity], each: int) -> pd.DataFrame:
-    """Median, low and high over the seeds that did not diverge, at every x that all of them reach; nothing of runs
-    that have no evaluation."""
-    found = [_series(result, x, y, known, each).dropna() for result in sound(group)]
-    parts = [part for part in found if len(part)] or found[:1]
+def _band(group: Sequence[Result], x: str, y: str, known: Mapping[str, Quantity], divisor: int) -> pd.DataFrame:
+    """Return median, low and high over the seeds that did not diverge, at each x that all of them reach. Runs without
+    an evaluation are left out."""
+    series = [_series(result, x, y, known, divisor).dropna() for result in sound(group)]
+    parts = [part for part in series if len(part)] or series[:1]
     if len(parts) == 1:
         return parts[0].assign(low=parts[0].y, high=parts[0].y)
     first, last = max(part.x.iloc[0] for part in parts), min(part.x.iloc[-1] for part in parts)
@@ -202,9 +207,9 @@ def _band(group: Sequence[Result], x: str, y: str, known: Mapping[str, Quantity]
     return pd.DataFrame({"x": at, "y": middle, "low": low, "high": high, "hover": hover})
 
 
-def _end(result: Result, x: str, y: str, known: Mapping[str, Quantity], each: int) -> list[tuple[float, float]]:
-    """Return the end of a run's curve, if it has an evaluation."""
-    table = _series(result, x, y, known, each)
+def _end(result: Result, x: str, y: str, known: Mapping[str, Quantity], divisor: int) -> list[tuple[float, float]]:
+    """Return the last point of a run's curve; [] if it has no evaluation."""
+    table = _series(result, x, y, known, divisor)
     return [(float(table.x.iloc[-1]), float(table.y.iloc[-1]))] if len(table) else []
 
 
@@ -215,17 +220,18 @@ def _x_axis(
     what: Quantity, x: str, frames: Sequence[tuple[pd.DataFrame, float]], crosses: Iterable[float], log: str | None,
     crowd: pd.DataFrame,
 ) -> Axis:  # fmt: skip
-    """The axis of curves, each with what its panel shows at least: a logarithmic one begins where a curve enters it."""
+    """Return the x axis of curves, each given with the low end of its y axis."""
     ends = [float(frame.x.max()) for frame, _ in frames if len(frame)]
     far = what.turns_log and bool(ends) and max(ends) > FAR * float(np.median(ends))
     turned = far if log is None else "x" in log
+    # a logarithmic axis begins where the first curve comes into its panel
     parts = [frame.iloc[_entry(frame, low) :] if turned else frame for frame, low in frames]
     values = [*crosses, *(value for part in parts for value in part.x)]
     return axis(values, _x_title(x, crowd) or what.title, log=turned, zero=True, sized=what.sized, pad=0.02)
 
 
 def _entry(frame: pd.DataFrame, low: float) -> int:
-    """The place of the last point before a curve's first one above this."""
+    """Return the index of the last point before the first point at or above `low`; 0 if no point is."""
     above = np.flatnonzero(frame.y.to_numpy() >= low)
     return max(0, int(above[0]) - 1) if len(above) else 0
 
@@ -252,7 +258,7 @@ def _y_axis(
 
 
 def accuracy_range(frames: Iterable[pd.DataFrame]) -> tuple[float, float]:
-    """Per cent between which the ends of the curves are distinguishable; the rise from chance is cut off."""
+    """Return the range in per cent in which the ends of curves can be told apart; the rise from chance is cut off."""
     shown = [frame for frame in frames if len(frame)]
     worst = min((float(frame.y.max()) for frame in shown), default=0.0)
     best = max((float(frame.high.max()) for frame in shown), default=100.0)
@@ -263,7 +269,7 @@ def accuracy_range(frames: Iterable[pd.DataFrame]) -> tuple[float, float]:
 
 
 def _below(drawn: Sequence[Curve], shown: Axis | None, metric: Metric) -> list[str]:
-    """The curves that end under the frame."""
+    """Return a line for the caption that names the curves that end below the y axis; [] if there are none."""
     if shown is None:
         return []
     ends = {curve.label: float(frame.y.iloc[-1]) for curve in drawn for (_, y), frame in curve.frames.items()

@@ -19,29 +19,29 @@ from pslab.lab.plots.charts.prelude import Facets
 from pslab.lab.plots.theme import Look, translucent
 
 T = TypeVar("T")
-WRAP = 4  # facets side by side; more take several rows where there is no column for rows
-FEW, MARKED = 4, 11  # curves of a panel from which on bands are paler; markers of a line with many points
+WRAP = 4  # the most facets side by side; more facets take several rows if no column has the rows
+FEW, MARKED = 4, 11  # with this many curves in a panel, bands are paler; the most markers on a line
 COLUMNS = ["x", "y", "low", "high", "hover"]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve. It stands in every panel of a column of which its key has no value."""
+    """A curve with its data. A curve whose key has no value of the panels' column is drawn in every panel."""
 
     label: str
     look: Look
     key: Mapping[str, Any]  #: the values of its columns
     behind: bool = False
-    sign: str = ""  #: behind its end
+    sign: str = ""  #: a mark at its end
     frames: Mapping[tuple[str, str], pd.DataFrame] = field(default_factory=dict)  #: (x, y) -> COLUMNS
     crosses: Mapping[tuple[str, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
-    joined: bool = True  #: by a line; neither joined nor marked, it is its band alone
-    marked: bool = True  #: with markers
-    bars: bool = False  #: the range as bars, not as a band
-    steps: bool = False  #: it keeps its value until the next point
+    joined: bool = True  #: whether a line joins the points; a curve without line and markers is only a band
+    marked: bool = True  #: whether points have markers
+    bars: bool = False  #: whether the range is drawn as error bars, not as a band
+    steps: bool = False  #: whether the line keeps a value until the next point
 
     def stands_in(self, column: str | None, value: Any) -> bool:
-        """Whether a panel of this value of a column has this curve."""
+        """Whether the panel for a value of a column shows this curve; True if the column is None."""
         return column is None or self.key.get(column, value) == value
 
 
@@ -49,14 +49,14 @@ def compose(
     drawn: Sequence[Curve], across: Facets, down: Facets, x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis],
     width: str, everywhere: Any = None,
 ) -> tuple[go.Figure, dict[tuple[str, str], tuple[str, str]]]:  # fmt: skip
-    """Return a figure with each curve in its panels, the hindmost first; and the names (x, y) of the
-    quantities of each panel by the names of its axes.
+    """Draw each curve in its panels, curves behind the others first. Return the figure, and by the names of a panel's
+    axes the names (x, y) of its quantities.
 
     Args:
-        everywhere: a value of the panels side by side that has none of its own: its curve stands in all of them.
+        everywhere: a value of the `across` column without a panel, because its curve is drawn in every panel.
 
     Raises:
-        ConfigError: no direction is left for several x or y.
+        ConfigError: several x or y need panels, but facet and row take both directions.
     """
     ordered = sorted(drawn, key=lambda curve: not curve.behind)
     columns, rows = _sides(across, down, [*x_axes], [*y_axes])
@@ -98,26 +98,27 @@ def compose(
 
 
 def _sides(across: Facets, down: Facets, xs: Sequence[str], ys: Sequence[str]) -> tuple[str, str]:
-    """The columns of the frame whose values have panels side by side, and one under the other."""
+    """Return the frame's columns whose values get panels side by side, and one under another; "" for none."""
     several = [name for name, values in (("x_name", xs), ("y_name", ys)) if len(values) > 1]
     columns = "facet" if across.values else several.pop(0) if several else ""
     rows = "row" if down.values else several.pop(0) if several else ""
     if several:
         names = [*xs] if several[0] == "x_name" else [*ys]
-        raise ConfigError(several[0][0], names, "facet and row leave no place for a panel each: draw a figure for each")
+        raise ConfigError(several[0][0], names, "facet and row leave no direction for panels of several quantities: "
+                          "leave one of them out, or draw a figure for each quantity")  # fmt: skip
     return columns, rows
 
 
 def _shown(frame: pd.DataFrame | None, shown: Axis) -> pd.DataFrame:
-    """The points that an axis can show; of none a row without values, because each panel has its axes."""
-    found = pd.DataFrame(columns=COLUMNS) if frame is None else frame
-    found = found[found.x > 0] if shown.log else found  # plotly would draw a line to values that are not positive
-    return found if len(found) else pd.DataFrame([[math.nan] * 4 + [""]], columns=COLUMNS)
+    """Return the points that an axis can show; without points a row of NaN, because each panel needs its axes."""
+    points = pd.DataFrame(columns=COLUMNS) if frame is None else frame
+    points = points[points.x > 0] if shown.log else points  # plotly would draw a line to values that are not positive
+    return points if len(points) else pd.DataFrame([[math.nan] * 4 + [""]], columns=COLUMNS)
 
 
 def _style(trace: Any, curve: Curve, opacity: float) -> list[go.Scatter]:
-    """Give a trace its curve's look, and its range as bars; return its range as a band."""
-    look, (low, high) = curve.look, np.asarray([each[:2] for each in trace.customdata], dtype=float).T
+    """Give a trace its curve's look, and its range as error bars if `curve.bars`; else return the range as a band."""
+    look, (low, high) = curve.look, np.asarray([values[:2] for values in trace.customdata], dtype=float).T
     x, y, wide = np.asarray(trace.x, float), np.asarray(trace.y, float), bool(np.any(high > low))
     kinds = [kind for kind, there in (("lines", curve.joined), ("markers", curve.marked)) if there]
     alone = not kinds and wide and not curve.bars
@@ -128,7 +129,7 @@ def _style(trace: Any, curve: Curve, opacity: float) -> list[go.Scatter]:
         marker={**look.mark(), "maxdisplayed": MARKED if curve.joined else 0},
         hovertemplate=f"<b>{curve.label}</b><br>%{{hovertext}}<extra></extra>")  # fmt: skip
     if wide and curve.bars:
-        more, less = (np.where(high > low, each, np.nan) for each in (high - y, y - low))  # a range of 0 has no caps
+        more, less = (np.where(high > low, size, np.nan) for size in (high - y, y - low))  # a range of 0 has no caps
         trace.error_y = {"array": more, "arrayminus": less, "symmetric": False, "thickness": 1.0, "width": 2.0,
                          "color": look.colour}  # fmt: skip
     return [go.Scatter(
@@ -139,29 +140,29 @@ def _style(trace: Any, curve: Curve, opacity: float) -> list[go.Scatter]:
 
 
 def _ends(trace: Any, curve: Curve, crosses: Sequence[tuple[float, float]], x_axis: Axis) -> list[go.Scatter]:
-    """Crosses where seeds diverged or do not reach a goal, and the sign at the end."""
+    """Return the crosses of a curve, where seeds diverged or missed a goal, and the sign at its end."""
     common = {"name": curve.label, "legendgroup": curve.label, "showlegend": False, "cliponaxis": False,
               "xaxis": trace.xaxis, "yaxis": trace.yaxis}  # fmt: skip
     mark = {"symbol": "x-thin", "size": 7, "color": curve.look.colour, "line": {"color": curve.look.colour, "width": 2}}
-    found = []
+    marks = []
     if crosses:
-        found.append(go.Scatter(
+        marks.append(go.Scatter(
             x=[x for x, _ in crosses], y=[y for _, y in crosses], mode="markers", marker=mark,
             hovertemplate=f"<b>{curve.label}</b><br>diverged here<extra></extra>", **common))  # fmt: skip
     if curve.sign and math.isfinite(trace.y[-1]):
         side = "left" if trace.x[-1] > (x_axis.low + x_axis.high) / 2 else "right"  # within the panel
-        found.append(go.Scatter(x=trace.x[-1:], y=trace.y[-1:], mode="text", text=[curve.sign], hoverinfo="skip",
+        marks.append(go.Scatter(x=trace.x[-1:], y=trace.y[-1:], mode="text", text=[curve.sign], hoverinfo="skip",
                                 textposition=f"top {side}", **common))  # fmt: skip
-    return found
+    return marks
 
 
 def grey(drawn: Iterable[Curve]) -> list[str]:
-    """The name of the curve that stands behind the others, where no label does."""
-    found = dict.fromkeys(curve.label for curve in drawn if curve.behind)
-    return [f"grey: {', '.join(found)}"] if found else []
+    """Return a line for the caption that names the curve behind the others; [] if there is none."""
+    labels = dict.fromkeys(curve.label for curve in drawn if curve.behind)
+    return [f"grey: {', '.join(labels)}"] if labels else []
 
 
 def in_rows(values: Sequence[T], most: int) -> list[list[T]]:
-    """Return values in rows of at most so many, about equally long."""
+    """Split values into rows of at most `most`, about equally long."""
     side_by_side = math.ceil(len(values) / math.ceil(len(values) / most))
     return [list(values[first : first + side_by_side]) for first in range(0, len(values), side_by_side)]

@@ -1,4 +1,4 @@
-"""The first step of every chart: its runs in groups that differ in the seed alone, with names and looks."""
+"""The first step of every chart: groups of runs that differ only in the seed, with a label and a look each."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from pslab.lab.records.frames import ITEMS, ORDERS, Given, columns_of, groups, l
 from pslab.lab.records.record import Result
 
 Names = str | Sequence[str]
-CROWD = 12  # curves that a reader tells apart in one panel
 
 
 class Group(NamedTuple):
-    """The runs of one curve, one lane or one bar: they differ in the seed alone."""
+    """The runs of one curve, one lane or one bar; they differ only in the seed."""
 
     key: dict[str, Any]  #: the values of the figure's columns
     results: Sequence[Result]
-    label: str  #: what tells it apart from the others of its panel
+    label: str  #: unique among the groups of a panel
     marks: str
     look: Look
 
 
 class Facets(NamedTuple):
-    """The panels side by side, or one under the other: a column, its values and their names."""
+    """The panels in one direction: their column, its values, and the headings of panels."""
 
     column: str | None = None
     values: Sequence[Any] = ()
@@ -42,75 +41,68 @@ class Facets(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """The runs of a figure."""
+    """The runs of a figure in groups."""
 
-    results: pd.DataFrame  #: all of them
-    crowd: pd.DataFrame  #: the results of several workers
-    names: Sequence[str]  #: the columns that tell groups of one panel apart
-    columns: Sequence[str]  #: these and the columns of panels
+    results: pd.DataFrame  #: all results
+    crowd: pd.DataFrame  #: the results without single machines
+    names: Sequence[str]  #: the columns in which groups of one panel differ
+    columns: Sequence[str]  #: `names` and the columns of panels
     groups: Sequence[Group]
-    singles: Sequence[Group]  #: the single machines beside them
-    across: Facets
-    down: Facets
-    one: bool  #: whether each panel has a curve of its own, which its heading names
+    singles: Sequence[Group]  #: the single machines drawn beside the groups
+    across: Facets  #: the panels side by side
+    down: Facets  #: the panels one under another
+    one: bool  #: whether each panel has only one curve, which its heading names
 
 
-def grouped(
-    results: Given, by: Names, facet: str | None = None, row: str | None = None, *,
-    several: int | None = None,
-) -> Shown:  # fmt: skip
-    """The runs of several workers in groups by the columns `by`, and by the panels' columns, in the grid's order.
-
-    Args:
-        several: how many directions have a panel for each x, or for each y; then the others may have panels for a
-            column that is not asked for: see `spread`.
+def grouped(results: Given, by: Names, facet: str | None = None, row: str | None = None) -> Shown:
+    """Return the runs in groups by the columns `by` and the panels' columns; single machines are groups of their own.
 
     Raises:
         ConfigError: there is no run; an unknown column; a group that differs in more than the seed.
     """
     crowd, alone = separated(results)
-    if several is not None:
-        facet, row = spread(crowd, by, facet, row, several=several)
-    names, columns, groups = _groups(crowd, by, [*filter(None, (facet, row))])
+    panels = [*filter(None, (facet, row))]
+    names, columns, made = _groups(crowd, by, panels)
     singles = []
     if len(alone):
-        differing, _, own = _groups(alone, "label", [])
-        singles = [each._replace(label="single machine" + (f", {each.label}" if differing else "")) for each in own]
+        differing, _, machines = _groups(alone, "label", [])
+        singles = [machine._replace(label="single machine" + (f", {machine.label}" if differing else ""))
+                   for machine in machines]  # fmt: skip
     across, down = (Facets() if column is None else Facets(column, levels(crowd, column), heads_of(
         column, levels(crowd, column), crowd)) for column in (facet, row))  # fmt: skip
     one = facet is not None and {*names} <= {facet}
-    return Shown(results_in(results), crowd, names, columns, groups, singles, across, down, one)
+    return Shown(results_in(results), crowd, names, columns, made, singles, across, down, one)
 
 
 def _groups(results: pd.DataFrame, by: Names, panels: Sequence[str]) -> tuple[list[str], list[str], list[Group]]:
-    """The columns that tell groups of one panel apart, the columns of all panels, and the groups."""
+    """Return the columns in which groups of one panel differ, these with the columns of panels, and the groups."""
     columns = columns_of(results, by, *panels)
     split = groups(results, by, **dict(zip(("facet", "row"), panels, strict=False)))
     names = [name for name in columns if name not in panels or name in listed(by)]
     keys = [dict(zip(columns, key, strict=True)) for key in split]
     firsts = [group[0].run for group in split.values()]
-    looked = names or ([] if panels else ["sync"])  # a curve alone has its policy's look
+    looked = names or ([] if panels else ["sync"])  # a single curve has its policy's look
     made = shared_looks([{"sync": run.sync, **key} for run, key in zip(firsts, keys, strict=True)], looked, panels,
                         results.attrs.get(ORDERS, {}), results)  # fmt: skip
-    found = [Group(key, group, label_of(key, names, run), marks(group), look)
-             for key, group, run, look in zip(keys, split.values(), firsts, made, strict=True)]  # fmt: skip
-    return names, columns, found
+    made_of = zip(keys, split.values(), firsts, made, strict=True)
+    return names, columns, [Group(key, group, label_of(key, names, run), marks(group), look)
+                            for key, group, run, look in made_of]  # fmt: skip
 
 
 def is_table(data: Given) -> TypeGuard[pd.DataFrame]:
-    """Whether this is a table of numbers, and not of runs or results."""
+    """Whether this is a table of numbers, not of runs or results."""
     return isinstance(data, pd.DataFrame) and not {*data.columns} & {*ITEMS}
 
 
 def separated(results: Given) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The runs of several workers, and the single machine beside them.
+    """Return two tables: the runs without single machines, and the single machines beside runs of several workers.
 
     Raises:
         ConfigError: there is no run.
     """
     frame = results_in(results)
     if not len(frame):
-        raise ConfigError("results", 0, "there is no run to draw")
+        raise ConfigError("results", 0, "there is no run to draw: a chart needs one finished run, as sweep(runs) gives")
     runs = frame.run.tolist()
     alone = np.array([single(run, runs) for run in runs])
     return frame[~alone], frame[alone]
@@ -121,49 +113,6 @@ def listed(names: Iterable[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-# -- panels ----------------------------------------------------------------------------------------
-
-
-def spread(
-    data: Given, by: Names, facet: str | None, row: str | None, *, several: int, taken: Iterable[str] = ()
-) -> tuple[str | None, str | None]:
-    """The columns of panels: those asked for, and where "label" would crowd them, of what differs as many more as have
-    a place: the one with the fewest values that leaves no crowd, else the one with most.
-
-    Args:
-        several: the number of places that have a panel for each x, or for each y.
-        taken: columns that are drawn otherwise.
-    """
-    panels = [facet, row]
-    if by != "label" or is_table(data):
-        return facet, row
-    results, _ = separated(data)
-    for _ in range(panels.count(None) - several):
-        names = [name for name in columns_of(results, "label") if name not in {*panels, *taken}]
-        sizes = {name: (_curves(results, [other for other in names if other != name]), len(levels(results, name)))
-                 for name in names}  # fmt: skip
-        if len(names) < 2 or _curves(results, names) <= CROWD:
-            break
-        least = {name: (few > CROWD, many if few <= CROWD else -many, name in LEADING)
-                 for name, (few, many) in sizes.items()}  # fmt: skip
-        panels[panels.index(None)] = min(names, key=least.__getitem__)
-    return panels[0], panels[1]
-
-
-def _curves(results: pd.DataFrame, names: Sequence[str]) -> int:
-    """How many curves a panel has at most, if these columns tell them apart."""
-    return len(_keys(results, names))
-
-
-def _keys(results: pd.DataFrame, names: Sequence[str]) -> dict[str, list[int]]:
-    """The rows by their values of these columns."""
-    rows: dict[str, list[int]] = {}
-    cells = [values(results, name) for name in names]
-    for row in range(len(results)):
-        rows.setdefault(repr([column[row] for column in cells]), []).append(row)
-    return rows
-
-
 # -- looks -----------------------------------------------------------------------------------------
 
 
@@ -171,27 +120,29 @@ def shared_looks(
     keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str],
     orders: Mapping[str, Sequence[Any]], results: pd.DataFrame | None = None,
 ) -> list[Look]:  # fmt: skip
-    """A look for each key, by the columns `names`, the same in all panels, which the columns `panels` make; where these
-    are names of the reader's own for policies of the results, those have their colours."""
-    own = [repr([key[name] for name in names]) for key in keys]
+    """Return a look for each key, by its values in the columns `names`, the same in all panels. If these columns have
+    the user's own names for policies of `results`, the policies' colours are used."""
+    curves = [repr([key[name] for name in names]) for key in keys]
     policies = _policies(results, names) if results is not None else {}
-    places: dict[str, list[str]] = {}
-    for which, key in zip(own, keys, strict=True):
-        places.setdefault(which, []).append(repr([key[name] for name in panels]))
-    distinct = {which: {**policies.get(which, {}), **{name: key[name] for name in names}}
-                for which, key in zip(own, keys, strict=True)}  # fmt: skip
-    made = looks(list(distinct.values()), [places[which] for which in distinct], orders)
-    found = dict(zip(distinct, made, strict=True))
-    return [found[which] for which in own]
+    where: dict[str, list[str]] = {}
+    for curve, key in zip(curves, keys, strict=True):
+        where.setdefault(curve, []).append(repr([key[name] for name in panels]))
+    distinct = {curve: {**policies.get(curve, {}), **{name: key[name] for name in names}}
+                for curve, key in zip(curves, keys, strict=True)}  # fmt: skip
+    made = dict(zip(distinct, looks(list(distinct.values()), [where[curve] for curve in distinct], orders),
+                    strict=True))  # fmt: skip
+    return [made[curve] for curve in curves]
 
 
 def _policies(results: pd.DataFrame, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The first field of LEADING that these columns decide, with its value by theirs."""
+    """Return, by values of the columns `names`, the first field of LEADING that they determine, with its value."""
+    keys = [repr(list(cells)) for cells in zip(*(values(results, name) for name in names), strict=True)]
     for leading in LEADING if not {*names} & {*LEADING} else ():
-        of = [plain(getattr(run, leading)) for run in results.run]
-        found = {which: {of[row] for row in rows} for which, rows in _keys(results, names).items()}
-        rows = Counter(find(leading, value) for own in found.values() for value in own)
-        crowded = max(rows.values(), default=0) > max(2, len(found) // 2)  # one colour of most of them tells little
-        if None not in rows and len(rows) > 1 and not crowded and all(len(own) == 1 for own in found.values()):
-            return {which: {leading: value} for which, (value,) in found.items()}
+        policies: dict[str, set[Any]] = {}
+        for key, run in zip(keys, results.run, strict=False):
+            policies.setdefault(key, set()).add(plain(getattr(run, leading)))
+        rows = Counter(find(leading, value) for members in policies.values() for value in members)
+        crowded = max(rows.values(), default=0) > max(2, len(policies) // 2)  # most would have one colour
+        if None not in rows and len(rows) > 1 and not crowded and all(len(some) == 1 for some in policies.values()):
+            return {key: {leading: value} for key, (value,) in policies.items()}
     return {}

@@ -1,11 +1,10 @@
-"""The two states of the server: a lane for each range, with the messages that it took."""
+"""The two states of the server over time: a lane for each range, with the messages that arrive for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -16,16 +15,16 @@ from pslab.lab.plots.charts.timeline import window
 from pslab.lab.plots.labels import heading, marks, under
 from pslab.lab.plots.theme import INK, PHASES, Look
 from pslab.lab.records.frames import Given
-from pslab.lab.records.intervals import inside
+from pslab.lab.records.intervals import inside, records
 from pslab.lab.records.record import Result
 from pslab.lab.records.server_states import ALL, pulling, ranges_of
 from pslab.lab.records.units import SPACE
 
-LANE, HEIGHT, BAR = (10.0, 26.0), 460.0, 0.5  # px: the thinnest and the tallest lane, all of them; of a lane
-ITERATIONS = 3  # of the slowest worker, in the usual window
+LANE, HEIGHT, BAR = (10.0, 26.0), 460.0, 0.5  # px: thinnest and thickest lane, all lanes; a bar's share of a lane
+ITERATIONS = 3  # iterations of the slowest worker in the default window
 STATES = {"PUSH": "#DCEBE8", "applying": PHASES["apply"], "PULL": "#D9822B"}
 TITLE = "When the server takes pushes, and when it answers pulls"
-MESSAGES = {"push": ("triangle-down", -1), "pull": ("triangle-up", 1)}  # marker; above the lane or under it
+MESSAGES = {"push": ("triangle-down", -1), "pull": ("triangle-up", 1)}  # marker; above (-1) or below the bar
 NAMES = {"PUSH": "state PUSH", "applying": "of it, applying", "PULL": "state PULL (answering)"}
 READ = ("in state PUSH a range counts and applies pushes, and parks pulls until the policy starts their workers; in "
         "state PULL it answers, and its weights do not change")  # fmt: skip
@@ -35,23 +34,24 @@ def server_states(
     results: Given, begin_s: float | None = None, end_s: float | None = None, *,
     by: Names = "label", title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """Draw the state of each range of the server between two instants, in seconds of the run: PUSH or PULL (Tsai,
-    slides 2017), and the pushes and pulls that arrived; of several runs one under the other, of several seeds the
-    first.
+    """Draw the state of each range of the server, PUSH or PULL (Tsai, slides 2017), with the arriving pushes and pulls.
 
-    Without instants: three iterations of the slowest worker, as in `timeline`.
+    Several runs are drawn one under another, each with its first seed.
+
+    Args:
+        begin_s, end_s: the window in seconds of the run; None: as in `timeline`, with three iterations.
 
     Raises:
         ConfigError: an unknown column; runs of one name that differ in more than the seed.
-        RecordError: a record from before arrivals were recorded.
+        RecordError: the record has no arrivals, because an earlier version of pslab made it.
     """
     shown = grouped(results, by)
     chosen = [group.results[0] for group in shown.groups]
     low, high = window(chosen, begin_s, end_s, ITERATIONS)
     lanes = [len(ranges_of(result)) for result in chosen]
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / sum(lanes)))
-    heads = [f"<b>{group.label}{marks([each])}</b>\u2003 {_pulling(each)}"
-             for group, each in zip(shown.groups, chosen, strict=True)]  # fmt: skip
+    heads = [f"<b>{group.label}{marks([result])}</b>\u2003 {_pulling(result)}"
+             for group, result in zip(shown.groups, chosen, strict=True)]  # fmt: skip
     time = Axis("training time (s)", low, high)
     fig = panels([[time]] * len(chosen), [[_lanes(count)] for count in lanes], width, heads)
     for row, result in enumerate(chosen, start=1):
@@ -73,48 +73,43 @@ def _lanes(count: int) -> Axis:
 
 
 def _pulling(result: Result) -> str:
-    """Over the whole run: how often a range answers, for how long, and how many pulls at a time."""
     table, lasts_s = pulling(result), result.seconds * len(ranges_of(result))
     if not len(table) or lasts_s <= 0:
         return "never in state PULL"
     share = float((table.end_s - table.begin_s).sum()) / lasts_s
-    each = f"{table.answers.mean():.1f} pulls each" if table.answers.mean() > 1 else "one pull each"
-    return f"in state PULL {len(table)} times, {each}, {100 * share:.2g}{SPACE}% of the time"
+    answered = f"{table.answers.mean():.1f} pulls each" if table.answers.mean() > 1 else "one pull each"
+    return f"in state PULL {len(table)} times, {answered}, {100 * share:.2g}{SPACE}% of the time"
 
 
 def _bars(result: Result, low: float, high: float) -> list[go.Bar]:
-    ranges = ranges_of(result)
+    ranges, bars = ranges_of(result), []
     applied = result.phases[result.phases.phase == "apply"]
-    tables = {"PUSH": pd.DataFrame({"range": ranges, "begin_s": low, "end_s": high}),
-              "applying": inside(applied, low, high), "PULL": inside(pulling(result), low, high)}  # fmt: skip
-    found = []
+    whole = pd.DataFrame({"range": ranges, "begin_s": low, "end_s": high})
+    tables = {"PUSH": whole, "applying": inside(applied, low, high), "PULL": inside(pulling(result), low, high)}
     for state, table in tables.items():
-        rows = [(index, row.begin_s, row.end_s, getattr(row, "answers", 0)) for row in table.itertuples()
+        rows = [(index, row.begin_s, row.end_s - row.begin_s, getattr(row, "answers", 0)) for row in records(table)
                 for index in (ranges if row.range == ALL else [row.range])]  # fmt: skip
         if rows:
-            found.append(_bar(state, rows))
-    return found
-
-
-def _bar(state: str, rows: list[tuple[Any, ...]]) -> go.Bar:
-    y, begins, ends, answers = (np.array(column) for column in zip(*rows, strict=True))
-    texts = [f"{NAMES[state]}, {1000 * lasts:.3g}{SPACE}ms" + (f", {count} answered" if count else "")
-            for lasts, count in zip(ends - begins, answers, strict=True)]  # fmt: skip
-    # an outline, so that a state shorter than a pixel is seen
-    edge = {"width": 0 if state == "PUSH" else 1, "color": STATES[state]}
-    return go.Bar(x=ends - begins, base=begins, y=y, width=BAR, orientation="h", name=NAMES[state], showlegend=False,
-                  marker={"color": STATES[state], "line": edge}, customdata=texts,
-                  hovertemplate="<b>%{customdata}</b><br>from %{base:.4f} s<extra></extra>")  # fmt: skip
+            y, begins, lasts, answers = zip(*rows, strict=True)
+            texts = [f"{NAMES[state]}, {1000 * last:.3g}{SPACE}ms" + (f", {count} answered" if count else "")
+                     for last, count in zip(lasts, answers, strict=True)]  # fmt: skip
+            # an outline, so that a state shorter than a pixel is seen
+            edge = {"width": 0 if state == "PUSH" else 1, "color": STATES[state]}
+            bars.append(go.Bar(
+                x=lasts, base=begins, y=y, width=BAR, orientation="h", name=NAMES[state], showlegend=False,
+                marker={"color": STATES[state], "line": edge}, customdata=texts,
+                hovertemplate="<b>%{customdata}</b><br>from %{base:.4f} s<extra></extra>"))  # fmt: skip
+    return bars
 
 
 def _messages(result: Result, low: float, high: float) -> list[go.Scatter]:
-    table, found = result.arrivals, []
+    table, traces = result.arrivals, []
     for kind, (marker, side) in MESSAGES.items():
-        own = table[(table.kind == kind) & (table.seconds >= low) & (table.seconds <= high)]
-        if len(own):
-            texts = [f"{kind} of worker {row.worker}, iteration {row.iteration}" for row in own.itertuples()]
-            found.append(go.Scatter(
-                x=own.seconds, y=own.range + side * (BAR / 2 + 0.12), mode="markers", name=f"{kind} arrives",
+        messages = table[(table.kind == kind) & (table.seconds >= low) & (table.seconds <= high)]
+        if len(messages):
+            texts = [f"{kind} of worker {row.worker}, iteration {row.iteration}" for row in messages.itertuples()]
+            traces.append(go.Scatter(
+                x=messages.seconds, y=messages.range + side * (BAR / 2 + 0.12), mode="markers", name=f"{kind} arrives",
                 marker={"symbol": marker, "size": 5, "color": INK}, showlegend=False, hovertext=texts,
                 hovertemplate="<b>%{hovertext}</b><br>at %{x:.4f} s<extra></extra>"))  # fmt: skip
-    return found
+    return traces

@@ -1,5 +1,5 @@
-"""The time line of runs: a lane for each worker and one for the server; who computes, who waits for whom, and how stale
-each push is when it is applied."""
+"""A time line of runs, with a lane for each worker and one for the server: who computes, who waits for whom, and how
+stale each push is when it is applied."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from pslab.lab.records.frames import Given
 from pslab.lab.records.record import Result
 from pslab.lab.records.units import SPACE
 
-LANE, HEIGHT = (4.5, 22.0), 620.0  # px: the thinnest and the tallest lane; what the lanes of all panels share
-MARGIN = 64.0  # px left of the lanes, and right
-MOST = 20_000  # bars of a panel
+LANE, HEIGHT = (4.5, 22.0), 620.0  # px: the thinnest and the thickest lane; all lanes of all panels
+MARGIN = 64.0  # px left and right of the lanes together
 TITLE = "Who waits for whom, and how stale each push is"
 NUMBERS = ("a number in a computation is its iteration, in a circle the staleness of the push that is applied there: "
            "steps of the server since its worker pulled")  # fmt: skip
 CIRCLES = "a circle is a push that is applied there"
-BAR, APART = 0.66, 0.02  # of a lane: a bar; between the parts of one
-BESIDE = 0.5  # of a lane: from its middle to a circle with a number, which hides nothing in one
-SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # of the bar, where links are used while computing
-#: Under its name in the legend: what a worker is doing.
+BAR, APART = 0.66, 0.02  # shares of a lane: a bar; the space between the parts of a bar
+BESIDE = 0.5  # from the middle of a lane to a circle with a number, as a share of the lane: it hides no bar's text
+SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # shares of a bar if pulls overlap
+#: Activity of a worker -> its name in the legend.
 WORDS = {"compute": "compute", "select": "select, encode", "push": "push", "apply": "server applies",
          "wait": "wait (for worker)", "serve": "server answers", "pull": "pull, decode"}  # fmt: skip
 AT = "<b>%{hovertext}</b><br>at %{x:.4f} s<extra></extra>"
@@ -41,7 +40,7 @@ BARRIER = {"color": INK, "width": 0.9, "dash": "4px,3px"}
 
 @dataclass(frozen=True)
 class _Panel:
-    """A run in the window."""
+    """A run in the window, with the sizes of its panel."""
 
     label: str
     result: Result
@@ -51,13 +50,13 @@ class _Panel:
     wide_px: float
 
     @property
-    def server(self) -> float:
-        """The position of the server's lane, in lanes under worker 0."""
-        return self.result.run.workers - 0.5 + self.server_lanes / 2 + 0.15
-
-    @property
     def server_lanes(self) -> float:
         return max(1.0, 13 / self.lane_px)
+
+    @property
+    def server(self) -> float:
+        """The y coordinate of the server's lane, below the workers' lanes."""
+        return self.result.run.workers - 0.5 + self.server_lanes / 2 + 0.15
 
     @property
     def lanes(self) -> float:
@@ -65,27 +64,32 @@ class _Panel:
 
     @property
     def detailed(self) -> bool:
-        """Whether a number has room in a lane."""
+        """Whether lanes have room for numbers."""
         return self.lane_px >= 13
 
     @property
     def numbered(self) -> bool:
-        """Whether the pushes of a lane lie far enough apart for their staleness in numbers."""
+        """Whether pushes are far enough apart to write their staleness."""
         most = int(self.pushes.groupby("worker").size().max()) if len(self.pushes) else 0
         return self.lane_px >= 17 and most * 15 <= self.wide_px
 
     @cached_property
     def overlapped(self) -> bool:
-        """Whether its workers' links are shown under their computing."""
+        """Whether pulls overlap with computing, so that computing, pushing and pulling are drawn one under another."""
         return intervals.overlapped(self.result)
 
-    @property
+    @cached_property
     def pushes(self) -> pd.DataFrame:
-        return _applied(self.result, self.begin_s, self.end_s)
+        """The pushes that were applied in the window."""
+        return self.within(self.result.pushes, "seconds")
+
+    def within(self, table: pd.DataFrame, column: str) -> pd.DataFrame:
+        """Return the rows whose instant lies in the window."""
+        return table[(table[column] >= self.begin_s) & (table[column] <= self.end_s)]
 
     @property
     def axis(self) -> Axis:
-        """The workers, the first one above, and the server."""
+        """The y axis: worker 0 at the top, the server at the bottom."""
         named = range(0, self.result.run.workers, max(1, math.ceil(12 / self.lane_px)))
         ticks = (*((worker, f"worker {worker}") for worker in named), (self.server, "server"))
         return Axis("", self.lanes - 0.65, -0.75, ticks=ticks, bare=True)
@@ -105,10 +109,13 @@ def timeline(
     results: Given, begin_s: float | None = None, end_s: float | None = None, *,
     by: Names = "label", title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """Draw what every worker and the server did between two instants, in seconds of the run; of several runs one under
-    the other, of several seeds the first, and no single machine.
+    """Draw the activities of each worker and of the server over time.
 
-    Without instants: six iterations of the slowest worker, near the middle, whose waiting is most like the whole runs'.
+    Several runs are drawn one under another, each with its first seed. Single machines are left out.
+
+    Args:
+        begin_s, end_s: the window in seconds of the run; None: six iterations of the slowest worker, near the middle,
+            whose waiting is most like the whole runs'.
 
     Raises:
         ConfigError: an unknown column; runs of one name that differ in more than the seed.
@@ -117,27 +124,30 @@ def timeline(
     chosen = [group.results[0] for group in shown.groups]
     first, last = window(chosen, begin_s, end_s)
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / max(1, sum(result.run.workers + 1 for result in chosen))))
-    runs = [_Panel(group.label + marks([each]), each, first, last, lane_px, WIDTHS[width] - MARGIN)
-            for group, each in zip(shown.groups, chosen, strict=True)]  # fmt: skip
+    runs = [_Panel(group.label + marks([result]), result, first, last, lane_px, WIDTHS[width] - MARGIN)
+            for group, result in zip(shown.groups, chosen, strict=True)]  # fmt: skip
     time = Axis("training time (s)", first, last)
     fig = panels([[time]] * len(runs), [[panel.axis] for panel in runs], width, [panel.heading for panel in runs])
-    left_out = [note for row, panel in enumerate(runs, start=1) for note in _draw(fig, panel, row)]
+    for row, panel in enumerate(runs, start=1):
+        for trace in (*_bars(panel), *_barriers(panel), *_marks(panel)):
+            fig.add_trace(trace, row, 1)
+        fig.layout.annotations += tuple(map(go.layout.Annotation, _links(panel, str(row) if row > 1 else "")))
     _name(fig, first, last)
     numbers = NUMBERS if all(panel.numbered for panel in runs) else CIRCLES
-    lines = under(shown.crowd, shown.columns, numbers, *left_out, notes=notes, spread="the first of")
+    lines = under(shown.crowd, shown.columns, numbers, notes=notes, spread="the first of")
     fig.update_layout(barmode="overlay")
     return finish(fig, heading(title, [TITLE]), lines, width, [panel.lanes * lane_px for panel in runs], left=True)
 
 
 def _name(fig: go.Figure, begin_s: float, end_s: float) -> None:
-    """Name in the legend what occurs: activities, then barriers and pushes."""
+    """Add the names of drawn activities, barriers, releases and pushes to the legend."""
     least = 1e-6 * (end_s - begin_s)
     drawn = {trace.legendgroup for trace in fig.data if trace.type != "bar" or max(trace.x) > least}
     bars = dict.fromkeys([*WORDS, *(trace.legendgroup for trace in fig.data if trace.type == "bar")])
     boxes(fig, {WORDS.get(name, name): PHASES.get(name, "#999999") for name in bars if name in drawn})
     if "barrier" in drawn:
         fig.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=BARRIER, name="barrier"))
-    if fig.layout.annotations[len({trace.yaxis for trace in fig.data if trace.yaxis}) or 1 :]:  # behind the headings
+    if fig.layout.annotations[len({trace.yaxis for trace in fig.data if trace.yaxis}) or 1 :]:  # after the headings
         fig.add_trace(go.Scatter(x=[None], y=[None], mode="lines+markers", line={"color": INK, "width": 0.9},
                                  marker={"symbol": "triangle-right", "color": INK}, name="releases"))  # fmt: skip
     if "staleness" in drawn:
@@ -147,7 +157,9 @@ def _name(fig: go.Figure, begin_s: float, end_s: float) -> None:
 def window(
     results: Sequence[Result], begin_s: float | None, end_s: float | None, iterations: int = 6
 ) -> tuple[float, float]:
-    """The window asked for; one instant alone gets the usual length, of so many iterations of the slowest worker."""
+    """Return begin and end, in seconds of the run, of the window to draw; an instant that is not None is kept. If one
+    is None, the window lasts `iterations` iterations of the slowest worker, or as long as the shortest run. If both are
+    None, it is the window of this length whose share of waiting is most like the share in the whole runs."""
     if begin_s is not None and end_s is not None:
         return begin_s, end_s
     low, high = intervals.window(results, iterations)
@@ -156,57 +168,40 @@ def window(
     return (low, high) if end_s is None else (max(0.0, end_s - (high - low)), end_s)
 
 
-def _applied(result: Result, begin_s: float, end_s: float) -> pd.DataFrame:
-    """The pushes that were applied in the window."""
-    return result.pushes[(result.pushes.seconds >= begin_s) & (result.pushes.seconds <= end_s)]
-
-
-def _draw(fig: go.Figure, panel: _Panel, row: int) -> list[str]:
-    """Draw one panel; return notes about it for the caption."""
-    bars, left_out = _bars(panel)
-    for trace in (*bars, *_barriers(panel), *_marks(panel)):
-        fig.add_trace(trace, row, 1)
-    fig.layout.annotations += tuple(map(go.layout.Annotation, _links(panel, str(row) if row > 1 else "")))
-    return [f"{panel.label}: the shortest {left_out} pieces are not drawn"] if left_out else []
-
-
-def _bars(panel: _Panel) -> tuple[list[go.Bar], int]:
-    """A trace for each activity, and how many bars would have been too many."""
+def _bars(panel: _Panel) -> list[go.Bar]:
     table = intervals.inside(intervals.spans(panel.result), panel.begin_s, panel.end_s)
-    table = (_in_parts if panel.overlapped else _on_rows)(table.assign(lasts_s=table.end_s - table.begin_s))
-    kept = table.sort_values("lasts_s", ascending=False, kind="stable").head(MOST).sort_index()
-    at_server = kept[kept.phase.isin(intervals.AT_SERVER)]
+    table = table.assign(lasts_s=table.end_s - table.begin_s)
+    table = (_in_parts if panel.overlapped else _on_rows)(table).sort_index()
+    at_server = table[table.phase.isin(intervals.AT_SERVER)]
     at_server = at_server.assign(y=panel.server, width=BAR * panel.server_lanes)
-    traces = []
-    for activity in dict.fromkeys([*WORDS, *kept.activity]):
-        own, there = kept[kept.activity == activity], at_server[at_server.activity == activity]
-        if len(own):
-            traces.append(_bar(panel, activity, pd.concat([own, there])))
-    return traces, len(table) - len(kept)
+    both = pd.concat([table, at_server])
+    drawn = {*table.activity}
+    return [_bar(panel, activity, both[both.activity == activity])
+            for activity in dict.fromkeys([*WORDS, *table.activity]) if activity in drawn]  # fmt: skip
 
 
 def _in_parts(table: pd.DataFrame) -> pd.DataFrame:
-    """Lay out bars where computing and links overlap: computing above, then the way up, then the way down."""
+    """Lay out bars if pulls overlap with computing: computing at the top, then pushing, then pulling."""
     top, parts = -BAR / 2, []
-    for way, share in SHARES.items():
-        present = table[table.phase.isin(intervals.WAYS[way])]
-        taken = present.phase == "decode"  # while the next request is on its way
-        decoded = present[taken].assign(y=present.worker[taken].astype(float), width=BAR)
-        own = pd.concat([_on_rows(present[~taken]), decoded])
-        inner = (own.y - own.worker + BAR / 2) * share
-        parts.append(own.assign(y=own.worker + top + inner, width=own.width * share))
+    for direction, share in SHARES.items():
+        present = table[table.phase.isin(intervals.WAYS[direction])]
+        whole = present.phase == "decode"  # has the full height of the lane
+        decoded = present[whole].assign(y=present.worker[whole].astype(float), width=BAR)
+        rows = pd.concat([_on_rows(present[~whole]), decoded])
+        inner = (rows.y - rows.worker + BAR / 2) * share
+        parts.append(rows.assign(y=rows.worker + top + inner, width=rows.width * share))
         top += BAR * (share + APART)
     return pd.concat(parts)
 
 
 def _on_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Lay out bars in their workers' lanes, which overlapping spans share (several ranges)."""
+    """Lay out bars in their workers' lanes; overlapping spans, as of several ranges, share a lane's height."""
     parts = []
-    for worker, own in table.groupby("worker", sort=True):
-        rows = intervals.rows_of(list(own.begin_s), list(own.end_s))
+    for worker, spans in table.groupby("worker", sort=True):
+        rows = intervals.rows_of(list(spans.begin_s), list(spans.end_s))
         share = BAR / (max(rows) + 1)
-        places = [float(str(worker)) - BAR / 2 + share * (row + 0.5) for row in rows]
-        parts.append(own.assign(y=places, width=share))
+        middles = [float(str(worker)) - BAR / 2 + share * (row + 0.5) for row in rows]
+        parts.append(spans.assign(y=middles, width=share))
     return pd.concat(parts) if parts else table.assign(y=0.0, width=BAR)
 
 
@@ -224,7 +219,7 @@ def _bar(panel: _Panel, activity: str, part: pd.DataFrame) -> go.Bar:
 
 
 def _describes(row: Any) -> str:
-    """``"worker 2, iteration 46: waits for worker 3"``."""
+    """Return a span in words: ``"worker 2, iteration 46: waits for worker 3"``."""
     doing = {"apply": "the server applies its push", "serve": "the server answers its pull"}.get(row.phase, row.phase)
     if row.phase == "wait":
         doing = f"waits for worker {int(row.waits_for)}" if row.waits_for != intervals.NOBODY else "waits"
@@ -232,7 +227,7 @@ def _describes(row: Any) -> str:
 
 
 def _text(panel: _Panel, row: Any) -> str:
-    """In a computation its iteration, in a wait for whom; nothing where there is no room."""
+    """Return the text in a bar: a computation's iteration, or the worker that a wait is for; "" if there is no room."""
     width = row.lasts_s / (panel.end_s - panel.begin_s) * panel.wide_px
     if not panel.detailed or row.width < BAR * SHARES["computing"]:
         return ""
@@ -244,33 +239,30 @@ def _text(panel: _Panel, row: Any) -> str:
 
 
 def _barriers(panel: _Panel) -> list[go.Scatter]:
-    """A hairline through all lanes where one step applied several pushes."""
-    found = intervals.barriers(panel.result)
-    found = found[(found.at_s >= panel.begin_s) & (found.at_s <= panel.end_s)]
-    if not len(found):
+    """Return vertical lines through all lanes, at each step that applied several pushes."""
+    steps = panel.within(intervals.barriers(panel.result), "at_s")
+    if not len(steps):
         return []
     low, high = -0.55, panel.server + panel.server_lanes / 2
-    texts = [f"barrier: {int(s.pushes)} pushes in one step, version {int(s.version)}" for s in intervals.records(found)]
+    texts = [f"barrier: {int(s.pushes)} pushes in one step, version {int(s.version)}" for s in intervals.records(steps)]
     return [go.Scatter(
-        x=[x for at in found.at_s for x in (at, at, None)], y=[low, high, None] * len(found), mode="lines",
+        x=[x for at in steps.at_s for x in (at, at, None)], y=[low, high, None] * len(steps), mode="lines",
         line=BARRIER, name="barrier", legendgroup="barrier", showlegend=False,
         hovertext=[text for text in texts for _ in range(3)], hovertemplate=AT)]  # fmt: skip
 
 
 def _links(panel: _Panel, number: str) -> list[dict[str, Any]]:
-    """An arrow from the worker whose push ended a waiting to the worker that waited."""
-    found = intervals.releases(panel.result)
-    found = found[(found.at_s >= panel.begin_s) & (found.at_s <= panel.end_s)]
+    """Return arrows from the worker whose push ended a wait to the worker that waited."""
     x_name, y_name = f"x{number}", f"y{number}"
     return [{"x": row.at_s, "ax": row.at_s, "ay": row.by, "y": row.worker + math.copysign(BAR / 2, row.by - row.worker),
              "xref": x_name, "axref": x_name, "yref": y_name, "ayref": y_name, "showarrow": True, "arrowhead": 2,
              "arrowsize": 1 if panel.detailed else 0.6, "arrowwidth": 0.8, "arrowcolor": INK, "text": "",
              "hovertext": f"iteration {row.by_iteration} of worker {row.by} releases worker {row.worker}"}
-            for row in intervals.records(found)]  # fmt: skip
+            for row in intervals.records(panel.within(intervals.releases(panel.result), "at_s"))]  # fmt: skip
 
 
 def _marks(panel: _Panel) -> list[go.Scatter]:
-    """Over a worker's lane, where its push is applied: how stale it is."""
+    """Return a circle where each push is applied, with its staleness as a number if there is room."""
     table = panel.pushes
     if not len(table):
         return []
@@ -280,7 +272,7 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
     return [go.Scatter(
         x=table.seconds, y=table.worker + (BESIDE if panel.numbered else 0) * (1 if panel.overlapped else -1),
         mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup="staleness",
-        cliponaxis=False,  # a circle at the edge is whole
+        cliponaxis=False,  # a circle at the edge is not cut off
         marker={"symbol": "circle", "size": 12.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px),
                 "color": "white", "opacity": 1, "line": {"color": INK, "width": 0.6}},
         text=[str(int(s)) for s in table.staleness] if panel.numbered else None, showlegend=False,

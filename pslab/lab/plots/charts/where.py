@@ -1,151 +1,113 @@
-"""The map of clusters: the soonest policy on each, and how much later each other policy is."""
+"""The map of clusters: the soonest policy on each, and the times of all policies relative to the soonest."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
-from pslab.lab.plots.arrange import GAP, WIDTHS, boxes, finish, names, panels, text_px, wrapped
-from pslab.lab.plots.axes import Axis, axis, categories, lanes
+from pslab.lab.plots.arrange import GAP, WIDTHS, boxes, finish, names, panels, text_px
+from pslab.lab.plots.axes import axis, categories, lanes
 from pslab.lab.plots.charts.bars import CELL
-from pslab.lab.plots.charts.panels import in_rows
-from pslab.lab.plots.labels import bits, duration, heading, name
-from pslab.lab.plots.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, Look, ink, looks
+from pslab.lab.plots.labels import bits, duration, heading
+from pslab.lab.plots.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, Look, looks
 from pslab.lab.records.intervals import records
 from pslab.lab.records.units import SPACE, plain
 
 TITLES = {"bandwidth_bit_s": "bandwidth of a worker", "spread": "slowest / fastest worker"}
-LANE, LINE = 30.0, 12.0  # px: the height of a policy's line; of a line of small type
+LANE, LINE = 30.0, 12.0  # px: the height of a policy's lane; of a line of small type
 AROUND = 90.0  # px: ticks and titles beside the panels
-NAMED_TIES = 2  # policies that a cell names; of more it says how many
-STEPS = (0.0, 0.2, -0.2, 0.1, -0.1)  # of a lane: dots near each other lie one over the other
-KNOWN = ["policy", "how", "times"]  # of a cell, beside its axes
+STEPS = (0.0, 0.2, -0.2, 0.1, -0.1)  # vertical offsets of dots, as shares of a lane, so that near dots do not overlap
 
 
-def where(found: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
-    """Draw each cluster in the colour of its soonest policy, with how many times sooner than the default it is, and
-    the policies that tie with it; of three axes in a panel for each value of the third. And draw
-    a line for each policy, with a dot for each cluster at how many times the soonest there it takes; policies with the
-    least worst come first.
+def where(chart: Any, title: Any = None, *, notes: Iterable[str] = (), width: str = "page") -> go.Figure:
+    """Draw a map of clusters in two panels.
+
+    A cell of the first panel is a cluster, in the colour of its soonest policy. The cell says how many times sooner
+    than the default this policy is, and how many policies tie with it. The second panel has a lane for each policy and
+    a dot for each cluster: the policy's time / the soonest policy's time. Lanes are sorted by the largest ratio.
 
     Args:
-        found: the map that `advise_map` returns.
-        title: a sentence or a Claim; None: which policy is never far from the soonest.
+        chart: the map that `advise_map` returns.
+        title: a sentence or a Claim; None: the map's result in words.
         notes: more lines for the caption.
         width: page (7.16 in: two panels beside each other) or column (3.5 in: one under the other).
 
     Raises:
-        ConfigError: it is no such map.
+        ConfigError: `chart` is no such map.
     """
-    if not hasattr(found, "best_everywhere"):
-        raise ConfigError("found", type(found).__name__, "must be what advise_map(...) returns")
-    table, winner, regret = found.table, found.winner, found.regret
-    facts, (x_name, y_name, *further) = table.attrs, table.attrs["axes"]
-    colours = _looks(facts["policies"], winner)
+    if not hasattr(chart, "best_everywhere"):
+        raise ConfigError("chart", type(chart).__name__, "must be a map, as advise_map(...) returns it")
+    facts, winner, regret = chart.table.attrs, chart.winner, chart.regret
+    x_name, y_name = facts["axes"]
     xs, ys = (list(dict.fromkeys(winner[column])) for column in (x_name, y_name))
-    x_axis = categories([_entry(x_name, value) for value in xs], _titled(x_name))
-    y_axis = categories([_entry(y_name, value) for value in ys], _titled(y_name))
-    policies = [f"<b>{label}</b>" if label == found.best_everywhere else label for label in regret.index]
-    soonest = f"the soonest, and how many times sooner than {facts['default']}"
-    shown = {f"{_titled(name)} {_entry(name, value)}": own for name in further
-             for value, own in winner.groupby(name, sort=False)} or {soonest: winner}  # fmt: skip
+    x_axis, y_axis = (categories([_entry(column, value) for value in values], _titled(column))
+                      for column, values in ((x_name, xs), (y_name, ys)))  # fmt: skip
+    policies = [f"<b>{label}</b>" if label == chart.best_everywhere else label for label in regret.index]
     columns = 2 if width == "page" else 1
-    y_lanes, times = lanes(names(policies, width, 0.2 if columns > 1 else 0.27)), _times(table)
+    y_lanes, times = lanes(names(policies, width, 0.2 if columns > 1 else 0.27)), _times(chart.table)
     room = (WIDTHS[width] - AROUND - max(text_px(text) for _, text in y_lanes.ticks) * (columns > 1)) / columns - GAP
-    cells = {head: [_text(row, facts, room / len(xs) - 1) for row in records(own)] for head, own in shown.items()}
-    high = max(CELL, max(len(lines) for texts in cells.values() for lines in texts) * LINE + 8) * len(ys)
-    x_rows = in_rows([*[x_axis] * len(shown), _far_axis(times, room)], columns)
-    y_rows = in_rows([*[y_axis] * len(shown), y_lanes], columns)
-    lane = max(LANE, *(13 * text.count("<br>") + 17 for _, text in y_lanes.ticks))
-    last = max(lane * len(policies), high * bool(len(shown) % columns))
-    heights = [max(each) for each in in_rows([*[high] * len(shown), last], columns)]
+    colours = _looks(facts["policies"], winner)
+    cells = {(getattr(row, x_name), getattr(row, y_name)): row for row in records(winner)}
+    grid = [[cells[x, y] for x in xs] for y in ys]
+    slot = room / len(xs) - 1
+    texts = [[_text(row, facts) for row in line] for line in grid]
+    size = TYPE if all(text_px(text) <= slot for line in texts for text in line) else SMALL
+    high = max(CELL, max(text.count("<br>") + 1 for line in texts for text in line) * LINE + 8) * len(ys)
+    last = max(LANE, *(13 * text.count("<br>") + 17 for _, text in y_lanes.ticks)) * len(policies)
+    far = axis([1.0, max(1.5, float(times.times.max()))], "", log=True, pad=0.05)
+    behind = 1 / (1 - min(0.5, (text_px("≥10.0×") + 8) / room))  # makes room for the number behind the last dot
+    far = far._replace(high=far.low * (far.high / far.low) ** behind)
+    heads = [f"the soonest, and how many times sooner than {facts['default']}", "times the soonest of its cluster"]
     gap = max(text_px(text) for _, text in (*y_lanes.ticks, *y_axis.ticks)) + 40
-    heads = [*shown, "times the soonest of its cluster"]
+    x_rows, y_rows = ([list(pair)] if columns > 1 else [[axis] for axis in pair]
+                      for pair in ((x_axis, far), (y_axis, y_lanes)))  # fmt: skip
     fig = panels(x_rows, y_rows, width, heads, gap=gap)
-    notes_in: list[dict[str, Any]] = []
-    for rank, (head, own) in enumerate(shown.items()):
-        tight = any(text_px(first) > room / len(xs) - 1 for first, *_ in cells[head])
-        for row, lines in zip(records(own), cells[head], strict=True):
-            at, look = (xs.index(getattr(row, x_name)), ys.index(getattr(row, y_name))), colours.get(row.policy)
-            notes_in += _cell(fig, rank, columns, row, lines, at, look, SMALL if tight else TYPE)
-    row, column = (each + 1 for each in divmod(len(shown), columns))
-    number = str(len(shown) + 1)
-    for rank, label in enumerate(regret.index):
-        for trace in _lane(times[times.policy == label], rank, label, colours[label]):
-            fig.add_trace(trace, row, column)
-        text, end = _worst(times[times.policy == label])
-        notes_in.append({"text": text, "x": math.log10(end), "y": rank, "xref": f"x{number}", "yref": f"y{number}",
-                         "xanchor": "left", "xshift": 7, "font": {"size": SMALL, "color": PALE}})  # fmt: skip
-    fig.layout.annotations += tuple(go.layout.Annotation(each, showarrow=False, borderpad=0) for each in notes_in)
     won = [label for label in facts["policies"] if label in {*winner.policy}]
+    shades = ["#FFFFFF", *(colours[label].colour for label in won)]  # the first one is for cells without a policy
+    fig.add_trace(go.Heatmap(
+        z=[[won.index(row.policy) + 1 if row.policy else 0 for row in line] for line in grid], zmin=0, zmax=len(won),
+        x=[*range(len(xs))], y=[*range(len(ys))], xgap=2, ygap=2, showscale=False, name="soonest",
+        colorscale=[[rank / max(1, len(won)), shade] for rank, shade in enumerate(shades)],
+        text=texts, texttemplate="%{text}", textfont_size=size,
+        customdata=[[_hover(row) for row in line] for line in grid], hovertemplate="%{customdata}<extra></extra>"),
+        1, 1)  # fmt: skip
+    row, column = (1, 2) if columns > 1 else (2, 1)
+    for trace in _lines(times, list(regret.index), colours):
+        fig.add_trace(trace, row, column)
     boxes(fig, {label: colours[label].colour for label in won})
-    said = [f"in a cell: {soonest}"] if further else []
-    return finish(
-        fig,
-        heading(title, [found.words]),
-        [*facts["caption"], *said, *_said(times, facts), *notes],
-        width,
-        heights,
-        left=columns == 1,
-    )
+    return finish(fig, heading(title, [chart.words]), [*facts["caption"], *_signs(times, facts), *notes], width,
+                  [max(high, last)] if columns > 1 else [high, last], left=columns == 1)  # fmt: skip
 
 
 # -- cells -----------------------------------------------------------------------------------------
 
 
 def _looks(policies: Mapping[str, Mapping[str, Any]], winner: pd.DataFrame) -> dict[str, Look]:
-    """A look for each policy; of two of one colour the one that wins less often has another."""
-    won = {label: int((winner.policy == label).sum()) for label in policies}
-    found, free = dict(zip(policies, looks(list(policies.values())), strict=True)), iter(OTHERS)
+    """Return a look for each policy. Of two policies with one colour, the one that wins less often gets another."""
+    chosen, free = dict(zip(policies, looks(list(policies.values())), strict=True)), iter(OTHERS)
     taken: set[str] = set()
-    for label in sorted(policies, key=lambda label: -won[label]):
-        if found[label].colour in taken:
-            found[label] = dataclasses.replace(found[label], colour=next(free, PALE))
-        taken.add(found[label].colour)
-    return found
+    for label in sorted(policies, key=lambda label: -int((winner.policy == label).sum())):
+        if chosen[label].colour in taken:
+            chosen[label] = dataclasses.replace(chosen[label], colour=next(free, PALE))
+        taken.add(chosen[label].colour)
+    return chosen
 
 
-def _cell(
-    fig: go.Figure, rank: int, columns: int, row: Any, lines: Sequence[str], at: tuple[int, int], look: Look | None,
-    size: float,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Draw a cell; return its texts."""
-    colour = look.colour if look is not None else "#FFFFFF"
-    (x, y), number = at, str(rank + 1) if rank else ""
-    fig.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, fillcolor=colour, layer="below",
-                  line={"width": 0.5, "color": GRID}, xref=f"x{number}", yref=f"y{number}")  # fmt: skip
-    words = [row.policy or "no policy arrives", *(f"= {label}" for label in row.ties), row.how]
-    fig.add_trace(go.Scatter(x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, name="soonest",
-                             showlegend=False, hovertemplate="<br>".join(words) + "<extra></extra>"),
-                  *(each + 1 for each in divmod(rank, columns)))  # fmt: skip
-    first, *more = lines
-    place = {"x": x, "y": y, "xref": f"x{number}", "yref": f"y{number}"}
-    found = [{**place, "text": first, "yshift": len(more) * LINE / 2, "font": {"size": size, "color": ink(colour)}}]
-    return found + ([{**place, "text": "<br>".join(more), "yshift": -LINE / 2,
-                      "font": {"size": SMALL, "color": ink(colour)}}] if more else [])  # fmt: skip
+def _hover(row: Any) -> str:
+    return "<br>".join([row.policy or "no policy arrives", *(f"= {label}" for label in row.ties), row.how])
 
 
-def _text(row: Any, facts: Mapping[str, Any], room: float) -> list[str]:
-    """Return the text of a cell, in lines of so many px."""
+def _text(row: Any, facts: Mapping[str, Any]) -> str:
     if not row.policy:
-        return ["–"]
-    own = facts["policies"][row.policy]
+        return "–"
     times = "default" if row.policy == facts["default"] else f"{'≥' * row.at_least}{_factor(row.sooner)}"
-    ties = [f"={_short(facts['policies'][tie], own)}" for tie in row.ties]
-    if len(ties) > NAMED_TIES or any(text_px(word, SMALL) > room for tie in ties for word in tie.split(" ")):
-        return [times, *wrapped(f"={SPACE}{len(ties)} other{'s' * (len(ties) > 1)}", room, SMALL)]
-    return [times, *(line for tie in ties for line in wrapped(tie, room, SMALL))]
-
-
-def _short(policy: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """A policy in as few words as tell it from another: ``"BSP"``, ``"dense"``."""
-    return " ".join(name(field, value).partition(",")[0] for field, value in policy.items() if value != other[field])
+    return times + (f"<br>={SPACE}{len(row.ties)} other{'s' * (len(row.ties) > 1)}" if row.ties else "")
 
 
 def _factor(times: float) -> str:
@@ -165,63 +127,45 @@ def _entry(column: str, value: Any) -> str:
 
 
 def _times(table: pd.DataFrame) -> pd.DataFrame:
-    """The axes, policy, how and times (over the soonest of its cell; of a capped run the least possible) of each
-    policy and cell, without cells of which nothing is known."""
+    """Return the table with columns `cell` and `times`, the smallest times first: a policy's time over the soonest
+    policy's, or for a capped run a lower bound. Rows of unknown times are left out."""
     axes = table.attrs["axes"]
     soonest = table.groupby(axes, sort=False).seconds.transform("min")
     known = table.seconds.where(table.seconds < math.inf, table.low)
-    found = table.assign(times=(known / soonest).clip(lower=1.0))[[*axes, *KNOWN]]
-    return found[found.times.notna() & (found.times < math.inf)]
+    cells = [", ".join(map(plain, cell)) for cell in table[axes].itertuples(index=False)]
+    times = table.assign(times=(known / soonest).clip(lower=1.0), cell=cells)
+    return times[times.times < math.inf].sort_values("times", kind="stable")
 
 
-def _far_axis(times: pd.DataFrame, room: float) -> Axis:
-    """From 1, with room for the number behind the last dot."""
-    shown = axis([1.0, max(1.5, float(times.times.max()))], "", log=True, pad=0.05)
-    more = (shown.high / shown.low) ** (1 / (1 - min(0.5, (text_px("≥10.0×") + 8) / room)))
-    return shown._replace(high=shown.low * more)
-
-
-def _lane(own: pd.DataFrame, rank: int, label: str, look: Look) -> list[go.Scatter]:
-    """Draw a dot for each cell, a triangle where it takes longer than is known."""
-    if not len(own):
-        return []
-    ordered = own.sort_values("times", kind="stable")
-    at = [rank + STEPS[place % len(STEPS)] for place in range(len(ordered))]
-    marks = ["triangle-right-open" if how == "capped" else "circle" for how in ordered.how]
-    edges = [look.colour if how == "capped" else "white" for how in ordered.how]
-    cells = [", ".join(map(plain, cell)) for cell in ordered.drop(columns=KNOWN).itertuples(index=False)]
-    line = go.Scatter(x=[ordered.times.min(), ordered.times.max()], y=[rank, rank], mode="lines", showlegend=False,
-                      line={"color": GRID, "width": 3}, hoverinfo="skip", cliponaxis=False)  # fmt: skip
-    return [
-        line,
-        go.Scatter(
-            x=ordered.times,
-            y=at,
-            mode="markers",
-            orientation="h",
-            name=label,
-            showlegend=False,
-            cliponaxis=False,
-            marker={"symbol": marks, "color": look.colour, "size": MARK, "line": {"color": edges, "width": 0.8}},
-            customdata=list(zip(cells, ordered.how, strict=True)),
+def _lines(times: pd.DataFrame, policies: list[str], colours: Mapping[str, Look]) -> list[go.Scatter]:
+    """Return the traces of the policies' lanes: the range of the dots, a dot for each cell (a triangle for a lower
+    bound), and the number behind the last dot."""
+    ranges, dots, ends = [], [], []
+    for rank, label in enumerate(policies):
+        cells = times[times.policy == label]
+        capped, colour = [how == "capped" for how in cells.how], colours[label].colour
+        last = float(cells.times.max()) if len(cells) else 1.0
+        ends.append((last, rank, f"{'≥' * any(capped)}{_factor(last)}" if len(cells) else "not reached"))
+        ranges += [(float(cells.times.min()), rank), (last, rank), (None, None)] if len(cells) else []
+        edges = [colour if missed else "white" for missed in capped]
+        dots.append(go.Scatter(
+            x=cells.times, y=[rank + STEPS[count % len(STEPS)] for count in range(len(cells))], mode="markers",
+            orientation="h", name=label, showlegend=False, cliponaxis=False, customdata=cells[["cell", "how"]],
+            marker={"symbol": ["triangle-right-open" if missed else "circle" for missed in capped], "color": colour,
+                    "size": MARK, "line": {"color": edges, "width": 0.8}},
             hovertemplate=f"<b>{label}</b><br>%{{customdata[0]}}<br>%{{x:.3g}} times, "
-            "%{customdata[1]}<extra></extra>",
-        ),
-    ]
+                          "%{customdata[1]}<extra></extra>"))  # fmt: skip
+    common = {"showlegend": False, "hoverinfo": "skip", "cliponaxis": False}
+    x, y, texts = zip(*ends, strict=True)
+    line = go.Scatter(x=[at for at, _ in ranges], y=[rank for _, rank in ranges], mode="lines",
+                      line={"color": GRID, "width": 3}, **common)  # fmt: skip
+    numbers = go.Scatter(x=x, y=y, mode="text", text=[2 * SPACE + text for text in texts], textposition="middle right",
+                         name="", textfont={"size": SMALL, "color": PALE}, **common)  # fmt: skip
+    return [line, *dots, numbers]
 
 
-def _worst(own: pd.DataFrame) -> tuple[str, float]:
-    """The number behind the last dot of a line, and where it stands."""
-    if not len(own):
-        return "not reached", 1.0
-    last = float(own.times.max())
-    return f"{'≥' * bool((own.how == 'capped').any())}{_factor(last)}", last
-
-
-def _said(times: pd.DataFrame, facts: Mapping[str, Any]) -> list[str]:
-    """The signs in words."""
-    signs = {
-        "capped": "triangles: ended before it came to the goal, and takes longer than that",
-    }
-    return [f"=: a policy that is within {100 * facts['tie']:g}{SPACE}% of the soonest",
-            *(words for how, words in signs.items() if (times.how == how).any())]  # fmt: skip
+def _signs(times: pd.DataFrame, facts: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the caption that explain the signs."""
+    triangles = ["triangles: ended before it came to the goal, and takes longer than that"]
+    return [f"=: policies that are within {100 * facts['tie']:g}{SPACE}% of the soonest",
+            *(triangles if (times.how == "capped").any() else [])]  # fmt: skip

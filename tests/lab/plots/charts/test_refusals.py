@@ -27,7 +27,7 @@ EACH = {"facet": "sync", "row": "prune", "x": ["iteration", "seconds"]}
     (plots.curves, RULES, {"y": "acuracy"}, "did you mean 'accuracy'"),
     (plots.curves, RULES, {"by": "prun"}, "did you mean 'prune'"),
     (plots.curves, RULES, {"by": "sync"}, "differ in prune"),
-    (plots.curves, BOTH, EACH, "a panel each"),
+    (plots.curves, BOTH, EACH, "no direction for panels"),
     (plots.curves, {"metric": ["accuracy", "loss"]}, {}, "cannot be compared"),
     (summary, {"metric": ["accuracy", "loss"]}, {}, "cannot be compared"),
     (goal, {"metric": ["accuracy", "loss"]}, {}, "cannot be compared"),
@@ -37,7 +37,7 @@ EACH = {"facet": "sync", "row": "prune", "x": ["iteration", "seconds"]}
     (plots.server_states, RULES, {"by": "sync"}, "differ in prune"),
     (plots.bars, RULES, {"y": ["waitings"], "by": "prune"}, "did you mean 'waiting'"),
     (plots.bars, {"rate": ["constant", "dynsgd"], "sync": ["bsp", "asp"]}, {"y": ["rate"]},
-     "give it another name, as in grid"),
+     "give the axis another name, as in grid"),
     (plots.points, BOTH, {"x": "sync", "y": "seconds", "by": []}, "differ in prune"),
     (plots.dots, RULES, {"y": "seconds", "by": "prune", "to": "nome"}, "did you mean 'none'"),
 ])  # fmt: skip
@@ -48,7 +48,7 @@ def test_what_cannot_be_drawn_is_refused(
         draw(made(**axes), **arguments)
 
 
-@pytest.mark.parametrize(("draw", "words"), [(plots.why, "answer of advise"), (plots.where, "what advise_map")])
+@pytest.mark.parametrize(("draw", "words"), [(plots.why, "answer of advise"), (plots.where, "as advise_map")])
 def test_what_no_search_has_made_is_refused(draw: Callable[..., Any], words: str):
     with pytest.raises(ConfigError, match=f"'DataFrame': must be .*{words}"):
         draw(pd.DataFrame({"seconds": [1.0]}))
@@ -59,7 +59,7 @@ def test_no_runs_are_refused_and_runs_that_are_no_results(draw: Callable[..., An
     with pytest.raises(ConfigError, match="no run to draw"):
         draw([])
     for given in (Run(), [Run()]):
-        with pytest.raises(ConfigError, match=r"must be a Result, in 1 of 1 rows: sweep\(runs\)"):
+        with pytest.raises(ConfigError, match=r"must be a Result, but 1 of 1 rows have none: sweep\(runs\)"):
             draw(given)
 
 

@@ -44,3 +44,9 @@ def test_name_keeps_its_look_where_others_are_left_out():
     assert few == every == drawn.lines(plots.points(frame, "x", "y", by="rule"))["fast"].line
     assert drawn.lines(facets)["fast"].line.color == every.color
     assert "grey: slow" in drawn.caption(facets)
+
+
+@pytest.mark.parametrize("title", ["final accuracy", "final accuracy (%)"])
+def test_a_share_is_drawn_in_percent_and_its_axis_says_so_whoever_named_it(title: str):
+    figure = plots.points(pd.DataFrame({"x": [1, 2], "accuracy": [0.5, 0.6], "rule": "fast"}), "x", {"accuracy": title})
+    assert figure.layout.yaxis.title.text == "final accuracy (%)"

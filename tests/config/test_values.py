@@ -1,0 +1,206 @@
+"""Annotated fields, policy strings and clusters: how values are read, and what is refused with what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pytest
+from refusals import check_refused
+
+from pslab.config.cluster import COSTS, MEASURED, PRESETS, Cluster, cluster_fields, resolve_cluster
+from pslab.config.parameters import Bounds, OneOf, check, parameters
+from pslab.config.run import Run
+from pslab.config.spec import build, describe, import_named, make, resolve, split
+from pslab.config.table import ROWS
+from pslab.errors import ConfigError
+from pslab.policies.sync.ssp import SSP
+
+# --- annotated fields -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Some:
+    share: Annotated[float, Bounds(above=0, at_most=1), "of the whole"] = 0.5
+    count: Annotated[int | None, Bounds(at_least=1)] = None
+    size: Annotated[int | str, OneOf("fit"), Bounds(at_least=1)] = "fit"
+    mode: Annotated[str, OneOf("each", "frozen")] = "each"
+    masked: bool = True
+    percent: Annotated[float, Bounds(at_least=0, below=100.0)] = 0.0
+    grid: Annotated[int, Bounds(at_least=-1, at_most=9)] = 3
+    other: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self, "some.")
+
+
+OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
+    ({"share": 0}, "must be a number above 0 and at most 1"), ({"share": 1.5}, "above 0 and at most 1"),
+    ({"share": math.nan}, "must be a number above"), ({"share": "1"}, "must be a number above"),
+    ({"share": True}, "must be a number above"), ({"share": None}, "must be a number above"),
+    ({"count": 0}, "must be a whole number of at least 1, or None"), ({"count": 2.0}, "must be a whole number"),
+    ({"size": 0}, "must be a whole number of at least 1, or fit"), ({"size": "fitt"}, "at least 1, or fit"),
+    ({"mode": "eech"}, "did you mean 'each'\\? allowed: each, frozen"), ({"mode": 3}, "allowed: each, frozen"),
+    ({"masked": 1}, r"must be on \(True\) or off \(False\)"), ({"percent": 100}, "of at least 0 and below 100"),
+    ({"percent": math.inf}, "must be a number of"), ({"grid": 10}, "must be a whole number from -1 to 9"),
+    ({"grid": 10**400}, "must be a whole number from -1 to 9"), ({"share": 10**400}, "must be a number above 0"),
+    ({"share": -(10**5000)}, "must be a number above 0"),
+]  # fmt: skip
+
+
+def test_a_value_out_of_type_or_bounds_is_refused_and_others_are_taken():
+    check_refused((f"some.{next(iter(fields))}", functools.partial(Some, **fields), words)
+                  for fields, words in OUT_OF_BOUNDS)  # fmt: skip
+    some = Some(share=1, count=7, size=3, mode="frozen", masked=False, other={"a": 1})
+    assert (some.share, type(some.share)) == (1.0, float)
+    assert dataclasses.asdict(some) == {"share": 1.0, "count": 7, "size": 3, "mode": "frozen", "masked": False,
+                                        "percent": 0.0, "grid": 3, "other": {"a": 1}}  # fmt: skip
+
+
+def test_text_is_read_by_the_type():
+    found = parameters(Some)
+    for name, text, value in (("share", "1%", 0.01), ("share", "2", 2.0), ("count", "none", None), ("count", "3", 3),
+                              ("size", "fit", "fit"), ("size", "12", 12), ("mode", "each", "each"),
+                              ("masked", "OFF", False), ("masked", "1", True)):  # fmt: skip
+        assert found[name].read(text) == value
+    for name, text in (("share", "x"), ("count", "2.5"), ("size", "big"), ("mode", "all"), ("masked", "perhaps")):
+        with pytest.raises(ValueError, match=r".+"):
+            found[name].read(text)
+    assert list(found) == [f.name for f in dataclasses.fields(Some)]
+    assert (found["share"].doc, found["share"].shown, found["masked"].shown) == ("of the whole", "0.5", "on")
+    assert parameters(len) == {}
+    for rows in ROWS.values():
+        for row in rows.values():
+            assert all(parameter.doc for parameter in parameters(row.load()).values()), row.name
+
+
+# --- policy strings ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    share: Annotated[float, Bounds(above=0)]
+    times: int = 3
+    keep: bool = True
+    mode: Annotated[str, OneOf("one", "two")] = "one"
+    cap: float | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def test_values_of_a_string_are_read_in_order_or_by_name_and_a_bad_string_is_refused():
+    for text, rule in (("rule:0.5", Rule(0.5)), ("RULE: 1% , 2 ", Rule(0.01, 2)), ("rule:share=2,cap=none", Rule(2.0)),
+                       ("rule:1%,keep=off,mode=two", Rule(0.01, keep=False, mode="two")),
+                       ("rule:2,cap=7", Rule(2.0, cap=7.0))):  # fmt: skip
+        assert make("field", text, Rule) == rule
+    check_refused(("field", functools.partial(make, "field", text, Rule), words) for text, words in (
+        ("rule", "needs share"), ("rule:x", "share='x' cannot be read"), ("rule:1,2,on,one,1,9", "got 6 values"),
+        ("rule:1,keep=perhaps", "keep='perhaps'"), ("rule:1,mode=three", "allowed: one, two"),
+        ("rule:1,speed=2", "no parameter 'speed'"), ("rule:-1", "above 0"),
+        ("rule:1,share=0.5", "share is given twice: as '1' and as '0.5'")))  # fmt: skip
+    assert split("a:b,c=d") == ("a", ["b"], {"c": "d"})
+    assert split("a") == ("a", [], {})
+    assert describe(Rule).startswith("share, times=3, keep=on")
+
+
+def test_a_missing_parameter_is_shown_by_an_example_that_can_be_built():
+    for row in [row for rows in ROWS.values() for row in rows.values()]:
+        if all(p.shown for p in parameters(row.load()).values()):
+            continue
+        with pytest.raises(ConfigError, match="needs") as error:
+            build(row.kind, row.name)
+        example = error.value.problem.rpartition("as in '")[2].rstrip("'")
+        assert example == row.example
+        assert build(row.kind, example)
+    for kind, text in (("prune", "static:100%"), ("prune", "static:1.0"), ("prune", "static:0.5"),
+                       ("schedule", "steps:1"), ("sync", "elastic:15,weight=1")):  # fmt: skip
+        assert build(kind, text)
+
+
+def test_names_are_those_of_the_table_and_objects_those_that_can_do_what_their_kind_must():
+    policy = SSP(2)
+    assert build("sync", "SSP:3") == SSP(3)
+    assert resolve("sync", policy) is policy
+    assert resolve("sync", "ssp:2") == policy
+    check_refused([
+        ("sync", lambda: build("sync", "spp:3"), r"'spp:3': unknown name 'spp'; did you mean 'ssp'\? all"),
+        ("model", lambda: build("model", "resnet"), "torchvision:NAME"),
+        ("rules", lambda: build("prune", "x", "rules"), "rules='x': unknown name"),
+        ("model", lambda: build("model", "cnn:3"), "cnn takes no parameters"),
+        ("sync", lambda: resolve("sync", SSP),
+         "is a class: give an object of it; an object for sync needs window, init"),
+        ("ranges", lambda: resolve("ranges", policy), "has no cut, layered; an object for ranges needs cut, layered"),
+        *((kind, functools.partial(import_named, kind, text), f"did you mean '{near}'") for kind, text, near in (
+            ("model", "mpl:8", "mlp:8"), ("model", "mpl:net", "mlp:net"), ("data", "minst:train=9", "mnist:train=9"),
+            ("data", "fodler:/pictures", "folder:/pictures"))),
+    ])  # fmt: skip
+
+
+# --- clusters ---------------------------------------------------------------------------------------------------------
+
+IMPOSSIBLE: list[tuple[Any, str, str]] = [
+    ({"bandwidth_bit_s": 0}, "bandwidth_bit_s", ""), ({"server_bandwidth_bit_s": -1}, "server_bandwidth_bit_s", ""),
+    ({"latency_s": -0.1}, "latency_s", ""), ({"duplex": "both"}, "duplex", ""), ({"compute_s": 0}, "compute_s", ""),
+    ({"stall_probability": 2, "compute_s": 1}, "stall_probability", ""),
+    ({"stall_factor": 0.5, "compute_s": 1}, "stall_factor", ""), ({"slow": {0: 0}, "compute_s": 1}, "slow", ""),
+    ({"trace": {0: []}}, "trace", ""), ({"trace": {0: [0.1, 0.0]}}, "trace", ""), ({"leave": {0: 0}}, "leave", ""),
+    ({"join": {-1: 3}}, "join", ""), ({"join": {0: 3}, "leave": {0: 3}}, "join", ""),
+    ({"compute_sigma": 0.1}, "compute_s", ""), ({"select_factor": {"statik": 2.0}}, "select_factor", ""),
+    ({"select_factor": {"static": (1.0, 2.0)}}, "select_factor", ""),
+    ({"apply_factor": {"squares": -1.0}}, "apply_factor", ""), ({"apply_factor": {"squares": 3.0}}, "apply_factor", ""),
+    ({"apply_factor": {"squares": ["3", 2]}}, "apply_factor", ""), ({"bandwith_bit_s": 1e9}, "bandwith_bit_s", ""),
+    ({"preset": "labs"}, "preset", ""), ({"latency_s": "fast"}, "latency_s", ""),
+    ({"faults": [{"what": "kil", "iteration": 1}]}, "faults.what", "did you mean 'kill'"),
+    ({"faults": [{"what": "kill", "iteration": -1}]}, "faults.iteration", ""),
+    ({"faults": [{"what": "kill", "iteration": 1, "at_s": 1.0}]}, "faults", ""),
+    ({"faults": [{"what": "drop"}]}, "faults", ""),
+    ({"faults": [{"what": "drop", "probability": 2}]}, "faults.probability", ""),
+    ({"faults": [{"what": "drop", "probabilty": 0.1}]}, "faults.probabilty", "did you mean 'probability'"),
+    ({"faults": [{"what": "stop", "at_s": 1.0, "direction": "up"}]}, "faults.direction", ""),
+    ({"faults": [{"what": "stop", "at": 1.0}]}, "faults.at", ""),
+    ({"faults": {"what": "drop", "probability": 0.1, "for_s": 0}}, "faults.for_s", ""), ({"faults": "drop"}, "faults",
+     ""), ({"faults": [{"wat": "stop", "at_s": 1.0}]}, "faults.wat", ""),
+    ({"preset": "lab", "slow": [2, 1]}, "slow", ""), ({"preset": "lab", "slow": {1.5: 2.0}}, "slow", ""),
+    ({"preset": "lab", "slow": {"a": 2.0}}, "slow", ""), ({"preset": "lab", "trace": {0: []}}, "trace", ""),
+]  # fmt: skip
+
+
+def test_impossible_clusters_are_refused():
+    check_refused((f"cluster.{name}", functools.partial(resolve_cluster, fields), words)
+                  for fields, name, words in IMPOSSIBLE)  # fmt: skip
+    with pytest.raises(ConfigError, match="did you mean 'lab'"):
+        resolve_cluster("labb")
+
+
+@pytest.mark.parametrize(("cluster", "words"), [
+    ("labb", "did you mean 'lab'"), ({"preset": "lab", "bandwith_bit_s": 1e8}, "did you mean 'bandwidth_bit_s'"),
+    *(({"preset": "lab", name: {4: value}}, f"cluster.{name}.*no worker 4: with workers=4 use 0 to 3")
+      for name, value in (("slow", 2.0), ("trace", [0.1]), ("leave", 1.0), ("join", 1.0))),
+    ({"faults": [{"what": "stop", "worker": 7, "at_s": 1.0}]}, "cluster.faults.*no worker 7"),
+])  # fmt: skip
+def test_a_run_refuses_a_misspelt_field_of_its_cluster_and_a_worker_that_it_does_not_have(cluster, words):
+    with pytest.raises(ConfigError, match=words):
+        Run(workers=4, cluster=cluster)
+
+
+def test_every_preset_is_a_cluster_that_a_mapping_can_change_and_whose_costs_grow_with_the_weights():
+    for name in PRESETS:
+        resolve_cluster(name)
+    assert resolve_cluster({"preset": "lab", "latency_s": 0.1}) == Cluster(**{**PRESETS["lab"], "latency_s": 0.1})
+    lab, half = resolve_cluster("lab"), resolve_cluster({"preset": "lab", "apply_s": 1.0}, MEASURED // 2)
+    assert resolve_cluster("lab", MEASURED) == lab == Cluster(**PRESETS["lab"])
+    for name in COSTS:  # given ones do not
+        share = {"apply_s": 1.0 / lab.apply_s, "message_s": 1.0, "search_s": 1.0}.get(name, 0.5)
+        assert getattr(half, name) == pytest.approx(share * getattr(lab, name))
+
+
+def test_faults_are_plain_and_links_with_faults_are_links():
+    given = [{"what": "drop", "probability": 0.01}, {"what": "kill", "worker": 1, "iteration": 3}]
+    assert cluster_fields({"preset": "free", "faults": given}) == {"faults": given}
+    assert not resolve_cluster({"faults": [{"what": "delay", "at_s": 1.0}]}).free
+    assert resolve_cluster({"faults": [{"what": "stop", "at_s": 1.0}]}).free
