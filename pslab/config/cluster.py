@@ -144,6 +144,12 @@ class Cluster:
     slow: Annotated[Mapping[int, float], Bounds(above=0, at_most=1e6), "permanent stragglers: worker -> factor"] = (
         field(default_factory=dict)
     )
+    bandwidth_of: Annotated[Mapping[int, float], BIT_S, "worker -> bandwidth of its link, if it differs"] = field(
+        default_factory=dict
+    )
+    latency_of: Annotated[Mapping[int, float], SECONDS, "worker -> latency of its link, if it differs"] = field(
+        default_factory=dict
+    )
     trace: Annotated[
         Mapping[int, Sequence[float]], Bounds(above=0, at_most=3600), "worker -> seconds of its gradients, repeated"
     ] = field(default_factory=dict)
@@ -184,6 +190,10 @@ class Cluster:
                 if given := getattr(self, name):
                     problem = "a ring has no servers, and needs all its workers: leave it out"
                     raise ConfigError(f"cluster.{name}", given, f"{problem}, or use aggregate='servers'")
+            for name, slowest in (("bandwidth_of", "bandwidth_bit_s"), ("latency_of", "latency_s")):
+                if given := getattr(self, name):
+                    problem = f"a ring is as fast as its slowest link: set {slowest} to it, or use aggregate='servers'"
+                    raise ConfigError(f"cluster.{name}", given, problem)
         if self.overhead_s and self.bandwidth_bit_s is None:
             raise ConfigError("cluster.overhead_s", self.overhead_s, "needs a link: set bandwidth_bit_s, such as 1e9")
         if self.compute_s is None and (self.compute_sigma or self.stall_probability or self.slow):
@@ -230,7 +240,8 @@ class Cluster:
     @property
     def free(self) -> bool:
         """Whether messages take no modelled time and have no faults."""
-        limited = self.bandwidth_bit_s is not None or self.server_bandwidth_bit_s is not None or self.latency_s > 0
+        bandwidths = self.bandwidth_bit_s, self.server_bandwidth_bit_s, *self.bandwidth_of.values()
+        limited = any(bit_s is not None for bit_s in bandwidths) or any((self.latency_s, *self.latency_of.values()))
         return not limited and not any(fault.what in OF_FRAMES for fault in self.faults)
 
     @property
@@ -267,7 +278,7 @@ def _by_worker(name: str, given: Any) -> dict[int, Any]:
 
 MODELLED = "a modelled compute time: set compute_s, such as 0.02, or begin with a preset, as in {'preset': 'lab', ...}"
 COSTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s", "message_s", "search_s")
-BY_WORKER = ("slow", "trace", "leave", "join")
+BY_WORKER = ("slow", "bandwidth_of", "latency_of", "trace", "leave", "join")
 
 _LAN = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "server_bandwidth_bit_s": 1e10}
 _COMPUTE = {"compute_s": 0.02, "compute_sigma": 0.1}

@@ -148,6 +148,7 @@ IMPOSSIBLE: list[tuple[Any, str, str]] = [
     ({"latency_s": -0.1}, "latency_s", ""), ({"duplex": "both"}, "duplex", ""), ({"compute_s": 0}, "compute_s", ""),
     ({"stall_probability": 2, "compute_s": 1}, "stall_probability", ""),
     ({"stall_factor": 0.5, "compute_s": 1}, "stall_factor", ""), ({"slow": {0: 0}, "compute_s": 1}, "slow", ""),
+    ({"bandwidth_of": {0: 0}}, "bandwidth_of", ""), ({"latency_of": {0: -1}}, "latency_of", ""),
     ({"trace": {0: []}}, "trace", ""), ({"trace": {0: [0.1, 0.0]}}, "trace", ""), ({"leave": {0: 0}}, "leave", ""),
     ({"join": {-1: 3}}, "join", ""), ({"join": {0: 3}, "leave": {0: 3}}, "join", ""),
     ({"compute_sigma": 0.1}, "compute_s", ""), ({"select_factor": {"statik": 2.0}}, "select_factor", ""),
@@ -180,7 +181,8 @@ def test_impossible_clusters_are_refused():
 @pytest.mark.parametrize(("cluster", "words"), [
     ("labb", "did you mean 'lab'"), ({"preset": "lab", "bandwith_bit_s": 1e8}, "did you mean 'bandwidth_bit_s'"),
     *(({"preset": "lab", name: {4: value}}, f"cluster.{name}.*no worker 4: with workers=4 use 0 to 3")
-      for name, value in (("slow", 2.0), ("trace", [0.1]), ("leave", 1.0), ("join", 1.0))),
+      for name, value in (("slow", 2.0), ("bandwidth_of", 1e8), ("latency_of", 0.1), ("trace", [0.1]), ("leave", 1.0),
+                          ("join", 1.0))),
     ({"faults": [{"what": "stop", "worker": 7, "at_s": 1.0}]}, "cluster.faults.*no worker 7"),
 ])  # fmt: skip
 def test_a_run_refuses_a_misspelt_field_of_its_cluster_and_a_worker_that_it_does_not_have(cluster, words):

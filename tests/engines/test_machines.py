@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -236,17 +237,31 @@ def test_instants_are_those_of_a_queue():
             assert ends[row.worker, row.iteration] == pytest.approx(row.computed, rel=1e-9), run.plain()
 
 
+def link_byte_s(cluster: Cluster, worker: int, at_s: float) -> float:
+    common = [bit_s for since_s, bit_s in sorted(cluster.bandwidth_at.items()) if since_s <= at_s + 1e-12]
+    return cluster.bandwidth_of.get(worker, [cluster.bandwidth_bit_s, *common][-1]) / 8
+
+
+def link_latency_s(cluster: Cluster, worker: int) -> float:
+    return cluster.latency_of.get(worker, cluster.latency_s)
+
+
 def test_links_are_fluids():
     for seed in range(150):
         draw = random.Random(seed)
         servers, latency_s, overhead_s = draw.choice([1, 1, 3]), draw.choice([0.0, 0.25]), draw.choice([0.0, 0.0, 0.5])
         changes = {draw.uniform(1, 9): 8 * draw.choice([0.5, 2.0]) for _ in range(draw.choice([0, 0, 2]))}
         server_s = draw.choice([math.inf, 1.0, 2.5, 40.0])
+        bandwidth_of = {
+            worker: 8 * draw.choice([0.2, 0.5, 4.0]) for worker in draw.sample(range(5), draw.choice([0, 2]))
+        }
+        latency_of = {n: draw.choice([0.0, 0.1, 2.0]) for n in draw.sample(range(5), draw.choice([0, 2]))}
         fields = {"bandwidth_bit_s": 8.0, "latency_s": latency_s, "overhead_s": overhead_s, "bandwidth_at": changes,
-                  "server_bandwidth_bit_s": None if server_s == math.inf else 8 * server_s}  # fmt: skip
+                  "server_bandwidth_bit_s": None if server_s == math.inf else 8 * server_s,
+                  "bandwidth_of": bandwidth_of, "latency_of": latency_of}  # fmt: skip
         sent = [(at, draw.randrange(5), draw.choice([0.0, 1.0, draw.uniform(0, 5)]), draw.randrange(servers)) for at in
                 sorted(draw.choice([0.0, 1.0, draw.uniform(0, 12)]) for _ in range(draw.randint(1, 30)))]  # fmt: skip
-        network, arrived = Network(Cluster(**fields), None, servers), dict[int, float]()
+        network, arrived = Network(cluster := Cluster(**fields), None, servers), dict[int, float]()
         direction = draw.choice([UP, DOWN])
         for number, (at, worker, size, server) in enumerate(sent):
             for instant, _, message in network.arrived(at) if draw.random() < 0.5 else []:
@@ -256,9 +271,8 @@ def test_links_are_fluids():
             for at, way, number in network.arrived(network.next_s()):
                 assert way == direction
                 arrived[number] = at
-        bandwidths = sorted(changes.items())
-        wanted = fluid(sent, lambda t, own=bandwidths: [1, *(bit_s / 8 for at, bit_s in own if at <= t + 1e-12)][-1],
-                       server_s, latency_s, overhead_s, [*changes])  # fmt: skip
+        wanted = fluid(sent, partial(link_byte_s, cluster), server_s, partial(link_latency_s, cluster), overhead_s,
+                       [*changes])  # fmt: skip
         noted = [latency_s * (direction == UP and bool(server)) for *_, server in sent]  # server 0 hears of it later
         np.testing.assert_allclose([arrived[n] for n in range(len(sent))], np.add(wanted, noted), rtol=1e-7, atol=1e-7,
                                    err_msg=str((seed, fields, sent)))  # fmt: skip
@@ -291,8 +305,8 @@ def test_a_link_chooses_when_it_is_idle_and_a_credit_waits_for_acknowledgements(
         network.send(UP, 0, 1, message, 0.0)
     network.choose(0.0)
     network.send(UP, 0, 1, "a", 0.25)
-    network.fly(UP, "z", 0.25)  # of no size, and behind no other
-    network.pass_by(DOWN, "y", 0.25)  # between processes of one machine
+    network.fly(UP, 0, "z", 0.25)  # of no size, and behind no other
+    network.pass_by(DOWN, 0, "y", 0.25)  # between processes of one machine
     found = sorted((at, message) for at, _, message in network.arrived(50.0))
     assert found == [(0.25, "y"), (0.75, "z"), *expected]
 

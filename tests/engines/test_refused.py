@@ -285,6 +285,10 @@ TABLE: list[tuple[dict[str, Any], str | None, str]] = [
         )
     ),
     *(
+        (ring(cluster={**RING, name: {0: value}}), "as fast as its slowest link", f"cluster.{name}")
+        for name, value in (("bandwidth_of", 1e6), ("latency_of", 0.1))
+    ),
+    *(
         (ring(cluster={**RING, **given}), "leave it out", f"cluster.{next(iter(given))}")
         for given in (
             {"colocated": True},

@@ -27,8 +27,8 @@ class Waiting:
         self.blocked: list[int | None] = [None] * job.run.workers  #: per worker: the range that it waits for
         self._layers = tuple(part.layer for part in job.parts)
         self._sizes = tuple(part.size * job.layout.dtype.itemsize for part in job.parts)
-        bandwidth = job.cluster.bandwidth_bit_s
-        self._byte_s = math.inf if bandwidth is None else bandwidth / 8
+        links = [job.cluster.bandwidth_of.get(n, job.cluster.bandwidth_bit_s) for n in range(job.run.workers)]
+        self._byte_s = [math.inf if bit_s is None else bit_s / 8 for bit_s in links]
         self._forward_s = tuple((job.cluster.compute_s or 0.0) * forward for forward, _ in job.layer_shares)
 
     def pick(self, worker: int, waiting: list[Message]) -> int:
@@ -75,7 +75,7 @@ class Waiting:
         counts = _Each(len(ranges), lambda index: ranges[index].clocks.get(worker, 0))
         low = _Each(len(ranges), lambda index: ranges[index].window.base)
         return View(worker, self.blocked[worker], self._fetched[worker], counts, low, _Each(len(ranges), alone),
-                    self._layers, self._sizes, self._forward_s, self._byte_s)  # fmt: skip
+                    self._layers, self._sizes, self._forward_s, self._byte_s[worker])  # fmt: skip
 
 
 class _Each(Sequence[Any]):

@@ -47,6 +47,7 @@ class Parcel(NamedTuple):
     message: Any
     server: int
     flies_s: float  #: the seconds from its last byte's departure to its arrival
+    one_way_s: float  #: the latency of the worker's link
 
 
 class Flow:
@@ -60,7 +61,7 @@ class Flow:
 
 
 class Port:
-    """A direction of a server's link, or of a worker's link if there are several servers.
+    """A direction of a server's link; or of a worker's link, if there are several servers or workers' links differ.
 
     `served` counts the bytes that a flow at the port's rate would have sent since the start.
     """
@@ -102,10 +103,12 @@ class Lane:
 
     def __init__(
         self, worker_byte_s: float, server_byte_s: float, latency_s: float, overhead_s: float = 0.0,
-        changes: Mapping[float, float] | None = None, servers: int = 1,
+        changes: Mapping[float, float] | None = None, servers: int = 1, own_byte_s: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
-        self.worker_byte_s, self.latency_s = worker_byte_s, latency_s
-        self.overhead_bytes = overhead_s * worker_byte_s if overhead_s else 0.0
+        self.worker_byte_s, self.latency_s, self.own_byte_s = worker_byte_s, latency_s, own_byte_s or {}
+        # with one server and equal links, the server's ports have all flows, at the same rate
+        self.one_port = servers == 1 and not self.own_byte_s
+        self.overhead_s, self.overhead_bytes = overhead_s, overhead_s * worker_byte_s if overhead_s else 0.0
         self.ports = {number: Port(number, server_byte_s) for number in range(servers)}  # workers' have later numbers
         self.servers = servers
         self.changed: dict[int, None] = {}  # ports whose flows have changed at this instant
@@ -175,15 +178,17 @@ class Lane:
         flow = Flow(line, parcel, self.sequence)
         for number, other in self._ways(line):
             if number not in self.ports:
-                self.ports[number] = Port(number, self.worker_byte_s)
+                self.ports[number] = Port(number, self.own_byte_s.get(line[0], self.worker_byte_s))
             self.ports[number].crossing[other] = flow
             self.changed[number] = None
-        port.take(flow, parcel.size_bytes + self.overhead_bytes, self.updated_s)
+        own_byte_s = self.own_byte_s.get(line[0])
+        overhead_bytes = self.overhead_bytes if own_byte_s is None else self.overhead_s * own_byte_s
+        port.take(flow, parcel.size_bytes + overhead_bytes, self.updated_s)
 
     def _ways(self, line: Line) -> list[tuple[int, int]]:
-        """Return (number, other end) of a connection's ports; with one server, only of the server's port."""
+        """Return (number, other end) of a connection's ports: the server's, and the worker's if it counts."""
         worker, server = line
-        return [(server, worker), (self.servers + worker, server)] if self.servers > 1 else [(server, worker)]
+        return [(server, worker)] if self.one_port else [(server, worker), (self.servers + worker, server)]
 
     def _end_s(self) -> float:
         if self.changed:
@@ -194,11 +199,12 @@ class Lane:
         changed = [self.ports[number] for number in self.changed]
         for port in changed:
             port.advance(self.updated_s)
-        if self.servers > 1:
+        if not self.one_port:
             self._move(changed)
+        limit_byte_s = math.inf if self.own_byte_s else self.worker_byte_s  # _move has looked at each worker's link
         for number in self.changed:
             port = self.ports[number]
-            port.share(self.worker_byte_s)
+            port.share(limit_byte_s)
             if port.end_s < math.inf:
                 heappush(self.ends, (port.end_s, number))
         self.changed = {}
@@ -210,7 +216,7 @@ class Lane:
         """Move each flow on these ports to that one of its two ports whose share is smaller."""
         flows = list[Flow]()
         for port in changed:
-            if port.number < self.servers:
+            if port.number < self.servers and not self.own_byte_s:
                 shares = self.worker_byte_s * len(port.crossing) / port.byte_s if port.byte_s < math.inf else 0.0
                 most = math.inf if self.worker_byte_s == math.inf else max(1, math.floor(shares))
                 if most == port.most:
@@ -219,9 +225,13 @@ class Lane:
             flows += port.crossing.values()
         for flow in flows:
             (server, _), (worker, _) = self._ways(flow.line)
-            here, there = flow.port, self.ports[server]
-            if len(self.ports[worker].crossing) > there.most:
-                there = self.ports[worker]
+            here, there, beyond = flow.port, self.ports[server], self.ports[worker]
+            if self.own_byte_s:  # links differ: compare the two shares, not numbers of servers
+                narrow = beyond.byte_s / len(beyond.crossing) < there.byte_s / len(there.crossing)
+            else:
+                narrow = len(beyond.crossing) > there.most
+            if narrow:
+                there = beyond
             if here is not None and here is not there:
                 here.advance(self.updated_s)
                 there.take(flow, max(0.0, flow.target - here.served), self.updated_s)
@@ -233,7 +243,8 @@ class Lane:
             self._serve(at)
             self.worker_byte_s = byte_s
             for port in self.ports.values():
-                port.byte_s = byte_s if port.number >= self.servers else port.byte_s
+                if port.number >= self.servers and port.number - self.servers not in self.own_byte_s:
+                    port.byte_s = byte_s
             self.changed = dict.fromkeys(self.ports)
         self._serve(now)
 
@@ -255,7 +266,7 @@ class Lane:
     def _advance(self, now: float) -> None:
         if now > self.updated_s:
             self.updated_s = now
-            if self.servers == 1:
+            if self.one_port:
                 self.first.advance(now)
 
 
@@ -301,7 +312,7 @@ class ChosenLane(Lane):
     def _ended(self, flow: Flow, port: Port) -> None:
         super()._ended(flow, port)
         if self._chooser.acknowledged:
-            heappush(self._heard, (self.updated_s + 2 * self.latency_s, flow.line, flow.parcel.size_bytes))
+            heappush(self._heard, (self.updated_s + 2 * flow.parcel.one_way_s, flow.line, flow.parcel.size_bytes))
         else:
             self._under_way[flow.line] -= flow.parcel.size_bytes
             self._open[flow.line] = None
@@ -333,43 +344,45 @@ class Network:
         ring = hops is not None
         halves = 2 if ring and cluster.duplex == "half" else 1
         latency_s = cluster.latency_s * (1 if hops is None else hops)
+        soonest_s = min((latency_s, *cluster.latency_of.values()))
 
         def byte_s(bit_s: float | None) -> float:
             return math.inf if bit_s is None else bit_s / 8 / halves
 
         def lane() -> Lane:
             changes = {at: byte_s(bit_s) for at, bit_s in cluster.bandwidth_at.items()}
-            speeds = (byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), latency_s,
-                      cluster.overhead_s, changes, servers)  # fmt: skip
+            own_byte_s = {worker: byte_s(bit_s) for worker, bit_s in cluster.bandwidth_of.items()}
+            speeds = (byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), soonest_s,
+                      cluster.overhead_s, changes, servers, own_byte_s)  # fmt: skip
             return Lane(*speeds) if chooser is None else ChosenLane(chooser, *speeds)
 
         up = lane()
         self._lanes = {UP: up, DOWN: up if ring or cluster.duplex == "half" else lane()}
         self._each = tuple({id(lane): lane for lane in self._lanes.values()}.values())
-        self._latency_s, self._noted_s = latency_s, 2 * latency_s
+        self._latency_s, self._latency_of = latency_s, cluster.latency_of
         self._chooses = chooser is not None
         self._next_s = self._choice_s = math.inf
 
     def send(self, direction: str, worker: int, size_bytes: float, message: Any, now: float, server: int = 0) -> None:
         """Send a message of `size_bytes` between a server and `worker` at `now`."""
-        self._lanes[direction].send(worker, self._parcel(direction, size_bytes, message, server), now)
+        self._lanes[direction].send(worker, self._parcel(direction, worker, size_bytes, message, server), now)
         self._look()
 
-    def fly(self, direction: str, message: Any, now: float, server: int = 0) -> None:
+    def fly(self, direction: str, worker: int, message: Any, now: float, server: int = 0) -> None:
         """Send a message without size: it waits for no other message, and takes only the latency."""
-        self._lanes[direction].fly(self._parcel(direction, 0.0, message, server), now)
+        self._lanes[direction].fly(self._parcel(direction, worker, 0.0, message, server), now)
         self._look()
 
-    def pass_by(self, direction: str, message: Any, now: float, server: int = 0) -> None:
+    def pass_by(self, direction: str, worker: int, message: Any, now: float, server: int = 0) -> None:
         """Deliver a message between a worker and the server beside it: only the note to server 0 crosses a link."""
-        parcel = self._parcel(direction, 0.0, message, server)
-        parcel = parcel._replace(flies_s=parcel.flies_s - self._latency_s)
-        self._lanes[direction].fly(parcel, now)
+        parcel = self._parcel(direction, worker, 0.0, message, server)
+        self._lanes[direction].fly(parcel._replace(flies_s=parcel.flies_s - parcel.one_way_s), now)
         self._look()
 
-    def _parcel(self, direction: str, size_bytes: float, message: Any, server: int) -> Parcel:
-        flies_s = self._noted_s if server and direction == UP else self._latency_s
-        return Parcel(size_bytes, (direction, message), server, flies_s)
+    def _parcel(self, direction: str, worker: int, size_bytes: float, message: Any, server: int) -> Parcel:
+        one_way_s = self._latency_of.get(worker, self._latency_s)
+        note_s = self._latency_s if server and direction == UP else 0.0  # between servers
+        return Parcel(size_bytes, (direction, message), server, one_way_s + note_s, one_way_s)
 
     def next_s(self) -> float:
         """Return a lower bound of the instant of the next arrival; infinity if nothing is under way."""

@@ -31,7 +31,6 @@ BRIEF = 48  # the most characters of a cluster in words; a longer one is named b
 UNSET = {"push_weight": "push weight 1/W", "pushes": "no limit of pushes", "seconds": "no limit of time",
          "target_accuracy": "no target", "eval_every": "evaluated 20 times",
          "checkpoint_every": "checkpoints as needed"}  # fmt: skip
-NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s")
 
 
 # -- one value -------------------------------------------------------------------------------------
@@ -150,6 +149,8 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
         share = f"{100 * c['stall_probability']:g}{SPACE}%"
         words.append(f"{share} of iterations ×{c.get('stall_factor', 1):g} slower")
     words += [f"worker {worker} ×{factor:g} slower" for worker, factor in dict(c.get("slow", {})).items()]
+    words += [f"worker {worker} at {bits(rate)}" for worker, rate in dict(c.get("bandwidth_of", {})).items()]
+    words += [f"worker {worker} with {duration(s)} latency" for worker, s in dict(c.get("latency_of", {})).items()]
     words += ["selecting, coding and serving cost time"] if engine not in ("local", "ray") and {*COSTS} & {*c} else []
     words += ["recorded computation times"] if c.get("trace") else []
     for field, verb in (("leave", "leaves"), ("join", "joins")):
