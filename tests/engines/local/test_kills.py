@@ -258,7 +258,7 @@ def test_a_run_whose_first_checkpoint_is_not_whole_has_not_started(tmp_path: Pat
 
 
 def test_an_interrupt_is_heeded_while_new_processes_are_waited_for(tmp_path: Path):
-    kill, later = Signals(pool.SERVER, signal.SIGKILL), []
+    kill, later = Signals(pool.SERVER, signal.SIGKILL, after=60), []
 
     def look(news: dict[str, Any]) -> None:
         kill(news)
@@ -267,7 +267,8 @@ def test_an_interrupt_is_heeded_while_new_processes_are_waited_for(tmp_path: Pat
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as error:
-        execute(resolve(tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000)), look)
+        run = tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000, checkpoint_every=20)
+        execute(resolve(run), look)
     assert len(error.value.outcome.pushes) >= 20
 
 
