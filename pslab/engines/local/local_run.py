@@ -78,8 +78,10 @@ class LocalRun(Coordinator):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
+        # a given dilation is not remembered: it says nothing about the smallest one
         if outcome.facts.get("emulation_ok") and self.run.dilation == "auto":
             remember(self.experiment, self.dilation)
+        # now, not at the next run: its memory and processes would stay until then
         if self.worn:
             pools.release(kill=True)
         return outcome
@@ -125,6 +127,7 @@ class LocalRun(Coordinator):
             self.order_run()
             self.running = True
             while self._under_way:
+                # each turn is short: the deaths of servers, starving workers and interrupts are noticed in between
                 self.hear(self.owed(), POLL_S)
                 self.precedence.relieve()
                 self.mend()
@@ -156,6 +159,7 @@ class LocalRun(Coordinator):
     def _to_be_repeated(self) -> bool:
         able = self.run.dilation == "auto" and self.experiment.cluster.modelled(self.run.workers)
         tried = self.before is not None or self.dilation >= DILATIONS[-1]
+        # a run that lost a process, or was interrupted, is not repeated: its slowness may have this cause
         ended = bool(self.lost or self.pool.ended) or self.facts["outcome"] == "interrupted"
         return able and not tried and not ended and not kept(self._emulation())
 
@@ -241,6 +245,7 @@ class LocalRun(Coordinator):
 
     def _keep_whole(self, index: int) -> None:
         """Register a snapshot for evaluation once all servers have copied their parts."""
+        # the server's report and the stores' reports come in any order
         if index in self.opened and self.copied[index] >= self.opened[index]["others"]:
             super().keep_snapshot(self.opened.pop(index))
 
@@ -271,6 +276,7 @@ class LocalRun(Coordinator):
         return outcome
 
     def _outcome(self) -> Outcome:
+        # from shared memory: complete rows, even if the server was killed while it wrote
         pushes, arrivals = map(rows_in, self.pool.ledger, TABLES)
         arrivals = arrivals[:, : len(ARRIVAL_COLUMNS)]
         if "outcome" in self.facts:

@@ -41,13 +41,14 @@ class FramedShard(TensorShard):
 
     def __init__(self, job: Job, arena: Arena) -> None:
         super().__init__(job, arena)
+        # per range: values of the rule at the server, which reading a push may change and replies may contain (`tells`)
         self._served = (
             []
             if job.compression is None
             else [torch.zeros(job.compression.served(index), dtype=job.layout.dtype) for index in range(len(job.parts))]
         )
         if job.positioned:
-            prepare(job.layout.dtype, selects=job.downlink is not None)
+            prepare(job.layout.dtype, selects=job.downlink is not None)  # takes seconds, so before the run is timed
 
     def state(self, server: int) -> State:
         served = {f"served {index}": self._served[index] for index in self._ranges(server) if self._served}
@@ -62,6 +63,7 @@ class FramedShard(TensorShard):
         rules = self._job.compression
         if not pushes or rules is None or rules.rule.combine is None:
             return super()._read(step, pushes)
+        # the rule replaces the mean, for instance by a vote: it needs the parts of all pushes, not their gradients
         pieces = [self._pieces(push) for push in pushes]
         with refusing(pushes[0], "frame, or another frame of the same step,"):
             return [rules.combined(step.range, pieces, self._served[step.range], **self._whose(pushes[0]))]
@@ -115,10 +117,12 @@ class AnsweringShard(FramedShard):
     def _write(self, pull: Pull, key: Any, parts: Callable[[], Parts]) -> int:
         """Write a reply as a frame and return its bytes; the workers of a round get equal frames, encoded once."""
         room = self._room(pull)
+        # changed entries are compared by identity: the store returns one object to the workers of a round, and to
+        # compare their arrays would cost as much as to encode them
         if self._encoded is None or (self._encoded[0] is not key and (
                 isinstance(key, Entries) or self._encoded[0] != key)):  # fmt: skip
             size = frame.write(room, [parts()])
-            self._encoded = key, bytes(room[:size])
+            self._encoded = key, bytes(room[:size])  # a copy: the room is the worker's, and is written again
             return size
         answer = self._encoded[1]
         room[: len(answer)] = answer
@@ -133,6 +137,7 @@ class DownlinkShard(FramedShard):
         from pslab.tensors.compression.downlink import HeldWeights
 
         assert job.downlink is not None
+        # in rounds all workers receive the same replies, so that one copy stands for all of them
         workers = 0 if job.traits.rounds else job.run.workers
         made = job.downlink.compression(job)
         self._copies = HeldWeights(made, job.parts, self.weights, workers, job.traits.rotation)
@@ -146,6 +151,7 @@ class DownlinkShard(FramedShard):
 
     def lay(self, reply: Reply) -> int:
         pull = reply.pull
+        # the copies note every reply, also an empty one, or one whose weights go out whole
         if not (size_bytes := self._copies.lay(reply, self._store.weights, self._room(pull))):
             return super().lay(reply)
         if self._changes:
@@ -153,4 +159,5 @@ class DownlinkShard(FramedShard):
         return size_bytes
 
     def _answer(self, pull: Pull, version: int) -> int:
+        # the copy, not the weights: the next difference will start from it
         return self._copy(pull, self._copies.of(pull.worker))

@@ -53,6 +53,7 @@ class Ledger:
 
     def arrived(self, message: Push | Pull, now: float) -> None:
         """Record a message that the server handles now; a replay of all records repeats the server's decisions."""
+        # the first four fields of a push and a pull are the same: worker, range, iteration, version
         details = told_of(message) if self._replayed else ()
         self._arrivals.append((PUSHED if type(message) is Push else PULLED, *message[:4], now, *details))
 
@@ -107,6 +108,7 @@ class Ledger:
     def answered(self, weights: Weights) -> None:
         """Record the bytes of a reply in the row of the push before its pull."""
         job, index = self._job, weights.range
+        # the pull for iteration t follows the push of t - 1
         key = weights.worker, index, weights.iteration - 1
         sizes = job.payload_bytes(index, weights.payload.size_bytes), job.parts[index].size * self._itemsize
         row = self._unanswered.pop(key, None)
@@ -127,7 +129,7 @@ class Ledger:
         if measure < self._next:
             return False
         step = period if period is not None else (run.seconds or 1.0) / 20
-        self._next = (measure // step + 1) * step
+        self._next = (measure // step + 1) * step  # the next multiple: a late snapshot shifts no later one
         return self._trains
 
     def open(self, pushes: int) -> int:
@@ -154,6 +156,7 @@ class Ledger:
         if self.lacks(pushes):
             self._snapshot(pushes, now)
         if self._job.run.servers > 1:
+            # servers carry out their steps at their own speed, so rows were not appended by their instants
             self._rows.sort(PUSH_COLUMNS.index("seconds"), PUSH_COLUMNS.index("push"))
         return self._rows.table()
 
@@ -181,6 +184,7 @@ def told_of(message: Push | Pull) -> tuple[float, ...]:
 
 def message_of(row: Sequence[float]) -> Push | Pull:
     """Return the message of an arrival with REPLAYED_COLUMNS; the arrival does not contain when it was sent."""
+    # in the order in which `told_of` writes: change both
     kind, *name, _, size_bytes, entries, loss, seen, start, stop = row
     worker, index, iteration, version = map(int, name)
     if kind == PUSHED:
@@ -192,6 +196,7 @@ def message_of(row: Sequence[float]) -> Push | Pull:
 def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:
     """Copy a server's weights, or the part of them that is evaluated, into a snapshot."""
     layout = job.layout
+    # each server copies for itself: the first one to come widens the arena, for the others this does nothing
     snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.snapshot_bytes)
     target = layout.snapshot_in(snapshots, index)
     for where, source in held_slices(job, server):
@@ -213,6 +218,7 @@ def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:
     and the instant of the last row, as `seconds`."""
     named, counts = np.unique(pushes[:, 1:3].astype(int), axis=0, return_counts=True)
     due = [len(traits.rotation.ranges(iteration, ranges)) for iteration in named[:, 1].tolist()]
+    # a push that a killed server has applied on some of its ranges only does not count
     complete = named[counts == due].tolist()
     seconds = float(pushes[-1, PUSH_COLUMNS.index("seconds")]) if len(pushes) else 0.0
     return {"pushes": sum(traits.unassigned(*name) for name in complete), "seconds": seconds}

@@ -88,6 +88,7 @@ class _SideBySide:
                 self._idle = list(range(virtual.cores()))
             self._dataset, number = experiment.dataset, self._idle.pop()
             self._busy[number], self._reported[number] = (index, experiment), []
+            # one watch for all children, so the longest lease of their runs holds
             self._pool.watch = Watch(max(other.run.lease_s for _, other in self._busy.values()))
             shelf = self._pool.shelve(experiment.dataset)
             light: Any = dataclasses.replace(experiment, **WITHOUT_DATA)
@@ -169,6 +170,7 @@ class WholeRun:
                 self._hand_over("facts", interrupt.outcome)
         except RunError as error:  # the completed part is not lost
             self._hand_over(LEFT, error.outcome)
+            # unwrapped, because the report of this process adds its name and its iteration again
             raise error.__cause__ or error from None
         finally:
             self._pool.close()
@@ -179,6 +181,7 @@ class WholeRun:
     def _news(self, news: dict[str, Any]) -> None:
         if news:
             report(self._parent, "news", news)
+        # an order is in the pipe: during a run it can only be `stop`, which is read after the run
         if self._parent.poll():
             raise KeyboardInterrupt
 
@@ -229,6 +232,7 @@ class OwnPool:
     order_plain = order
 
     def reports(self, owed: Phases, timeout_s: float, tolerated: Any = None) -> list[tuple[int, Report]]:
+        # orders were executed at once: their reports are here, and waiting for more would never end
         return [(0, await_report(self._context.parent)) for _ in range(len(self._said))]
 
     def close(self) -> None:
@@ -249,6 +253,7 @@ def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
     by_kind = {heard.kind: heard for heard in reports}
     tables: dict[str, Any] = {name: by_kind[name].table for name in TABLES}
     dtype = experiment.run.dtype
+    # reports have float64 tables, which hold every float32 exactly
     tables["weights"] = tables["weights"].ravel().astype(dtype)
     trained = None
     if TRAINED in by_kind:

@@ -47,6 +47,7 @@ class KeyedRows:
         self.order: Keys | None = None  #: per key: its index in `places`; None: the order of the keys
         if job.places is not None:
             at_servers = job.places[self._narrow.keys]
+            # ascending, so that the keys of each range are one slice, and their positions can be encoded
             self.places = np.sort(at_servers)
             self.order = np.searchsorted(self.places, at_servers)
 
@@ -84,6 +85,7 @@ class BatchKeys:
         traits = self._job.traits
         if traits.repeats:
             iteration = 0
+        # one iteration after another: the pull, the gradient and the push of an iteration ask for the same keys
         if self._last is None or iteration != self._last[0]:
             steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
             if traits.repeats:
@@ -124,6 +126,7 @@ class Requests:
 
 def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
     """Write the initial weights of a worker's first keys into its buffer of pulled weights."""
+    # iteration 0 is computed without a pull
     needed = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
     begin = in_turn(job.layout.down[worker], 0)
     weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
@@ -200,6 +203,7 @@ class KeyedProducer(Producer):
         """
         (gradient,), layout, needed = self._gradients, self._job.layout, self._keys.of(iteration)
         if (order := needed.order) is not None:
+            # from the order of the keys back to the order of the servers' positions
             gradient = torch.empty_like(gradient).index_copy_(0, torch.from_numpy(order), gradient)
         self._refuse_nonfinite(is_finite(gradient), iteration)
         if self._courses is not None:

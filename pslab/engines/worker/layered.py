@@ -53,6 +53,7 @@ class Layerwise:
         at: dict[str, set[int]] = {}
         for name, layer in self._layer.items():
             at.setdefault(uses.first.get(name, ""), set()).add(layer)
+        # a tied parameter has one name, in whichever module it is used
         shared = {id(p): name for name, p in self._module.named_parameters()}
         for path, module in self._module.named_modules():
             layers_here = {self._layer[name] for p in module.parameters(recurse=False)
@@ -91,6 +92,7 @@ class Layerwise:
 
 
 def _call(method: Callable[[], Callable[[int], None] | None], layer: int, _: torch.Tensor) -> None:
+    # a parameter's hook lives as long as the module, which may outlive the Layerwise
     if (bound := method()) is not None:
         bound(layer)
 

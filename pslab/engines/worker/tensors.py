@@ -95,6 +95,7 @@ class Producer:
         self._job, self._worker, self._arena, self._successor = job, worker, arena, successor
         self._device = device = job.device.of(worker)
         self._whole, alone = slice(0, layout.size), module is None
+        # a successor continues on its predecessor's vectors; a shared module means that the parent has set them to zero
         self._first = alone and not successor
         self._weights = torch.empty(0, dtype=layout.dtype)
         self._lay_out(alone)
@@ -163,6 +164,7 @@ class Producer:
         if pulled.size_bytes:
             part = self._job.parts[pulled.range]
             self._put(part, pulled)
+            # otherwise `_take` brings all weights to the device when the iteration starts
             if not self._job.traits.eager and not self._job.applies_own_pushes:
                 self._to_device(part)
 
@@ -208,6 +210,7 @@ class Producer:
         if made:
             buffer = self._buffer(iteration)
             gradient = self._gradients[buffer][span]
+            # servers read gradients in host memory
             if self._device.separate:
                 self._device.get(gradient, self._shared_gradients[buffer][span])
             self._refuse_nonfinite(is_finite(gradient), iteration)
@@ -216,6 +219,7 @@ class Producer:
     def _put(self, part: Part, pulled: Pulled) -> None:
         """Write the pulled weights of a range into the worker's weights, unless they lie there already."""
         if self._job.traits.eager:
+            # two buffers in turn: the weights of the next iteration may arrive while these are read
             arrivals, layout = self._job.layout.arrivals[self._worker], self._job.layout
             came = self._arena.tensor(in_turn(arrivals, pulled.iteration), layout.size, layout.dtype)
             for here, there in zip(part.views(self._held), part.views(came), strict=True):
@@ -242,7 +246,8 @@ class Producer:
         if self._states is not None:
             self._states.begin(iteration)
         if self._courses is not None:
-            self._courses.commit()
+            self._courses.commit()  # raises before anything is sent, if the push is not finite
+        # an empty push still moves the worker's clock at the server
         if not self._job.traits.pushes(iteration):
             self._end(iteration, len(ranges))
             return [PushInfo(0, 0, loss) for _ in ranges], time.monotonic()
@@ -251,6 +256,7 @@ class Producer:
             checked_finite(gradient)  # the sums of squares would never be finite again
             self._squares.divide(gradient, gradient, span.start)
         payloads = self._encode(iteration, loss, ranges, made, span)
+        # after encoding, which changes the residual, too: the state is complete now
         self._end(iteration, len(ranges))
         return payloads
 

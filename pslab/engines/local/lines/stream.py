@@ -77,6 +77,7 @@ class Stream:
     def _flush(self) -> None:
         """Wait until the socket has accepted all bytes, and read meanwhile; raise OSError if the stream is closed."""
         while self._to_send:
+            # an ended stream is always readable, and would keep this loop busy
             listens = () if self._ended else (self._stream,)
             readable, writable, _ = select.select(listens, (self._stream,), ())
             if readable:
@@ -100,6 +101,7 @@ class Stream:
             self._read()
         frames, self._found = self._found, []
         self._watch()
+        # frames that came before the end are returned first
         if self._ended and not frames:
             raise self._ended
         return frames
@@ -140,6 +142,7 @@ class Stream:
     def _take(self, data: bytes) -> None:
         at = 0
         while (begin := at + HEADER.size) <= len(data):
+            # checked before it is used: a forged length must not make this process wait for gigabytes
             length, sent_s = HEADER.unpack_from(data, at)
             if not 0 < length <= FRAME_BYTES:
                 raise FrameError(f"messages of {length} bytes, but a frame may have 1 to {FRAME_BYTES}")
@@ -172,6 +175,7 @@ class Spin:
 
     def waited(self, seconds: float) -> None:
         """Update the time from the length of a wait."""
+        # a running mean of about eight waits; one long wait must not end polling for many short ones
         self._mean_s += (min(seconds, 2 * LONG_SPIN_S) - self._mean_s) / 8
         self.s = LONG_SPIN_S if self._mean_s < LONG_SPIN_S / 2 else SPIN_S
 

@@ -58,6 +58,7 @@ class Recovery:
             self._liveness.lose(death)
             return
         how = how_of(self._pool.end_of(worker))
+        # a restart of all gives each worker a new process, which is not counted against the worker
         spent = [row["worker"] for row in self.lives].count(worker) - self.begun
         if spent < LIVES:
             self.lives.append({**death, "how": how, "joined": None, "kept": None})
@@ -75,6 +76,7 @@ class Recovery:
     def prepared(self, worker: int) -> None:
         """Connect a worker's new process, which has its role, to the server."""
         self.preparing.discard(worker)
+        # only now, so that the server need not wait for a process that imports torch
         self._pool.attach(worker)
 
     def ended(self, worker: int) -> None:
