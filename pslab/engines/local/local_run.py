@@ -119,6 +119,7 @@ class LocalRun(Coordinator):
         """Return, for each process, the phase in which it must report; see pslab.engines.processes.watch."""
         owed = self.liveness.owed("outcome" in self.facts, set(self.worked))
         storing = dict.fromkeys(self.stores - self.stored if "outcome" in self.facts else (), ENDING)
+        # the later ones replace the earlier: a worker that evaluates owes its evaluation
         return dict.fromkeys(self.all, "") | owed | storing | dict.fromkeys(self.busy, EVALUATING)
 
     def _follow(self) -> None:
@@ -127,13 +128,13 @@ class LocalRun(Coordinator):
             self.order_run()
             self.running = True
             while self._under_way:
-                # each turn is short: the deaths of servers, starving workers and interrupts are noticed in between
                 self.hear(self.owed(), POLL_S)
                 self.precedence.relieve()
                 self.mend()
                 if (beside := self.evaluator) is not None and beside not in self.pool.ended and not self.busy:
                     for index in self.unevaluated[:1]:
                         self.order_evaluation(beside, index, "cpu")
+        # the server was stopped because an evaluation had reached the target
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
 
@@ -171,6 +172,7 @@ class LocalRun(Coordinator):
 
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
+        # before the workers start: it empties their tables
         self.phases = PhaseTables(self.pool.phases[: self.run.workers])
         self.start_all()
         if self.evaluator is not None:
@@ -209,6 +211,7 @@ class LocalRun(Coordinator):
         super().take(number, report)
         if report.kind == "progress":
             self.news.append(self.liveness.progress(report.body))
+        # not dead: it waits, and Liveness knows whether all others wait, too
         elif report.kind == "silent" and number not in self.pool.ended:
             self.liveness.waits(number)
         elif report.kind == "failed" and self.run.on_death == "stop":
@@ -263,6 +266,7 @@ class LocalRun(Coordinator):
             return None
         if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.order(SERVER, "stop")
+        # the server first, because its end lets the workers end
         self.hear_out(self.all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
         if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.processes[SERVER].kill()  # the workers' streams end

@@ -93,6 +93,7 @@ class RemoteStore:
         finished = list[Finished]()
         try:
             for frame in self._stream.frames():
+                # the last message: the stream is empty for the next run
                 if isinstance(frame[0], Stop):
                     self.over = True
                 else:

@@ -85,6 +85,7 @@ class LocalServer:
             streams, self.streams, self.whose = self.streams, [None] * len(self.streams), {self.parent.fileno(): None}
             self.coming = {w: stream for w, stream in enumerate(streams) if stream is not None and w not in self.left}
         self._loop()
+        # before the workers are dismissed, which is no part of the training
         ended_s = self.clock.now()
         self.driver.keep_last(ended_s)
         self._dismiss()

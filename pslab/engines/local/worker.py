@@ -43,6 +43,7 @@ class LocalWorker(RealTimeWorker):
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.stream.send(frame), rows, requests)
         self.producer = producer_of(job, self.worker, context.arena, context.data, successor=successor,
                                     requests=requests)  # fmt: skip
+        # before "prepared" is reported, so that no worker's first gradient compiles while others are timed
         self.producer.warm_up()
         self.faults, self.spared = Faults(job.cluster, job.run.seed), NEVER
         self.layers_s: list[list[float]] = []
@@ -128,6 +129,7 @@ class LocalWorker(RealTimeWorker):
         self.lag_s = 0.0  # the wait has absorbed it
         computed_s = self.now()
         self.real_s, self.modelled_s = self.real_s + real_s, self.modelled_s + modelled_s
+        # a computation that takes longer than modelled is an overrun: the emulated clock cannot wait for it
         if modelled_s:
             self.overrun_s += max(0.0, computed_s - begin_s - modelled_s)
         computed_s = self._paused(iteration, begin_s, computed_s)

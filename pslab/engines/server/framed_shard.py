@@ -65,6 +65,7 @@ class FramedShard(TensorShard):
             return super()._read(step, pushes)
         # the rule replaces the mean, for instance by a vote: it needs the parts of all pushes, not their gradients
         pieces = [self._pieces(push) for push in pushes]
+        # the error may come from any of them: the message names the first worker, and says so
         with refusing(pushes[0], "frame, or another frame of the same step,"):
             return [rules.combined(step.range, pieces, self._served[step.range], **self._whose(pushes[0]))]
 
@@ -77,11 +78,13 @@ class FramedShard(TensorShard):
             return rules.read(push.range, pieces, self._served[push.range], **self._whose(push))
 
     def _pieces(self, push: Push) -> list[Parts]:
+        # a message has no address: layout, worker, range and iteration give it
         offset = in_turn(self._job.layout.up[push.worker], push.iteration) + self._job.layout.frames[push.range][0]
         with refusing(push, "frame"):
             return frame.read(self._arena.bytes(offset, push.payload.size_bytes))
 
     def _whose(self, push: Push) -> dict[str, int]:
+        # as `FramedProducer._whose` at the worker: random rules draw the same numbers again by these
         step = self._job.traits.gradients_before(push.iteration)
         return {"worker": push.worker, "step": step, "turn": push.iteration}
 
@@ -104,6 +107,7 @@ class AnsweringShard(FramedShard):
             part, numbers = self._job.parts[index], self._served[index]
             return self._write(pull, (index, version), lambda: [torch.cat(part.views(weights)), numbers])
         entries = self._store.changed(index, pull.version)
+        # nearly all have changed: a plain array is about as short, and needs no encoding
         if entries is None:
             return self._copy(pull, weights)
         return self._write(pull, entries, lambda: frame.parts_of(entries))

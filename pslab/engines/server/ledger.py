@@ -43,6 +43,7 @@ class Ledger:
         self._job, self._weights, self._snapshots, self._on_snapshot = job, weights, snapshots, on_snapshot
         self._itemsize = job.layout.dtype.itemsize
         self._replayed = replayed
+        # virtual runs have no checkpoints, so their arrivals need fewer columns
         columns = len(PUSH_COLUMNS), len(REPLAYED_COLUMNS if replayed else ARRIVAL_COLUMNS)
         self._rows, self._arrivals = map(Rows, columns, tables)
         # by (worker, range, iteration) of a push: its row, if the pull after it has no reply yet
@@ -99,6 +100,7 @@ class Ledger:
         size, key = job.parts[index].size, (worker, index, iteration)
         early = self._early.pop(key, None) if self._early else None
         bytes_down, bytes_down_raw = early or (0, 0)
+        # numbered as applied here; with several servers `close` numbers the rows again, by their instants
         self._rows.append((self._rows.count + 1, worker, iteration, index, used, version, version - 1 - used, now,
                            gradient.loss, gradient.entries / size, job.payload_bytes(index, gradient.size_bytes),
                            size * self._itemsize, bytes_down, bytes_down_raw))  # fmt: skip
@@ -114,6 +116,7 @@ class Ledger:
         row = self._unanswered.pop(key, None)
         if row is not None:
             self._rows.put(row, BYTES_DOWN, sizes)
+        # the reply is sent while the push before it is still to be applied: `applied` will add the bytes
         elif job.traits.eager:
             self._early[key] = sizes
 
@@ -125,6 +128,7 @@ class Ledger:
     def take_due(self, pushes: int, now: float) -> bool:
         """Begin the next evaluation period if one has passed; return whether to take a snapshot now."""
         run, period = self._job.run, self._job.run.evaluation_period
+        # a budget in seconds has no number of pushes: then snapshots are taken by time
         measure = pushes if period is not None else now
         if measure < self._next:
             return False

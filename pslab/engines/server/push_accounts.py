@@ -91,6 +91,7 @@ class PushAccounts:
     def _complete(self, push: Push) -> bool:
         """Count one range of a push; return whether a step is decided on all of its ranges now."""
         name = push.worker, push.iteration
+        # the first range of a push to be decided starts the count
         missing = self._missing.pop(name, 0) or len(self._job.traits.rotation.ranges(push.iteration, self._ranges))
         missing -= 1
         if missing:

@@ -83,6 +83,7 @@ def replay(driver: ServerDriver, arrivals: np.ndarray, pushes: np.ndarray) -> No
         CheckpointError: the policy's decisions depend on more than the arrivals.
     """
     recorded = Recorded(pushes, driver.machine.sync)
+    # the driver's own code decides again, so a change of it cannot leave the replay behind
     with driver.replaying(recorded):
         for row in arrivals.tolist():
             kind, worker, _, _, _, recorded.at, *_ = row  # sets the clock before the arrival is handled

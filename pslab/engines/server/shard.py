@@ -38,6 +38,7 @@ class TensorShard:
         self._consensus = _consensus(job, arena, weights)
         self._changes = changes.at_server(job.sync, job.parts, job.keyspace, job.shell)
         self._by_steps = getattr(job.sync, "by", "workers") == "steps"
+        # once, before the run is timed; plain SGD uses no torch.optim class
         if not job.optimizer.plain_sgd:
             self._warm_up()
         # views, made once: a push names its buffer by worker and iteration
@@ -73,6 +74,7 @@ class TensorShard:
             KeyError, ValueError, RuntimeError: the state is of another run.
         """
         pieces = self._job.held[server]
+        # refuses another shape or dtype, as a checkpoint of another run has
         whole = fitting(state["weights"], torch.cat([self.weights[piece] for piece in pieces]))
         for piece, weights in zip(pieces, torch.split(whole, [s.stop - s.start for s in pieces]), strict=True):
             self.weights[piece] = weights
@@ -126,7 +128,7 @@ class TensorShard:
         if reply.empty:
             return 0
         if self._consensus is not None:
-            self._consensus.state_rho()
+            self._consensus.state_rho()  # the worker reads it when these weights come
         # in place a worker reads the server's own weights: nothing is copied
         return WHOLE if self._job.layout.in_place else self._answer(pull, reply.version)
 

@@ -97,6 +97,7 @@ def carry_out(
         # differences are found and encoded first, which costs more than a copy
         on = FIND if size_bytes != WHOLE and (job.run.pull == "changed" or job.downlink) else SERVE
         clock.spend(on, begin_s, int(not order.empty), job.shares[order.pull.range])
+    # in its turn: earlier steps still contain pushes of the worker, and may need its state
     elif isinstance(order, Forget):
         shard.leave(order.worker)
     elif isinstance(order, Snapshot):

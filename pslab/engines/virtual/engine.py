@@ -115,6 +115,7 @@ class VirtualRun(Coordinator):
         """Evaluate new snapshots at once if there is a target accuracy, so that no machine's speed changes the end."""
         if self.run.target_accuracy is not None and self.simulator is not None and self.unevaluated:
             self.evaluate(self.hosts.numbers)
+            # the snapshot's instant, not the present one: evaluation takes no virtual time
             if self.reached_target:
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 

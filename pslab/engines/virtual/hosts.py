@@ -86,6 +86,7 @@ class Hosts:
     def __init__(self, pool: Pool, count: int, job: Job) -> None:
         self._pool, self._portable = pool, job.portable
         self.numbers = set(range(count))
+        # fixed: the state of a worker that is not portable lies in one process
         self._host = {worker: worker % count for worker in range(job.run.workers)}
         self._waiting: dict[int, list[Order]] = {number: [] for number in self.numbers}
         self._busy = dict.fromkeys(self.numbers, 0)

@@ -91,7 +91,7 @@ class _SideBySide:
             # one watch for all children, so the longest lease of their runs holds
             self._pool.watch = Watch(max(other.run.lease_s for _, other in self._busy.values()))
             shelf = self._pool.shelve(experiment.dataset)
-            light: Any = dataclasses.replace(experiment, **WITHOUT_DATA)
+            light: Any = dataclasses.replace(experiment, **WITHOUT_DATA)  # its data are sent once, through memory
             self._pool.start(number, WholeRun, light, shelf)
             self._pool.order(number, "conduct")
             yield index, {}
@@ -108,7 +108,7 @@ class _SideBySide:
     def _stop(self, numbers: Iterable[int]) -> None:
         for number in {*numbers} - self._stopped:
             self._pool.order(number, "stop")
-            self._stopped.add(number)
+            self._stopped.add(number)  # a second order would reach the child's next run
 
     def _hear(self) -> Iterator[tuple[int, News]]:
         self._heed()
@@ -188,6 +188,7 @@ class WholeRun:
     def _hand_over(self, kind: str, outcome: Outcome | None) -> None:
         if outcome is None:
             raise StartFailed(UNSTARTED)
+        # a report has one table, so an outcome takes several
         for name in TABLES:
             table = getattr(outcome, name)
             report(self._parent, name, table=table[None] if table.ndim == 1 else table)
@@ -203,6 +204,7 @@ class OwnPool:
     """A pool whose only process is this process, which executes an order at once. Its dataset is the parent's."""
 
     def __init__(self, context: ProcessContext, shelf: SharedDataset) -> None:
+        # its own memory: several children execute runs at the same time, on one dataset
         self.arena, self.data, self.snapshots = Arena(), context.data, Arena()
         self.ended: dict[int, RunError] = {}
         self.watch = Watch()

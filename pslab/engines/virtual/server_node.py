@@ -32,6 +32,7 @@ class ServerNode(Transport):
     ) -> None:  # fmt: skip
         self._scheduler, self._traffic, self._workers = scheduler, traffic, workers
         self._clock = VirtualClock(job)
+        # a ring has no server: its sum is complete when the last part arrives
         self._message_s = job.cluster.message_s if job.cluster.aggregate != ALLREDUCE else 0.0
         others = [StoreNode(server, job, shard, accounts.ledger, scheduler, self._clock)
                   for server in range(1, job.run.servers)]  # fmt: skip

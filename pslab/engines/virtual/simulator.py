@@ -49,6 +49,7 @@ class Simulator:
     ) -> None:
         self._job, run, cluster = job, job.run, job.cluster
         machine = Server(filter(cluster.present, range(run.workers)), len(job.parts), job.sync)
+        # only layered requests wait for each other at a link, so that an order can choose
         waiting = Waiting(job, machine) if job.layered and not cluster.free else None
         self._traffic = None if cluster.free else Traffic(job, waiting)
         self.faults = Faults(cluster, run.seed)  #: faults of workers; `Traffic` has the faults of frames

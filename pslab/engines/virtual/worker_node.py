@@ -155,6 +155,7 @@ class WorkerNode:
 
     def _spent_s(self, iteration: int) -> float:
         """Return the seconds of an iteration's gradients before its push, and of the steps between these gradients."""
+        # the steps after a push are counted when they are taken, by `_follow`
         steps = self.driver.gradients(iteration) - self._job.traits.overlap
         return self.driver.draw_compute_s(iteration) + steps * self._job.inner_s
 

@@ -118,6 +118,7 @@ class WorkerDriver:
         if machine.iteration > iteration or (sparse and now > ends_s):
             self._log.computed(iteration, self._burst_s, ends_s)
             self._log.coded(iteration, ends_s, selected_s, now if sparse else None)
+            # a layer's coding is a phase of its own: computing goes on from here
             self._burst_s = now
         # one frame: on a link, the pushes of all ranges and the pulls that follow them are one message
         return self._perform(effects, now)
@@ -178,6 +179,7 @@ class WorkerDriver:
             self._log.answered(weights, answer.asked_s, arrived_s)
         else:
             self._pushed(weights.range, iteration, answer.taken_s, answer.done_s)
+            # a worker that is not eager waits from the moment at which its push was handled
             self._log.answered(weights, answer.done_s, arrived_s)
         if now is not None:
             self._log.decoded(iteration, arrived_s, now, weights.range)

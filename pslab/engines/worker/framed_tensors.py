@@ -30,13 +30,14 @@ class FramedProducer(Producer):
         self._up = [self._arena.bytes(at, room) for at in layout.up[self._worker]]
         self._down = [self._arena.bytes(at, room) for at in layout.down[self._worker]]
         self._downlink = None if job.downlink is None else job.downlink.compression(job)
+        # rules that warm up count in epochs
         self._pass_iterations = max(1, rounds(job.examples, job.run.workers, job.run.batch_size))
         self._pushes = dict[int, tuple[list[Parts], int]]()  # range: its compressed push, until it is written
 
     def warm_up(self) -> None:
         job, here = self._job, not self._device.separate  # whether gradients are compressed on the CPU
         if job.positioned or (here and job.sends_frames):
-            prepare(job.layout.dtype, selects=here)
+            prepare(job.layout.dtype, selects=here)  # takes seconds
         super().warm_up()
 
     def _encode(
@@ -50,6 +51,7 @@ class FramedProducer(Producer):
             whole = rules.rule.before(self._gradients[buffer], self._job.run.workers)
             pushes = rules.pushes(made, whole, self._memories, **self._whose(iteration))
             self._pushes = dict(zip(made, pushes, strict=True))
+        # only writing counts as encoding: selection was done for all ranges
         selected_s, payloads = time.monotonic(), []
         for index in ranges:
             pieces, count = self._pushes.pop(index)

@@ -77,6 +77,7 @@ class BatchKeys:
         run, inputs = job.run, dataset.train_x
         assert isinstance(inputs, SparseInputs)  # a run that pulls keys needs sparse inputs
         self._job, self._inputs = job, inputs
+        # drawn from the seed alone: any process finds the keys of any worker's batches
         self._batches = Batches(len(inputs), run.workers, worker, run.batch_size, run.seed, parts=job.assignment)
         self._last: tuple[int, KeyedRows] | None = None
 
@@ -152,6 +153,7 @@ class KeyedComputing(Computing):
     reader: KeyedReader
 
     def __init__(self, job: Job, worker: int, dataset: Dataset, module: nn.Module) -> None:
+        # no weights yet: each iteration has other keys, see `use_keys`
         super().__init__(job, worker, dataset, torch.empty(0, dtype=job.layout.dtype), [], module)
         run = job.run
         self.reader = KeyedReader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
@@ -176,7 +178,7 @@ class KeyedProducer(Producer):
         keys = BatchKeys(job, worker, job.shelf.dataset(data)) if requests is None else requests.keys[worker]
         self._keys: BatchKeys = keys
         super().__init__(job, worker, arena, data, *given, **named)
-        if self._first:
+        if self._first:  # a successor pulls its weights
             lay_initial(job, worker, arena, data)
 
     def warm_up(self) -> None:
@@ -188,6 +190,7 @@ class KeyedProducer(Producer):
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         needed = self._keys.of(iteration)
+        # read here, not by `install`: the frames stay in shared memory until the next pull is answered
         weights, order = self._pulled_keys(iteration, needed), needed.order
         if isinstance(self._computing, KeyedComputing):
             # in the order of the keys, so that the bits of sums do not depend on the keys' positions at the servers

@@ -40,6 +40,7 @@ class Layerwise:
         accumulated = weakref.WeakMethod(self._accumulated)
         for name, parameter in module.named_parameters():
             if name in self._layer:
+                # called once in a backward pass, with the sum over all uses of the parameter
                 parameter.register_post_accumulate_grad_hook(functools.partial(_call, accumulated, self._layer[name]))  # type: ignore[no-untyped-call]
 
     def learn(self, run: Callable[[], Any]) -> None:
@@ -135,6 +136,7 @@ class LayeredComputing(Computing):
         self._layerwise.backward_ended()
 
     def _run_first(self) -> None:
+        # the first pass allocates and compiles; the second one is watched, to learn where each layer is first used
         super()._run_first()
         layerwise = Layerwise(self._module, self._keyspace)
         layerwise.learn(lambda: self.gradient(0, 0))
@@ -163,6 +165,7 @@ class LayeredProducer(Producer):
         return self._pushed(iteration, loss, ranges, ranges, span)
 
     def _end(self, iteration: int, ranges: int) -> None:
+        # the state is complete after the last layer, not after each
         self._rated = (self._rated + ranges) % len(self._job.exchanged(iteration))
         if not self._rated:
             super()._end(iteration, ranges)

@@ -138,7 +138,7 @@ class Producer:
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration; return the batch's loss."""
         if self._states is not None:
-            self._states.begin(iteration)
+            self._states.begin(iteration)  # before the first change of a vector
         self._take(basis)
         return self._compute(iteration)
 
@@ -179,10 +179,12 @@ class Producer:
         if alone and not layout.in_place:  # otherwise the parent has written the initial weights
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
         dense = self._job.compression is None
+        # compressed pushes leave a device as frames, so the gradients' buffers need no registration
         device.pin(layout, [self._shared_weights, *(self._shared_gradients if dense else [])])
         self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing
         buffers = self._shared_gradients
+        # one on a device, copied to the worker's buffer before the next gradient is computed
         self._gradients = [torch.zeros_like(self._weights)] * len(buffers) if device.separate else buffers
 
     def _computing_of(self, dataset: Dataset, module: nn.Module) -> Computing:
@@ -190,6 +192,7 @@ class Producer:
 
     def _take(self, basis: Basis) -> None:
         """Copy the pulled weights, if the worker computes on a copy, and add own pushes that they lack."""
+        # weights arrive while the worker computes: it computes on a copy
         if self._job.traits.eager or self._job.traits.overlap:
             self._shared_weights.copy_(self._held)
             for write in basis.writes:
@@ -213,6 +216,7 @@ class Producer:
             # servers read gradients in host memory
             if self._device.separate:
                 self._device.get(gradient, self._shared_gradients[buffer][span])
+            # reads a number from the device, after which the copy above is complete (see Device.get)
             self._refuse_nonfinite(is_finite(gradient), iteration)
         return [PushInfo(WHOLE, self._job.parts[i].size, loss) for i in ranges], time.monotonic()
 
@@ -244,6 +248,7 @@ class Producer:
     ) -> tuple[list[PushInfo], float]:
         """Divide the gradient by the rate's sums of squares, if there are any, and encode it as `_encode` does."""
         if self._states is not None:
+            # a layered worker comes here without `gradient`; after `gradient` this does nothing
             self._states.begin(iteration)
         if self._courses is not None:
             self._courses.commit()  # raises before anything is sent, if the push is not finite

@@ -55,6 +55,7 @@ class Stream:
         self._ended: EOFError | None = None  # why the stream has ended
         self._stream = pipe.fileno()
         os.set_blocking(self._stream, False)
+        # only for `shutdown`; of a copy of the descriptor, because the pipe closes its own
         self._socket = socket.socket(fileno=os.dup(self._stream))
         self._events, self._watched = select.epoll(1), select.EPOLLIN
         self._events.register(self._stream, self._watched)
@@ -153,6 +154,7 @@ class Stream:
             for message in frame:
                 if type(message) not in self._kinds:
                     raise FrameError(f"a {type(message).__name__} message, which may not come on this stream")
+            # only now, when each of its messages is known to be allowed
             self._found.append(frame)
         self._rest = data[at:]
 

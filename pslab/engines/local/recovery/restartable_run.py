@@ -98,6 +98,7 @@ class RestartableRun(LocalRun):
         self.stored.clear()
         # the run takes the later snapshots again, with the same numbers
         self._forget_snapshots(_taken(facts))
+        # new processes have no state: each server restores its part, and the deciding one replays the arrivals
         self.start_servers(newest.parts)
         self.await_prepared(self.servers)  # first, because workers copy the checkpoint's weights
         for worker in sorted(self.workers):

@@ -176,6 +176,7 @@ class ServerCheckpoints:
         machine = Server(range(job.run.workers), len(job.parts), job.sync)
         waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
         shard = shard_of(job, context.arena)
+        # with the columns that a replay needs
         ledger = Ledger(job, shard.weights, context.snapshots, context.report_snapshot, replayed=True)
         driver = ServerDriver(job, machine, PushAccounts(job, ledger), shard, self._clock, self._transport, waiting,
                               self._others)  # fmt: skip
