@@ -158,6 +158,7 @@ class LocalRun(Coordinator):
         }
 
     def _to_be_repeated(self) -> bool:
+        # with a measured computation another dilation would change the cluster, not only its pace
         able = self.run.dilation == "auto" and self.experiment.cluster.modelled(self.run.workers)
         tried = self.before is not None or self.dilation >= DILATIONS[-1]
         # a run that lost a process, or was interrupted, is not repeated: its slowness may have this cause
@@ -217,6 +218,7 @@ class LocalRun(Coordinator):
         elif report.kind == "failed" and self.run.on_death == "stop":
             raise self.pool.ended[number]
         elif report.kind == "lost":
+            # the server closed its stream because of bad bytes, but the process still runs
             if (how := report.body.pop("how", "")) and report.body["worker"] not in self.pool.ended:
                 self.pool.end(report.body["worker"], how, lambda number: True)
             self.lose(report.body)
@@ -262,6 +264,7 @@ class LocalRun(Coordinator):
         until_s = time.monotonic() + INTERRUPT_LIMIT_S
         self.on_progress = lambda news: None
         if not self.running:
+            # the processes still prepare: there is no part of a run to save
             pools.release(kill=True)
             return None
         if "outcome" not in self.facts and SERVER in self.pool.processes:
@@ -275,6 +278,7 @@ class LocalRun(Coordinator):
             with contextlib.suppress(RunError):
                 self.evaluate(self.worked, until_s, last_first=True)
         outcome = self._outcome()
+        # the next run must find processes that wait for orders
         if self._under_way or self.busy or self.pool.ended:
             pools.release(kill=True)
         return outcome
@@ -285,7 +289,7 @@ class LocalRun(Coordinator):
         arrivals = arrivals[:, : len(ARRIVAL_COLUMNS)]
         if "outcome" in self.facts:
             facts = {name: value for name, value in self.facts.items() if name not in (*EMULATED, "faulted")}
-            facts["refused"] += sum(w["refused"] for w in self.worked.values())
+            facts["refused"] += sum(w["refused"] for w in self.worked.values())  # repeated frames from the server
         else:  # only the server's tables are known
             facts = {"outcome": "interrupted", **reached(pushes, len(self.experiment.parts), self.experiment.traits)}
         faulted = [row for body in (self.facts, *self.worked.values()) for row in body.get("faulted", ())]

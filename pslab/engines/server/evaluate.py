@@ -71,6 +71,7 @@ class Evaluator:
         for (inputs, target), examples in zip(batches, self._slices, strict=True):
             output = module(inputs)
             count += len(target)  # a collate_fn may leave examples out
+            # a user's function of the whole test set is no mean over batches: keep all outputs
             if whole_loss or whole_metric:
                 outputs, wanted = [*outputs, output], [*wanted, target]
             with self._labels(output, target, examples):

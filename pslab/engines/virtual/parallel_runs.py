@@ -138,6 +138,7 @@ class _SideBySide:
         """Return the error of a child that has ended, with the completed part of its run if it was reported."""
         error, reported = self._pool.ended[number], self._reported.pop(number)
         if LEFT in [heard.kind for heard in reported]:
+            # reported before the error: the completed part of the run
             error.outcome = outcome_of(experiment, reported)
         return error
 

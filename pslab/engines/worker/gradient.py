@@ -118,6 +118,7 @@ class Computing:
         buffers, objective = self.buffers, self._objective
         self._objective = copy.deepcopy(objective)  # a user's loss may have state
         if aside:
+            # a successor's buffers may have pushes that the server has still to apply
             self._use([torch.empty_like(self.weights)])
         with _unchanged(self._module):
             self._run_first()

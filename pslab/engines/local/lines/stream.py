@@ -64,6 +64,7 @@ class Stream:
     def send(self, frame: Iterable[Message]) -> None:
         """Send a frame; raise OSError if the other end is closed, TimeoutError if it has read nothing for a lease."""
         body, fits = pack(frame), not self._to_send
+        # by the time since bytes were accepted, not since this call: a peer that reads slowly is alive
         if not fits and time.monotonic() - self._took_s > self._lease_s:
             self._give_up()
             raise TimeoutError

@@ -65,6 +65,7 @@ class Recovery:
             try:
                 self._pool.replace(worker)
             except StartFailed as error:
+                # no memory for another process, perhaps: the run continues without the worker, as after LIVES
                 self.lives[-1]["how"] += f"; {error}"
             else:
                 self.preparing.add(worker)
@@ -103,6 +104,7 @@ class Recovery:
             StartFailed: the processes could not be spawned.
         """
         facts, how = checkpoint.facts, f"{getattr(fallen, 'who', 'server')} {how_of(fallen)}"
+        # on the run's clock, which a dead server cannot tell
         now = facts["seconds"] if checkpoint.paused else (time.monotonic() - facts["zero_s"]) / facts["dilation"]
         self.rewinds.append({"seconds": now, "how": how, "pushes": reached, "to_pushes": facts["pushes"],
                              "to_seconds": facts["seconds"]})  # fmt: skip

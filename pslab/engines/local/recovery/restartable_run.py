@@ -67,7 +67,7 @@ class RestartableRun(LocalRun):
             self.recovery.prepared(number)
         elif report.kind == "joined":
             self.recovery.joined(report.body)
-            self.precedence.renew()
+            self.precedence.renew()  # a new process begins in SCHED_OTHER
         elif report.kind == "part":
             self._take_part(number, report)
 
@@ -135,6 +135,7 @@ class RestartableRun(LocalRun):
                  "lives": self.recovery.lives, "rewinds": self.recovery.rewinds}  # fmt: skip
         tables = {f"table {number}": torch.from_numpy(rows_in(arena, columns))
                   for number, (arena, columns) in enumerate(zip(self.pool.ledger, TABLES, strict=True))}  # fmt: skip
+        # of an evaluated snapshot the values are enough
         weights = {f"snapshot {index}": self.layout.snapshot_in(self.pool.snapshots, index)
                    for index in self.snapshots if index not in self.evaluated}  # fmt: skip
         parts = {f"server {server}": torch.frombuffer(part, dtype=torch.uint8)
