@@ -66,8 +66,8 @@ def test_no_policy_is_named_in_an_engine():
 #: Lines of each room. Whoever adds a capability raises its room's budget in the same commit, and says why.
 BUDGETS = {
     "pslab": 600, "config": 2250, "engines": 150, "engines/check": 1800, "engines/emulation": 900,
-    "engines/experiment": 1850, "engines/local": 2400, "engines/processes": 1250, "engines/ray": 1050,
-    "engines/server": 1750, "engines/virtual": 1550, "engines/worker": 1800, "lab": 300, "lab/advise": 1900,
+    "engines/experiment": 1850, "engines/local": 2450, "engines/processes": 1250, "engines/ray": 1050,
+    "engines/server": 1800, "engines/virtual": 1600, "engines/worker": 1850, "lab": 300, "lab/advise": 1900,
     "lab/commands": 1350, "lab/live": 900, "lab/plots": 4000, "lab/records": 2850, "lab/runs": 1900, "lab/studies":
     1200, "policies": 650, "policies/methods": 700, "policies/planning": 500, "policies/sync": 600, "protocol":
     1350, "tensors": 700, "tensors/compression": 2550, "tensors/datasets": 650, "tensors/partitioning": 750,
@@ -84,7 +84,7 @@ for imports in sys.argv[1:]:
     os.wait()
 """
 CLOSURES = {  # what a process imports, beside torch: lines of the package
-    "import pslab.engines.local.worker": 9_050, "import pslab.engines.local.server": 11_800,
+    "import pslab.engines.local.worker": 9_100, "import pslab.engines.local.server": 11_900,
     "import pslab.lab.runs.execution, pslab.engines.local.engine": 12_850,
 }  # fmt: skip
 

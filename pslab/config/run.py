@@ -72,12 +72,12 @@ class Run:
     metric: Annotated[
         Named, "an evaluation's measure: a name, package.module:name[:lower], or a callable metric(output, target)"
     ] = "accuracy"
-    workers: Annotated[int, Bounds(at_least=1, at_most=1024), "processes that compute gradients"] = 4
+    workers: Annotated[int, Bounds(at_least=1, at_most=1024), "processes that compute gradients (the world size)"] = 4
     servers: Annotated[int, Bounds(at_least=1, at_most=1024), "processes that store the weights, each a part"] = 1
     sync: Annotated[Named, "when a worker may start its next iteration, and when a push is applied"] = "bsp"
-    prune: Annotated[Named, "which entries of a gradient are pushed"] = "none"
-    quantize: Annotated[Named, "how pushed values are coded: unchanged, or in fewer bits"] = "none"
-    rate: Annotated[Named, "the factor of the learning rate for one applied push"] = "constant"
+    prune: Annotated[Named, "gradient sparsification: which entries are pushed"] = "none"
+    quantize: Annotated[Named, "gradient quantization: pushed values unchanged, or in fewer bits"] = "none"
+    rate: Annotated[Named, "a factor of the learning rate for each push, such as by its staleness"] = "constant"
     ranges: Annotated[Named, "what one push or pull covers: the whole model, a layer, or a slice of one"] = "whole"
     order: Annotated[Named, "which of several waiting requests a worker sends next"] = "fifo"
     pull: Annotated[
@@ -97,7 +97,7 @@ class Run:
     outer_learning_rate: Annotated[
         float | None, Bounds(above=0, at_most=1e6), "of the server's optimizer beside an inner one; None: the paper's"
     ] = None
-    schedule: Annotated[Named, "the factor of the learning rate over the budget"] = "constant"
+    schedule: Annotated[Named, "the learning-rate schedule: a factor that changes over the budget"] = "constant"
     push_weight: Annotated[
         float | None, Bounds(above=0, at_most=1e6), "the factor of a push that is applied by itself; None: 1 / workers"
     ] = None
@@ -109,7 +109,7 @@ class Run:
     pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many pushes of all workers"] = 937
     seconds: Annotated[float | None, Bounds(at_least=1e-3, at_most=1e9), "stop after so many seconds"] = None
     target_accuracy: Annotated[
-        float | None, "stop once the metric reaches it: an accuracy from 0 to 1, or a value of another metric"
+        float | None, "stop early, once the metric reaches it: an accuracy from 0 to 1, or a value of another metric"
     ] = None
     target_held: Annotated[bool, "whether the running median of three evaluations must reach the target"] = False
     cluster: Annotated[
@@ -121,7 +121,7 @@ class Run:
         Mapping[str, Any] | None, "with engine='ray': the cluster's address, and cpus and gpus for each process"
     ] = None
     device: Annotated[str, OneOf("cpu", "cuda"), "where workers compute gradients"] = "cpu"
-    dtype: Annotated[str, OneOf("float32", "float64"), "of weights and gradients"] = "float32"
+    dtype: Annotated[str, OneOf("float32", "float64"), "data type of weights and gradients"] = "float32"
     seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of all random draws: weights, batches, stalls"] = 0
     eval_every: Annotated[
         int | None, Bounds(at_least=1, at_most=10**12), "pushes between evaluations; None: a twentieth of the budget"
@@ -136,7 +136,7 @@ class Run:
     ] = "stop"
     keep_weights: Annotated[bool, "whether the record has the final weights, not only their SHA-256"] = False
     lease_s: Annotated[
-        float, Bounds(at_least=0.1, at_most=1e6), "real seconds without a sign of life until a process counts as dead"
+        float, Bounds(at_least=0.1, at_most=1e6), "heartbeat timeout: real seconds until a silent process is dead"
     ] = 60.0
     checkpoint_every: Annotated[
         int | None,

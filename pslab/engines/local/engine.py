@@ -23,10 +23,12 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
         Interrupted: the run was interrupted; the error has the completed part, and is raised within two seconds.
     """
     run = experiment.run
+    # a target ends the run while it trains, so snapshots must be evaluated meanwhile
     beside = run.evaluate == "beside" or run.target_accuracy is not None
     pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}),
                          lambda number: run.on_death != "stop" and 0 <= number < run.workers)  # fmt: skip
     try:
+        # in emulated time the server must wake up in time; without, workers and server share the cores as usual
         emulated = experiment.trains and experiment.cluster.emulated
         given = pool, experiment, on_progress, beside, emulated if yields is None else yields
         return run_class(run.on_death)(*given).conduct()

@@ -31,6 +31,7 @@ class LocalLayeredWorker(LocalWorker):
         self.layer, self.marked_s = -1, begin_s  # the layer whose forward pass is under way, and since when
         self.producer.gradient(iteration)
         end_s = self.now()
+        # waits for weights and for the model's pace are no computing
         self.real_s += end_s - begin_s - self.idle_s
         self.modelled_s += self.total_s
         if self.total_s:
@@ -79,10 +80,12 @@ class LocalLayeredWorker(LocalWorker):
         begin_s = self.now()
         self.driver.stall(self.iteration, begin_s)
         if not self.job.cluster.free:
+            # request orders may prefer this range
             self.stream.send([Blocked(self.worker, missing)])
         while self.driver.missing(layer) is not None:
             self._receive()  # no other iteration can be due before this one is computed
         now = self.now()
         self.driver.begin(now)
+        # the modelled pass cannot begin before its weights come: the wait is no overrun
         self.until_s = max(self.until_s, now)
         self.idle_s += now - begin_s

@@ -78,8 +78,10 @@ class LocalRun(Coordinator):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
+        # a given dilation is not remembered: it says nothing about the smallest one
         if outcome.facts.get("emulation_ok") and self.run.dilation == "auto":
             remember(self.experiment, self.dilation)
+        # now, not at the next run: its memory and processes would stay until then
         if self.worn:
             pools.release(kill=True)
         return outcome
@@ -117,6 +119,7 @@ class LocalRun(Coordinator):
         """Return, for each process, the phase in which it must report; see pslab.engines.processes.watch."""
         owed = self.liveness.owed("outcome" in self.facts, set(self.worked))
         storing = dict.fromkeys(self.stores - self.stored if "outcome" in self.facts else (), ENDING)
+        # the later ones replace the earlier: a worker that evaluates owes its evaluation
         return dict.fromkeys(self.all, "") | owed | storing | dict.fromkeys(self.busy, EVALUATING)
 
     def _follow(self) -> None:
@@ -131,6 +134,7 @@ class LocalRun(Coordinator):
                 if (beside := self.evaluator) is not None and beside not in self.pool.ended and not self.busy:
                     for index in self.unevaluated[:1]:
                         self.order_evaluation(beside, index, "cpu")
+        # the server was stopped because an evaluation had reached the target
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
 
@@ -154,8 +158,10 @@ class LocalRun(Coordinator):
         }
 
     def _to_be_repeated(self) -> bool:
+        # with a measured computation another dilation would change the cluster, not only its pace
         able = self.run.dilation == "auto" and self.experiment.cluster.modelled(self.run.workers)
         tried = self.before is not None or self.dilation >= DILATIONS[-1]
+        # a run that lost a process, or was interrupted, is not repeated: its slowness may have this cause
         ended = bool(self.lost or self.pool.ended) or self.facts["outcome"] == "interrupted"
         return able and not tried and not ended and not kept(self._emulation())
 
@@ -167,6 +173,7 @@ class LocalRun(Coordinator):
 
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
+        # before the workers start: it empties their tables
         self.phases = PhaseTables(self.pool.phases[: self.run.workers])
         self.start_all()
         if self.evaluator is not None:
@@ -205,11 +212,13 @@ class LocalRun(Coordinator):
         super().take(number, report)
         if report.kind == "progress":
             self.news.append(self.liveness.progress(report.body))
+        # not dead: it waits, and Liveness knows whether all others wait, too
         elif report.kind == "silent" and number not in self.pool.ended:
             self.liveness.waits(number)
         elif report.kind == "failed" and self.run.on_death == "stop":
             raise self.pool.ended[number]
         elif report.kind == "lost":
+            # the server closed its stream because of bad bytes, but the process still runs
             if (how := report.body.pop("how", "")) and report.body["worker"] not in self.pool.ended:
                 self.pool.end(report.body["worker"], how, lambda number: True)
             self.lose(report.body)
@@ -241,6 +250,7 @@ class LocalRun(Coordinator):
 
     def _keep_whole(self, index: int) -> None:
         """Register a snapshot for evaluation once all servers have copied their parts."""
+        # the server's report and the stores' reports come in any order
         if index in self.opened and self.copied[index] >= self.opened[index]["others"]:
             super().keep_snapshot(self.opened.pop(index))
 
@@ -254,10 +264,12 @@ class LocalRun(Coordinator):
         until_s = time.monotonic() + INTERRUPT_LIMIT_S
         self.on_progress = lambda news: None
         if not self.running:
+            # the processes still prepare: there is no part of a run to save
             pools.release(kill=True)
             return None
         if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.order(SERVER, "stop")
+        # the server first, because its end lets the workers end
         self.hear_out(self.all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
         if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.processes[SERVER].kill()  # the workers' streams end
@@ -266,16 +278,18 @@ class LocalRun(Coordinator):
             with contextlib.suppress(RunError):
                 self.evaluate(self.worked, until_s, last_first=True)
         outcome = self._outcome()
+        # the next run must find processes that wait for orders
         if self._under_way or self.busy or self.pool.ended:
             pools.release(kill=True)
         return outcome
 
     def _outcome(self) -> Outcome:
+        # from shared memory: complete rows, even if the server was killed while it wrote
         pushes, arrivals = map(rows_in, self.pool.ledger, TABLES)
         arrivals = arrivals[:, : len(ARRIVAL_COLUMNS)]
         if "outcome" in self.facts:
             facts = {name: value for name, value in self.facts.items() if name not in (*EMULATED, "faulted")}
-            facts["refused"] += sum(w["refused"] for w in self.worked.values())
+            facts["refused"] += sum(w["refused"] for w in self.worked.values())  # repeated frames from the server
         else:  # only the server's tables are known
             facts = {"outcome": "interrupted", **reached(pushes, len(self.experiment.parts), self.experiment.traits)}
         faulted = [row for body in (self.facts, *self.worked.values()) for row in body.get("faulted", ())]

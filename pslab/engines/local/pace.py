@@ -49,6 +49,7 @@ def emulation(
     # ranges are under way at the same time, so an iteration waits for the lateness of one range only
     late_s = served["late_s_mean"] * served["messages"] / ranges
     if experiment.cluster.emulated:
+        # without emulation these delays are part of the measured system
         late_s += served["stalled_s"] + sum(body["late_s"] for body in worked)
     return {
         "compute_overrun_share": sum(body["overrun_s"] for body in worked) / alive_s,
@@ -67,5 +68,6 @@ def kept(emulation: Mapping[str, Any]) -> bool:
 def larger(emulation: Mapping[str, Any]) -> float:
     """Return the dilation for a second attempt, after the one with these emulation facts was too slow."""
     computing = 1 / max(1 / DILATIONS[-1], 1 - emulation["compute_overrun_share"])  # as if workers only computed
+    # at least twice: the second attempt is the last one, and costs a whole run
     factor = max(2.0, 1.2 * computing, emulation["late_message_share"] / AIM_SHARE)
     return next((k for k in DILATIONS if k >= emulation["dilation"] * factor), DILATIONS[-1])

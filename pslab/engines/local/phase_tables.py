@@ -23,6 +23,7 @@ class PhaseTables:
 
     def take(self, worker: int) -> None:
         """Copy the phases that a worker's process has written, and empty its table for the next process."""
+        # a new process writes its table from the beginning
         self._taken.append(rows_in(self._arenas[worker], COLUMNS))
         Rows(COLUMNS, self._arenas[worker])
 

@@ -55,11 +55,12 @@ class RemoteStore:
     def hand(self, order: Order, details: Details) -> None:
         now = self._clock.now()
         self.machine.order(order, details._replace(computing=()))  # `computing` changes later
+        # encoded now: the details are of the moment of the decision
         self._held.append((now + self._latency_s, frame_of(order, details)))
         self.send_due(now)
 
     def finish(self) -> Iterator[Finished]:
-        self.send_due(math.inf)
+        self.send_due(math.inf)  # the end waits for no latency
         return self._hear_while(lambda: self.owes)
 
     def dismiss(self) -> Iterator[Finished]:
@@ -71,7 +72,7 @@ class RemoteStore:
             if ready((self.descriptor,), self.patience_s):
                 yield from self.hear()
             else:
-                self.gone = True
+                self.gone = True  # no answer in time
 
     def send(self, frame: Frame) -> None:
         """Send messages to the server."""
@@ -92,6 +93,7 @@ class RemoteStore:
         finished = list[Finished]()
         try:
             for frame in self._stream.frames():
+                # the last message: the stream is empty for the next run
                 if isinstance(frame[0], Stop):
                     self.over = True
                 else:

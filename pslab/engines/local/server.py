@@ -71,17 +71,21 @@ class LocalServer:
             self.clock.start(dilation)
             self._tell_stores(Go(self.clock.zero_s))
             self.driver.start()
+            # before the first push, so that a server that dies soon can be replaced, too
             self._checkpoint(self.checkpoints.able)
             for worker in range(self.run_config.workers):
                 self._send(worker, [Go(self.clock.zero_s)])
         else:
             before_s = self.resumed["seconds"]
+            # a clock that stood still goes on at the checkpoint; otherwise the time since then counts as the run's
             zero_s = time.monotonic() - before_s * dilation if paused else self.resumed["zero_s"]
             self.clock.start(dilation, zero_s)
             self._tell_stores(Go(zero_s))
+            # all workers are new processes: each is attached like the successor of a single one
             streams, self.streams, self.whose = self.streams, [None] * len(self.streams), {self.parent.fileno(): None}
             self.coming = {w: stream for w, stream in enumerate(streams) if stream is not None and w not in self.left}
         self._loop()
+        # before the workers are dismissed, which is no part of the training
         ended_s = self.clock.now()
         self.driver.keep_last(ended_s)
         self._dismiss()
@@ -91,6 +95,7 @@ class LocalServer:
 
     def stop(self) -> None:
         """End the run."""
+        # before `end`, which awaits each store: it must not wait for a whole lease
         for store in self.stores:
             store.hurry()
         self._end("interrupted")
@@ -128,7 +133,9 @@ class LocalServer:
                 if store.gone and self.run_config.on_death != "restart":  # else the parent restarts all processes
                     self._end("died")
             self._attach_due()
+            # frames that are due leave before another one is handled, which may take milliseconds
             self._deliver()
+            # one frame in a turn: streams, deliveries and stop rules are looked after in between
             self._take_one()
             self._checkpoint(not driver.outcome and self.checkpoints.due(self.machine))
             if self.run_config.seconds is not None and self.clock.now() >= self.run_config.seconds:
@@ -171,8 +178,10 @@ class LocalServer:
                        if self.links.sent_all(w) and not any(store.answers(w) for store in self.stores)]:  # fmt: skip
             stream = self.coming.pop(worker)
             self.streams[worker], self.whose[stream.descriptor] = stream, worker
+            # frames to the former process are dropped: the driver answers its pulls again
             self.links.renew(worker)
             iteration, frame = self.driver.succeed(worker)
+            # before the pulls are handled: the process must know its iteration when their answers come
             self._send(worker, [Go(self.clock.zero_s, iteration, self.faults.survived(worker))])
             self.driver.receive(frame)
 
@@ -184,6 +193,7 @@ class LocalServer:
         """Return the real seconds until the next event that does not depend on a new message."""
         orders_s = [store.next_s() for store in self.stores]
         due_s = min(self.links.next_s(), self.run_config.seconds or math.inf, *orders_s)
+        # a report is due in each of these periods, even if no message comes
         looks_s, left_s = self.run_config.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())
         return max(0.0, min(PROGRESS_PERIOD_S, looks_s, left_s))
 
@@ -231,6 +241,7 @@ class LocalServer:
         except (EOFError, OSError) as error:
             if isinstance(error, NoFrame):  # its process still runs, and must be killed
                 self.wrong[worker] = str(error)
+            # an ended stream is always ready: the loop would never sleep again
             del self.whose[stream.descriptor]
             self.streams[worker] = None
             return None
@@ -246,6 +257,7 @@ class LocalServer:
             self.clock.spend(MESSAGE, now)
         else:
             self.driver.refused += 1  # the worker was declared dead before
+        # wall time without CPU time: the server had no core, while the emulated clock ran on
         self.stalled_s += max(0.0, self.clock.now() - now - (time.thread_time() - used_s) / self.clock.dilation)
         self.links.handled()
 
@@ -263,6 +275,7 @@ class LocalServer:
     def _deliver(self, *, busy: bool = False) -> None:
         for worker, frame in self.links.collect(busy=busy):
             arrives = isinstance(frame[-1], Weights)
+            # the worker computes again: request orders must not prefer this range any longer
             if self.waiting is not None and arrives and self.waiting.blocked[worker] == frame[-1].range:
                 self.waiting.blocked[worker] = None
             self._send(worker, frame)
@@ -301,7 +314,9 @@ class LocalServer:
         self._tell_stores(Stop(0))
         for worker in waiting:
             self._send(worker, [Stop(worker)])
+        # a Stop is a worker's last message: behind it the stream is empty for the next run
         while waiting and self.driver.outcome != "died":
+            # a worker may be amid a long gradient: the parent must see that its Stop is awaited, and the server alive
             self._progress(waiting)
             for source in ready([*self.whose, *self.store_of], PROGRESS_PERIOD_S):
                 if source in self.store_of:
@@ -324,6 +339,7 @@ class LocalServer:
         rows = self.driver.accounts.ledger.close(body["pushes"], ended_s)  # the parent reads them in shared memory
         if fallen := [store.number for store in self.stores if store.gone]:  # not all decisions were executed
             report(self.parent, "fallen", {"numbers": fallen})
+            # the driver has counted decided steps: count the applied ones
             body["pushes"] = reached(rows, len(self.job.parts), self.job.traits)["pushes"]
         body |= {"faulted": self.faults.rows, "stalled_s": self.stalled_s, "costs": self.clock.costs()}
         report(self.parent, "served", {**body, **self.links.facts()})

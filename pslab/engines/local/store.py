@@ -42,6 +42,7 @@ def frame_of(order: Order, details: Details) -> Frame:
 
 def order_of(frame: Frame) -> tuple[Order | None, Details]:
     """Return the order of these messages, with its details; the order is None if there is nothing to do."""
+    # the inverse of `frame_of`: change both
     first, *about = frame
     if first.kind == STEP:
         computing = [message.version for message in about if isinstance(message, ComputedOn)]
@@ -109,8 +110,10 @@ class LocalStore:
         order, details = order_of(frame)
         if isinstance(order, Keep):
             begin_s = self._clock.now()
+            # an order like the others: the part has all earlier steps and no later one
             send_part(self._context, order.number, {}, self._shard.state(self._server))
             took = 0, begin_s, self._clock.now()
         else:
             took = carry_out(order, details, self._server, self._job, self._shard, self._clock, self.copy)
+        # in the sequence of the orders: the deciding server's StoreMachine assigns it to the oldest one
         self._tell([Carried(*took)])

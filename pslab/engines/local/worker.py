@@ -43,6 +43,7 @@ class LocalWorker(RealTimeWorker):
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.stream.send(frame), rows, requests)
         self.producer = producer_of(job, self.worker, context.arena, context.data, successor=successor,
                                     requests=requests)  # fmt: skip
+        # before "prepared" is reported, so that no worker's first gradient compiles while others are timed
         self.producer.warm_up()
         self.faults, self.spared = Faults(job.cluster, job.run.seed), NEVER
         self.layers_s: list[list[float]] = []
@@ -77,9 +78,10 @@ class LocalWorker(RealTimeWorker):
         except Stopped:
             self._last_message()
         except NonFinite:
+            # the server ends the run; until its Stop comes, other messages are read and ignored
             self.stream.send([Diverged(self.worker, self.iteration)])
             self._await_stop()
-        kill_after(math.inf)
+        kill_after(math.inf)  # a planned kill must not hit the next run
         schedule = self.driver.range_schedule
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(),
@@ -91,7 +93,7 @@ class LocalWorker(RealTimeWorker):
 
     def _start(self, dilation: float) -> int | None:
         """Start with the run, or replace another process; return the iteration to compute now, or None."""
-        self.clock.start(dilation)
+        self.clock.start(dilation)  # until Go tells the run's start
         go, *others = self._messages()
         self.clock.start(dilation, go.zero_s)
         left_s = self.faults.kill_s(self.worker) - self.clock.now()
@@ -119,13 +121,15 @@ class LocalWorker(RealTimeWorker):
         self.driver.begin(self.now())
         basis = self.driver.take_basis(iteration)
         self.idle_since_s = math.inf
+        # `now` is without the lag: the modelled computation began with the weights, the real one begins here
         begin_s, modelled_s, woke_s = self.now(), self.driver.draw_compute_s(iteration), self.clock.now()
         loss = self.producer.gradient(iteration, basis)
         real_s = self.clock.now() - woke_s
         self._hold_until(begin_s + modelled_s)
-        self.lag_s = 0.0
+        self.lag_s = 0.0  # the wait has absorbed it
         computed_s = self.now()
         self.real_s, self.modelled_s = self.real_s + real_s, self.modelled_s + modelled_s
+        # a computation that takes longer than modelled is an overrun: the emulated clock cannot wait for it
         if modelled_s:
             self.overrun_s += max(0.0, computed_s - begin_s - modelled_s)
         computed_s = self._paused(iteration, begin_s, computed_s)
@@ -135,6 +139,7 @@ class LocalWorker(RealTimeWorker):
             used_s = (time.thread_time() - used_s) / self.clock.dilation
             self.overrun_s += self.selecting.waited_s(self.now() - computed_s, used_s)
         ranges = self.job.exchanged(iteration)
+        # the state is complete and the push is not sent: a successor must take the state of one iteration before
         self._die_if_killed(iteration)
         self.idle_since_s = time.monotonic()
         following = self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
@@ -171,9 +176,11 @@ class LocalWorker(RealTimeWorker):
         """Wait until `end_s`, and process messages meanwhile; return the next iteration if it may begin, else None."""
         following = None
         while (left_s := end_s - self.clock.now()) > 0:
+            # a process that sleeps uses no CPU time, and would be taken for dead in a long modelled computation
             self.life.give()
             if ready((self.stream.descriptor,), min(self.life.period_s, self.clock.real_s(left_s))):
                 came = self._receive()
+                # another message must not hide the iteration that may begin
                 following = following if came is None else came
                 self.lag_s = 0.0  # the computation was not over, so nothing was delayed
         return following

@@ -36,6 +36,7 @@ class WallClock:
 
     def start(self, dilation: float = 1.0, zero_s: float | None = None) -> None:
         """Start the run now, or at this instant of the machine's monotonic clock."""
+        # the monotonic clock is one clock for all processes of a machine, so servers and workers can compare instants
         self.dilation, self.zero_s = dilation, time.monotonic() if zero_s is None else zero_s
 
     def now(self) -> float:
@@ -52,6 +53,7 @@ class WallClock:
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
         if (spent := self.spent.get(on)) is None:
             spent = self.spent[on] = [0.0, 0]
+        # `share` scales a price; a measured time is the time of this range already
         spent[0] += self.now() - since_s
         spent[1] += count
 
@@ -59,6 +61,7 @@ class WallClock:
         """Return the mean seconds to apply a push, to prepare a reply, and for the rest of handling a frame."""
         spent = {on: self.spent.get(on, [0.0, 0]) for on in (APPLY, SERVE, FIND, MESSAGE)}
         (apply_s, pushes), (serve_s, whole), (find_s, encoded), (all_s, frames) = spent.values()
+        # the frames' seconds contain the others, except for operations without a frame, as after a departure
         rest_s = max(0.0, all_s - apply_s - serve_s - find_s)
         return {"apply_s": apply_s / max(pushes, 1), "serve_s": (serve_s + find_s) / max(whole + encoded, 1),
                 "message_s": rest_s / max(frames, 1)}  # fmt: skip
@@ -78,4 +81,5 @@ class VirtualClock:
         return self.at
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
+        # `since_s` is not used: no measured time may reach a result in virtual time
         self.at += self._price_s[on] * count * share

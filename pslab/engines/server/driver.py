@@ -47,11 +47,13 @@ class ServerDriver:
         self._ledger, self._budget, self._server_of = accounts.ledger, job.run.pushes, job.server_of
         self._listed = not (job.keyed or job.cluster.colocated)  # whether the table of pushes has all network bytes
         self._joined = rate_state.joins(job.rate)  # whether a store needs the versions that workers compute on
+        # store 0 is in this process: its orders are done at once, the others' when they report
         self._stores: list[Store] = [OwnStore(job, shard, clock, accounts.ledger), *others]
         self._clock, self._transport, self._waiting = clock, transport, waiting
         self._buffers = job.traits.buffers
         # (worker, server): Acks for the frame of the next weights
         self._outbox: dict[tuple[int, int], Frame] = {}
+        # the lists are shared with orders under way: when a step is done, `_applied` sets its push's second instant
         self._push_times: dict[tuple[int, int], PushTimes] = {}  # (worker, range): times of the last push
         self._asked_s: dict[tuple[int, int], float] = {}  # (worker, range): when the last pull was handled
         self._answered: dict[tuple[int, int], int] = {}  # (worker, range): the last iteration with a reply
@@ -68,10 +70,12 @@ class ServerDriver:
     def start(self) -> None:
         """Start the run with a snapshot of the initial weights, which will be evaluated."""
         self._ledger.snapshot_if_due(0, 0.0)
+        # with rounds and several ranges, a budget that covers no round is spent before the first push
         self._end_if_spent()
 
     def end(self, outcome: str, now: float) -> None:
         """End the run with this outcome, after the stores have carried out all orders."""
+        # the outcome first: from here on `_laid` sends no weights, and each order that is done moves `ended_s`
         self.outcome, self.ended_s = outcome, now
         for store in self._stores:
             self._finish(store)
@@ -87,7 +91,7 @@ class ServerDriver:
     def receive(self, frame: Frame) -> None:
         """Handle the messages of a frame, unless the run is over."""
         for message in frame:
-            if self.outcome:
+            if self.outcome:  # the rest of the frame must not change the last weights
                 return
             if isinstance(message, Push):
                 self._push(message)
@@ -102,12 +106,16 @@ class ServerDriver:
         """Remove a worker; workers that waited for it may go on."""
         if worker in self.machine.workers:
             now = self._clock.now()
+            # recorded before its effects, like each arrival: a process that is killed leaves no effect without one
             self._ledger.left(worker, now)
+            # before the machine's effects: under a barrier `start_step` refuses a step while a gradient is computed
             self.accounts.leave(worker)
             for server, store in enumerate(self._stores):
+                # cancels the replies ordered so far; replies after a return are sent again
                 self._hand(store, Forget(worker), NO_DETAILS)
-                self._outbox.pop((worker, server), None)
+                self._outbox.pop((worker, server), None)  # Acks that nobody awaits
             for index in range(len(self._job.parts)):
+                # after a return, a pull may have the number of one that was answered before the departure
                 self._push_times.pop((worker, index), None)
                 self._answered.pop((worker, index), None)
             self._perform(self.machine.leave(worker, now))
@@ -132,9 +140,11 @@ class ServerDriver:
             self._answered.pop((worker, index), None)  # the reply went to the former process
         asked = [part.asked[worker].iteration for part in ranges if worker in part.asked]  # pulls may overtake pushes
         torn = [index for index, part in enumerate(ranges) if part.clocks[worker] != turn(index, iteration)]
+        # the other ranges of a torn push would come from a second gradient, computed on other weights
         if self.machine.traits.eager or torn or {*asked} - {iteration}:
             self.leave(worker)
             iteration = self.join(worker, now)
+        # a parked pull still stands: the machine would refuse a second one as a duplicate
         wanted = Wanted(0, self._job.keyspace.keys, now)
         return iteration, [Pull(worker, index, iteration, 0, wanted) for index, part in enumerate(ranges)
                            if worker not in part.asked]  # fmt: skip
@@ -145,6 +155,7 @@ class ServerDriver:
         given, snapshots = (self._clock, self._transport, self._stores), self._ledger.snapshots
         self._clock = self._transport = recorded
         self._stores = [recorded] * len(self._stores)
+        # never due: these snapshots were taken before the checkpoint
         self._ledger.set_snapshots(*snapshots[:2], math.inf)
         yield
         self._clock, self._transport, self._stores = given
@@ -155,6 +166,7 @@ class ServerDriver:
         if isinstance(message, Push):
             self._push(message)
         else:
+            # every recorded pull was taken, even if a new process repeated it; `_pull` would refuse that one
             self._take_pull(message)
 
     def numbers(self) -> dict[str, Any]:
@@ -199,19 +211,22 @@ class ServerDriver:
 
     def diverge(self, message: Diverged, now: float) -> None:
         """End the run because a gradient is not finite."""
-        self.refused += 1
+        self.refused += 1  # its push never comes
         self.diverged = message._asdict()
         self.end("diverged", now)
 
     def _push(self, push: Push) -> None:
         """Handle a push; it is done when the last step that it causes is applied, or at once if it causes no step."""
         now, key = self._clock.now(), (push.worker, push.range)
+        # recorded even if it is refused: judge and replay handle the same messages in the same order
         self._ledger.arrived(push, now)
         if not self._listed:
             self._crossed(push.worker, push.range, push.payload.size_bytes)
         effects = self.machine.handle(push, now)
         if not (effects and type(effects[0]) is Refuse):
+            # before the effects, which read these times; a duplicate must not replace the accepted push's times
             self._push_times[key] = [now, now]
+        # the end is checked after the effects, so that the last push of the budget is applied
         self._perform(effects, key)
         self._end_if_spent()
         if self._shard.converged and not self.outcome:
@@ -253,6 +268,7 @@ class ServerDriver:
                 self._step(effect, led_by)
             elif isinstance(effect, Reply):
                 self._reply(effect)
+                # ordered is as good as read: a store carries out its orders one after another (pslab.protocol.store)
                 pending.extend(self.machine.answered(effect.pull.range))
             elif isinstance(effect, Discard):
                 self.accounts.discard(effect)
@@ -265,10 +281,13 @@ class ServerDriver:
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
         accounts, index = self.accounts, step.range
+        # the rate before `count`, which changes the number of applied gradients: a schedule depends on it
         rate, store = accounts.start_step(step), self._store_of(index)
+        # a step at another server is done later: the push's Ack does not wait for it
         leading = self._push_times.get(led_by) if led_by is not None and self._store_of(led_by[1]) is store else None
         computing = accounts.computing(index) if self._joined else ()
         self._hand(store, step, Details(rate, computing, self._times_of(step.pushes), leading))
+        # a snapshot lies between pushes, never between the ranges of one push
         if accounts.count(step):
             self._snapshot_if_due()
 
@@ -278,6 +297,7 @@ class ServerDriver:
         self.accounts.replied(reply)
         if reply.steps:
             self._steps[pull.worker, pull.iteration] = reply.steps
+        # set now, not when the weights are sent: a duplicate of the pull may come in between
         self._answered[key] = pull.iteration
         if self._waiting is not None:
             self._waiting.answered(reply)
@@ -293,6 +313,7 @@ class ServerDriver:
         """Take a snapshot if an evaluation period has passed; all servers copy between the same two steps."""
         ledger, applied = self._ledger, self.accounts.applied
         if len(self._stores) == 1:
+            # the only store has done all its orders: copy at once, at the instant of the last step
             ledger.snapshot_if_due(applied, self._applied_s)
         elif ledger.take_due(applied, self._clock.now()):
             self._open_snapshot(0.0)
@@ -349,17 +370,18 @@ class ServerDriver:
         """Send a worker the weights of a range, which were prepared from `begin_s` to `done_s`."""
         pull, (times,) = reply.pull, details.times
         worker, index = key = pull.worker, pull.range
-        pushed_s, applied_s = times or (begin_s, begin_s)
+        pushed_s, applied_s = times or (begin_s, begin_s)  # no push comes before the first pull
         asked_s = self._asked_s.get(key, begin_s)
         answer = Answer(size_bytes, reply.released_by, pushed_s, applied_s, asked_s, begin_s, done_s)
         weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own_pushes, reply.gradients,
                           reply.begin, reply.steps)  # fmt: skip
         addressed = worker, self._server_of[index]
+        # Acks first: links, and workers that look for repeats, read the kind and range of a frame's last message
         frame = [*self._outbox.pop(addressed, ()), weights]
         self._ledger.answered(weights)
         if not self._listed:
             self._crossed(worker, index, size_bytes)
-        if self.outcome:
+        if self.outcome:  # no worker may start another iteration
             self._ended_at(done_s)
         else:
             self._transport.send(worker, frame, done_s)

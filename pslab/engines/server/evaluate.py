@@ -40,6 +40,7 @@ class Evaluator:
         self._dataset = job.shelf.dataset(data)
         self._weights = torch.empty(job.layout.snapshot, dtype=self._dtype, device=on.place)
         size_bytes, count = self._dataset.test_x.numel() * self._dtype.itemsize, len(self._dataset.test_y)
+        # a batch that a source reads has to fit in KEPT_BYTES, too; stored examples are only sliced
         at_once = BATCH if self._dataset.stored else min(BATCH, KEPT_BYTES * count // size_bytes)
         self._slices = batch_slices(count, at_once)
         self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
@@ -53,6 +54,7 @@ class Evaluator:
         (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(module, self._weights)
         seed_globals(job.run.seed, "evaluate")  # the same draws at each snapshot, in any process
         Generators(module, loss, metric).seed(job.run.seed, "evaluate")
+        # running statistics are never exchanged: compute them for these weights, as for the trained model
         recompute(module, job.running, self._calibration)
         return module, loss, metric
 
@@ -69,6 +71,7 @@ class Evaluator:
         for (inputs, target), examples in zip(batches, self._slices, strict=True):
             output = module(inputs)
             count += len(target)  # a collate_fn may leave examples out
+            # a user's function of the whole test set is no mean over batches: keep all outputs
             if whole_loss or whole_metric:
                 outputs, wanted = [*outputs, output], [*wanted, target]
             with self._labels(output, target, examples):
@@ -124,4 +127,5 @@ class Evaluating:
             self._evaluator = Evaluator(self.job, self.context.data, DEVICES[device].of(max(0, self.context.number)))
         accuracy, loss, *others = self._evaluator.snapshot(index, self.context.snapshots)
         body = {"index": index, "accuracy": accuracy, "loss": loss, "others": others}
+        # the parent then frees the snapshot's memory
         report(self.context.parent, "evaluated", body)

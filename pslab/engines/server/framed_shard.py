@@ -41,13 +41,14 @@ class FramedShard(TensorShard):
 
     def __init__(self, job: Job, arena: Arena) -> None:
         super().__init__(job, arena)
+        # per range: values of the rule at the server, which reading a push may change and replies may contain (`tells`)
         self._served = (
             []
             if job.compression is None
             else [torch.zeros(job.compression.served(index), dtype=job.layout.dtype) for index in range(len(job.parts))]
         )
         if job.positioned:
-            prepare(job.layout.dtype, selects=job.downlink is not None)
+            prepare(job.layout.dtype, selects=job.downlink is not None)  # takes seconds, so before the run is timed
 
     def state(self, server: int) -> State:
         served = {f"served {index}": self._served[index] for index in self._ranges(server) if self._served}
@@ -62,7 +63,9 @@ class FramedShard(TensorShard):
         rules = self._job.compression
         if not pushes or rules is None or rules.rule.combine is None:
             return super()._read(step, pushes)
+        # the rule replaces the mean, for instance by a vote: it needs the parts of all pushes, not their gradients
         pieces = [self._pieces(push) for push in pushes]
+        # the error may come from any of them: the message names the first worker, and says so
         with refusing(pushes[0], "frame, or another frame of the same step,"):
             return [rules.combined(step.range, pieces, self._served[step.range], **self._whose(pushes[0]))]
 
@@ -75,11 +78,13 @@ class FramedShard(TensorShard):
             return rules.read(push.range, pieces, self._served[push.range], **self._whose(push))
 
     def _pieces(self, push: Push) -> list[Parts]:
+        # a message has no address: layout, worker, range and iteration give it
         offset = in_turn(self._job.layout.up[push.worker], push.iteration) + self._job.layout.frames[push.range][0]
         with refusing(push, "frame"):
             return frame.read(self._arena.bytes(offset, push.payload.size_bytes))
 
     def _whose(self, push: Push) -> dict[str, int]:
+        # as `FramedProducer._whose` at the worker: random rules draw the same numbers again by these
         step = self._job.traits.gradients_before(push.iteration)
         return {"worker": push.worker, "step": step, "turn": push.iteration}
 
@@ -102,6 +107,7 @@ class AnsweringShard(FramedShard):
             part, numbers = self._job.parts[index], self._served[index]
             return self._write(pull, (index, version), lambda: [torch.cat(part.views(weights)), numbers])
         entries = self._store.changed(index, pull.version)
+        # nearly all have changed: a plain array is about as short, and needs no encoding
         if entries is None:
             return self._copy(pull, weights)
         return self._write(pull, entries, lambda: frame.parts_of(entries))
@@ -115,10 +121,12 @@ class AnsweringShard(FramedShard):
     def _write(self, pull: Pull, key: Any, parts: Callable[[], Parts]) -> int:
         """Write a reply as a frame and return its bytes; the workers of a round get equal frames, encoded once."""
         room = self._room(pull)
+        # changed entries are compared by identity: the store returns one object to the workers of a round, and to
+        # compare their arrays would cost as much as to encode them
         if self._encoded is None or (self._encoded[0] is not key and (
                 isinstance(key, Entries) or self._encoded[0] != key)):  # fmt: skip
             size = frame.write(room, [parts()])
-            self._encoded = key, bytes(room[:size])
+            self._encoded = key, bytes(room[:size])  # a copy: the room is the worker's, and is written again
             return size
         answer = self._encoded[1]
         room[: len(answer)] = answer
@@ -133,6 +141,7 @@ class DownlinkShard(FramedShard):
         from pslab.tensors.compression.downlink import HeldWeights
 
         assert job.downlink is not None
+        # in rounds all workers receive the same replies, so that one copy stands for all of them
         workers = 0 if job.traits.rounds else job.run.workers
         made = job.downlink.compression(job)
         self._copies = HeldWeights(made, job.parts, self.weights, workers, job.traits.rotation)
@@ -146,6 +155,7 @@ class DownlinkShard(FramedShard):
 
     def lay(self, reply: Reply) -> int:
         pull = reply.pull
+        # the copies note every reply, also an empty one, or one whose weights go out whole
         if not (size_bytes := self._copies.lay(reply, self._store.weights, self._room(pull))):
             return super().lay(reply)
         if self._changes:
@@ -153,4 +163,5 @@ class DownlinkShard(FramedShard):
         return size_bytes
 
     def _answer(self, pull: Pull, version: int) -> int:
+        # the copy, not the weights: the next difference will start from it
         return self._copy(pull, self._copies.of(pull.worker))

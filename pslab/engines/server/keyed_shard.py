@@ -47,4 +47,5 @@ class KeyedShard(FramedShard):
         with refusing(pull, "request"):
             numbers = indices_of(frame.read(asked)[0][0], part.size).numpy()
         where = part.flat_indices(Entries(part.size, numbers, numbers)).numpy()
+        # values only: the worker knows the keys, which it has named in this order
         return frame.write(self._room(pull), [[torch.from_numpy(self._store.weights.numpy()[where])]])

@@ -43,6 +43,7 @@ class Ledger:
         self._job, self._weights, self._snapshots, self._on_snapshot = job, weights, snapshots, on_snapshot
         self._itemsize = job.layout.dtype.itemsize
         self._replayed = replayed
+        # virtual runs have no checkpoints, so their arrivals need fewer columns
         columns = len(PUSH_COLUMNS), len(REPLAYED_COLUMNS if replayed else ARRIVAL_COLUMNS)
         self._rows, self._arrivals = map(Rows, columns, tables)
         # by (worker, range, iteration) of a push: its row, if the pull after it has no reply yet
@@ -53,6 +54,7 @@ class Ledger:
 
     def arrived(self, message: Push | Pull, now: float) -> None:
         """Record a message that the server handles now; a replay of all records repeats the server's decisions."""
+        # the first four fields of a push and a pull are the same: worker, range, iteration, version
         details = told_of(message) if self._replayed else ()
         self._arrivals.append((PUSHED if type(message) is Push else PULLED, *message[:4], now, *details))
 
@@ -98,6 +100,7 @@ class Ledger:
         size, key = job.parts[index].size, (worker, index, iteration)
         early = self._early.pop(key, None) if self._early else None
         bytes_down, bytes_down_raw = early or (0, 0)
+        # numbered as applied here; with several servers `close` numbers the rows again, by their instants
         self._rows.append((self._rows.count + 1, worker, iteration, index, used, version, version - 1 - used, now,
                            gradient.loss, gradient.entries / size, job.payload_bytes(index, gradient.size_bytes),
                            size * self._itemsize, bytes_down, bytes_down_raw))  # fmt: skip
@@ -107,11 +110,13 @@ class Ledger:
     def answered(self, weights: Weights) -> None:
         """Record the bytes of a reply in the row of the push before its pull."""
         job, index = self._job, weights.range
+        # the pull for iteration t follows the push of t - 1
         key = weights.worker, index, weights.iteration - 1
         sizes = job.payload_bytes(index, weights.payload.size_bytes), job.parts[index].size * self._itemsize
         row = self._unanswered.pop(key, None)
         if row is not None:
             self._rows.put(row, BYTES_DOWN, sizes)
+        # the reply is sent while the push before it is still to be applied: `applied` will add the bytes
         elif job.traits.eager:
             self._early[key] = sizes
 
@@ -123,11 +128,12 @@ class Ledger:
     def take_due(self, pushes: int, now: float) -> bool:
         """Begin the next evaluation period if one has passed; return whether to take a snapshot now."""
         run, period = self._job.run, self._job.run.evaluation_period
+        # a budget in seconds has no number of pushes: then snapshots are taken by time
         measure = pushes if period is not None else now
         if measure < self._next:
             return False
         step = period if period is not None else (run.seconds or 1.0) / 20
-        self._next = (measure // step + 1) * step
+        self._next = (measure // step + 1) * step  # the next multiple: a late snapshot shifts no later one
         return self._trains
 
     def open(self, pushes: int) -> int:
@@ -154,6 +160,7 @@ class Ledger:
         if self.lacks(pushes):
             self._snapshot(pushes, now)
         if self._job.run.servers > 1:
+            # servers carry out their steps at their own speed, so rows were not appended by their instants
             self._rows.sort(PUSH_COLUMNS.index("seconds"), PUSH_COLUMNS.index("push"))
         return self._rows.table()
 
@@ -181,6 +188,7 @@ def told_of(message: Push | Pull) -> tuple[float, ...]:
 
 def message_of(row: Sequence[float]) -> Push | Pull:
     """Return the message of an arrival with REPLAYED_COLUMNS; the arrival does not contain when it was sent."""
+    # in the order in which `told_of` writes: change both
     kind, *name, _, size_bytes, entries, loss, seen, start, stop = row
     worker, index, iteration, version = map(int, name)
     if kind == PUSHED:
@@ -192,6 +200,7 @@ def message_of(row: Sequence[float]) -> Push | Pull:
 def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:
     """Copy a server's weights, or the part of them that is evaluated, into a snapshot."""
     layout = job.layout
+    # each server copies for itself: the first one to come widens the arena, for the others this does nothing
     snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.snapshot_bytes)
     target = layout.snapshot_in(snapshots, index)
     for where, source in held_slices(job, server):
@@ -213,6 +222,7 @@ def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:
     and the instant of the last row, as `seconds`."""
     named, counts = np.unique(pushes[:, 1:3].astype(int), axis=0, return_counts=True)
     due = [len(traits.rotation.ranges(iteration, ranges)) for iteration in named[:, 1].tolist()]
+    # a push that a killed server has applied on some of its ranges only does not count
     complete = named[counts == due].tolist()
     seconds = float(pushes[-1, PUSH_COLUMNS.index("seconds")]) if len(pushes) else 0.0
     return {"pushes": sum(traits.unassigned(*name) for name in complete), "seconds": seconds}

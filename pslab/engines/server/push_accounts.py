@@ -33,16 +33,19 @@ class PushAccounts:
         """
         run, job, pushes = self._job.run, self._job, step.pushes
         before, computing = step.version - 1, self._computing[step.range]
+        # for the step's pushes, then for all gradients of the range: some are still computed on older weights
         stale = before - min([push.version for push in pushes])
         stalest = max(stale, before - min(computing.values(), default=before))
         seen = max([push.seen for push in pushes]) if job.traits.eager else stale
         for push in pushes:
             computing.pop((push.worker, job.traits.rotation.turn(step.range, push.iteration)), None)
+        # workers compute on the server's own weights, which the step would change under them
         if computing and job.layout.in_place and job.traits.barrier:
             problem = f"has a barrier, but applies {len(pushes)} pushes while others compute; set barrier = False"
             raise ProtocolError(f"{run.sync} {problem}")
         if job.averages(step):
-            return 1.0
+            return 1.0  # the mean of changes is added as it is
+        # the schedule counts the gradients of earlier steps: `count` comes after this
         applied = Applied(run.workers, len(pushes), step.aggregate, job.push_weight, stale, stalest, seen)
         rate = job.outer_learning_rate if job.traits.changes else job.learning_rate(self.applied)
         return rate * job.rate.scale(applied)
@@ -81,12 +84,14 @@ class PushAccounts:
     def leave(self, worker: int) -> None:
         """Forget the gradients that a departed worker was computing; its earlier pushes may still be applied."""
         for computing in self._computing:
+            # else a barrier's step would be refused, and `stalest` would count weights that nobody computes on
             for key in [key for key in computing if key[0] == worker]:
                 del computing[key]
 
     def _complete(self, push: Push) -> bool:
         """Count one range of a push; return whether a step is decided on all of its ranges now."""
         name = push.worker, push.iteration
+        # the first range of a push to be decided starts the count
         missing = self._missing.pop(name, 0) or len(self._job.traits.rotation.ranges(push.iteration, self._ranges))
         missing -= 1
         if missing:

@@ -56,10 +56,12 @@ class Recorded(Clock, Transport, Store):
         if isinstance(order, Step):
             names = [(push.worker, push.iteration, order.range) for push in order.pushes]
             rows = [self._rows[name] for name in names if name in self._rows]  # a killed server's last orders have none
+            # each row has the version that the run made: another one shows that the policy has decided otherwise
             if any(version != order.version for _, _, version in rows):
                 raise otherwise(self._sync, "steps")
             done_s = max((seconds for seconds, _, _ in rows), default=self.at)
         elif isinstance(order, Reply):
+            # no weights are prepared: the row of the push before the pull has the length of the reply
             name = order.pull.worker, order.pull.iteration - 1, order.pull.range
             size_bytes = int(self._rows[name][1]) if name in self._rows else 0
         elif isinstance(order, Discard):
@@ -81,9 +83,10 @@ def replay(driver: ServerDriver, arrivals: np.ndarray, pushes: np.ndarray) -> No
         CheckpointError: the policy's decisions depend on more than the arrivals.
     """
     recorded = Recorded(pushes, driver.machine.sync)
+    # the driver's own code decides again, so a change of it cannot leave the replay behind
     with driver.replaying(recorded):
         for row in arrivals.tolist():
-            kind, worker, _, _, _, recorded.at, *_ = row
+            kind, worker, _, _, _, recorded.at, *_ = row  # sets the clock before the arrival is handled
             if kind == LEFT:
                 driver.leave(int(worker))
             elif kind == JOINED:
@@ -94,6 +97,7 @@ def replay(driver: ServerDriver, arrivals: np.ndarray, pushes: np.ndarray) -> No
 
 def marks_of(machine: Server) -> dict[str, Any]:
     """Return numbers that differ if two states of a machine differ: counted gradients, versions and clocks."""
+    # not the policy's state, which may be any object; nearly every other decision changes one of these numbers
     clocks = [[*part.clocks.items()] for part in machine.ranges]
     return {"gradients": machine.gradients, "versions": [part.version for part in machine.ranges],
             "ranges": [[list(pair) for pair in pairs] for pairs in clocks]}  # fmt: skip

@@ -22,6 +22,7 @@ class Rows:
 
     def __init__(self, columns: int, arena: Arena | None = None) -> None:
         self._prepare(columns, arena)
+        # `of` does not do this: its readers must see the arena's rows at every instant
         COUNT.pack_into(self._memory, 0, 0)
 
     def _prepare(self, columns: int, arena: Arena | None) -> None:
@@ -53,6 +54,7 @@ class Rows:
         if late >= 0 and self._arena is None:
             self._late[late + column : late + column + len(values)] = values
             return
+        # readers may see the old or the new values; the record is written when the writer is done
         at = ALIGNMENT + row * self._row.size + column * NUMBER_BYTES
         struct.pack_into(f"<{len(values)}d", self._memory, at, *values)
 
@@ -62,7 +64,7 @@ class Rows:
         rows = rows[np.argsort(rows[:, by], kind="stable")]
         rows[:, number] = np.arange(1, len(rows) + 1)
         self._memory[ALIGNMENT : ALIGNMENT + rows.nbytes] = rows.tobytes()
-        self._changed = 0
+        self._changed = 0  # every row has moved
 
     def table(self) -> np.ndarray:
         """Return a copy of all rows: float64 [rows, columns]."""
@@ -95,7 +97,7 @@ class Rows:
         if late:
             at = ALIGNMENT + self.count * self._row.size - len(late) * NUMBER_BYTES
             struct.pack_into(f"<{len(late)}d", self._memory, at, *late)
-            COUNT.pack_into(self._memory, 0, self.count)
+            COUNT.pack_into(self._memory, 0, self.count)  # after the rows, as in `append`
 
     def _grow(self) -> None:
         self._room = 2 * self._room or FIRST
@@ -111,6 +113,7 @@ class Rows:
 
 def rows_in(arena: Arena, columns: int) -> np.ndarray:
     """Return a copy of the rows that another process has written into an arena so far."""
+    # the count first: rows up to it are complete, even if the writer goes on or was killed
     (count,) = COUNT.unpack_from(arena.bytes(0, COUNT.size))
     return _table(arena.bytes(0, ALIGNMENT + count * columns * NUMBER_BYTES), columns, count)
 

@@ -38,8 +38,10 @@ class TensorShard:
         self._consensus = _consensus(job, arena, weights)
         self._changes = changes.at_server(job.sync, job.parts, job.keyspace, job.shell)
         self._by_steps = getattr(job.sync, "by", "workers") == "steps"
+        # once, before the run is timed; plain SGD uses no torch.optim class
         if not job.optimizer.plain_sgd:
             self._warm_up()
+        # views, made once: a push names its buffer by worker and iteration
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
 
     @property
@@ -72,6 +74,7 @@ class TensorShard:
             KeyError, ValueError, RuntimeError: the state is of another run.
         """
         pieces = self._job.held[server]
+        # refuses another shape or dtype, as a checkpoint of another run has
         whole = fitting(state["weights"], torch.cat([self.weights[piece] for piece in pieces]))
         for piece, weights in zip(pieces, torch.split(whole, [s.stop - s.start for s in pieces]), strict=True):
             self.weights[piece] = weights
@@ -101,6 +104,7 @@ class TensorShard:
         Raises:
             WorkerFailed: a push has a bad frame.
         """
+        # a push without content is counted by the policy, and its gradient comes with a later push
         is_pushed = self._job.traits.pushes
         pushes = [push for push in step.pushes if is_pushed(push.iteration)]
         gradients = self._read(step, pushes)
@@ -110,6 +114,7 @@ class TensorShard:
             gradients = changes.by_steps(self._job.parts[step.range], gradients, [push.steps for push in step.pushes])
         if self._changes and gradients:
             gradients = self._changes[step.range].adjust(step, gradients)
+        # last, because a rate's vectors describe the gradients as the optimizer gets them
         if self._rate_states and gradients:
             gradients = self._rate_states[step.range].adjust(step, gradients, computing)
         self._store.step(step.range, gradients, rate, plain=self._job.averages(step))
@@ -123,7 +128,8 @@ class TensorShard:
         if reply.empty:
             return 0
         if self._consensus is not None:
-            self._consensus.state_rho()
+            self._consensus.state_rho()  # the worker reads it when these weights come
+        # in place a worker reads the server's own weights: nothing is copied
         return WHOLE if self._job.layout.in_place else self._answer(pull, reply.version)
 
     # --- other modes override these -------------------------------------------------------------------------------

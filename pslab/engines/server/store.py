@@ -89,12 +89,15 @@ def carry_out(
     begin_s, size_bytes = clock.now(), 0
     if isinstance(order, Step):
         shard.apply(order, details.rate, details.computing)
+        # a push without entries costs nothing
         count = sum([push.payload.size_bytes != 0 for push in order.pushes])
         clock.spend(APPLY, begin_s, count, job.shares[order.range])
     elif isinstance(order, Reply):
         size_bytes = shard.lay(order)
+        # differences are found and encoded first, which costs more than a copy
         on = FIND if size_bytes != WHOLE and (job.run.pull == "changed" or job.downlink) else SERVE
         clock.spend(on, begin_s, int(not order.empty), job.shares[order.pull.range])
+    # in its turn: earlier steps still contain pushes of the worker, and may need its state
     elif isinstance(order, Forget):
         shard.leave(order.worker)
     elif isinstance(order, Snapshot):

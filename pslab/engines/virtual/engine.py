@@ -44,6 +44,7 @@ def execute(
     except WorkerDied as error:
         if experiment.run.on_death == "stop":
             raise
+        # nothing of the run is lost but time: no result depends on a host
         on_progress({"pushes": 0, "seconds": 0.0, "repeated": f"{error}: once again"})
         return _execute(experiment, on_progress, hosts, simulator)
 
@@ -59,6 +60,7 @@ def _execute(
     except Interrupted:
         raise
     except BaseException:
+        # a host may still compute, and its report would come to the next run
         pools.release(kill=True)
         raise
 
@@ -87,6 +89,7 @@ class VirtualRun(Coordinator):
             self.preparation_s, arena, snapshots = time.monotonic() - self.start_s, self.pool.arena, self.pool.snapshots
             requests = requests_of(job, arena, self.pool.data)
             if requests is not None and job.run.servers > 1:
+                # frequent keys are not spread evenly: a server's costs follow the keys that batches have there
                 job = dataclasses.replace(job, shares=requests.shares)
             shard = shard_of(job, arena)
             ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
@@ -95,7 +98,7 @@ class VirtualRun(Coordinator):
             simulator.run(self.on_progress, self._stop_at_target)
             self.turning_s = time.monotonic() - begun_s
             pushes = self._close(simulator)
-            self.hosts.settle(math.inf)
+            self.hosts.settle(math.inf)  # a host that still computes cannot evaluate
             self.evaluate_rest(self.hosts.numbers)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
@@ -112,21 +115,23 @@ class VirtualRun(Coordinator):
         """Evaluate new snapshots at once if there is a target accuracy, so that no machine's speed changes the end."""
         if self.run.target_accuracy is not None and self.simulator is not None and self.unevaluated:
             self.evaluate(self.hosts.numbers)
+            # the snapshot's instant, not the present one: evaluation takes no virtual time
             if self.reached_target:
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
     def _wind_up(self) -> Outcome | None:
-        self.on_progress = lambda news: None
+        self.on_progress = lambda news: None  # it may raise again
         until_s, simulator = time.monotonic() + INTERRUPT_LIMIT_S, self.simulator
         outcome, settled = None, False
         if simulator is not None:
-            if not simulator.driver.outcome:
+            if not simulator.driver.outcome:  # an interrupt during the evaluations keeps it
                 simulator.driver.end("interrupted", simulator.scheduler.now)
             pushes = self._close(simulator)
             with contextlib.suppress(RunError):  # the run ends for an earlier reason
                 if settled := self.hosts.settle(until_s):
                     self.evaluate(self.hosts.numbers, until_s, last_first=True)
             outcome = self._outcome(simulator, pushes)
+        # the next run must find every process of the pool idle
         if outcome is None or not settled or self.busy:
             pools.release(kill=True)
         return outcome

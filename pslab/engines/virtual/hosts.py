@@ -42,7 +42,7 @@ class Host(Evaluating):
         self._module = module_of(job, job.device) if job.portable else None
         self._producers: dict[int, Producer] = {}
         self._iteration = 0
-        for worker in workers[: 1 if job.portable else None]:
+        for worker in workers[: 1 if job.portable else None]:  # one module, or one for each worker
             self._producer(worker).warm_up()
 
     @property
@@ -86,10 +86,12 @@ class Hosts:
     def __init__(self, pool: Pool, count: int, job: Job) -> None:
         self._pool, self._portable = pool, job.portable
         self.numbers = set(range(count))
+        # fixed: the state of a worker that is not portable lies in one process
         self._host = {worker: worker % count for worker in range(job.run.workers)}
         self._waiting: dict[int, list[Order]] = {number: [] for number in self.numbers}
         self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
+        # any host may compute a worker's first gradient, so the parent writes the vectors with which it begins
         if job.portable:
             self._lay_out(pool.arena, pool.data, job)
         for number in self.numbers:
@@ -98,7 +100,8 @@ class Hosts:
 
     def start(self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis) -> None:
         """Order the gradient of a virtual worker, whose weights were settled at the virtual instant `settled_s`."""
-        whose = 0 if self._portable else self._host[worker]
+        whose = 0 if self._portable else self._host[worker]  # a portable job has one queue
+        # the gradient whose weights were settled first is probably awaited first; the order changes no result
         heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, basis))
         self._feed()
 
@@ -111,6 +114,7 @@ class Hosts:
 
     def settle(self, until_s: float) -> bool:
         """Wait until all hosts are idle, so that the next run can use them, or `until_s`; return whether they are."""
+        # a report of this run that arrives later would be taken for one of the next run
         while any(self._busy.values()) and time.monotonic() < until_s:
             self._hear()
         return not any(self._busy.values())
@@ -118,6 +122,7 @@ class Hosts:
     def take(self, number: int, heard: Report) -> None:
         """Handle the report of a host."""
         if heard.kind == "produced":
+            # a worker has at most one gradient under way, so its number is enough
             self._done[heard.body["worker"]] = heard.body
             self._busy[number] -= 1
             self._feed()
@@ -127,6 +132,7 @@ class Hosts:
         for whose, waiting in self._waiting.items():
             while waiting:
                 number = min(self.numbers, key=self._busy.__getitem__) if self._portable else whose
+                # few orders are sent ahead, so that a waiting one goes to the host that is free first
                 if self._busy[number] >= AHEAD:
                     break
                 _, *order = heappop(waiting)

@@ -88,9 +88,10 @@ class _SideBySide:
                 self._idle = list(range(virtual.cores()))
             self._dataset, number = experiment.dataset, self._idle.pop()
             self._busy[number], self._reported[number] = (index, experiment), []
+            # one watch for all children, so the longest lease of their runs holds
             self._pool.watch = Watch(max(other.run.lease_s for _, other in self._busy.values()))
             shelf = self._pool.shelve(experiment.dataset)
-            light: Any = dataclasses.replace(experiment, **WITHOUT_DATA)
+            light: Any = dataclasses.replace(experiment, **WITHOUT_DATA)  # its data are sent once, through memory
             self._pool.start(number, WholeRun, light, shelf)
             self._pool.order(number, "conduct")
             yield index, {}
@@ -107,7 +108,7 @@ class _SideBySide:
     def _stop(self, numbers: Iterable[int]) -> None:
         for number in {*numbers} - self._stopped:
             self._pool.order(number, "stop")
-            self._stopped.add(number)
+            self._stopped.add(number)  # a second order would reach the child's next run
 
     def _hear(self) -> Iterator[tuple[int, News]]:
         self._heed()
@@ -137,6 +138,7 @@ class _SideBySide:
         """Return the error of a child that has ended, with the completed part of its run if it was reported."""
         error, reported = self._pool.ended[number], self._reported.pop(number)
         if LEFT in [heard.kind for heard in reported]:
+            # reported before the error: the completed part of the run
             error.outcome = outcome_of(experiment, reported)
         return error
 
@@ -169,6 +171,7 @@ class WholeRun:
                 self._hand_over("facts", interrupt.outcome)
         except RunError as error:  # the completed part is not lost
             self._hand_over(LEFT, error.outcome)
+            # unwrapped, because the report of this process adds its name and its iteration again
             raise error.__cause__ or error from None
         finally:
             self._pool.close()
@@ -179,12 +182,14 @@ class WholeRun:
     def _news(self, news: dict[str, Any]) -> None:
         if news:
             report(self._parent, "news", news)
+        # an order is in the pipe: during a run it can only be `stop`, which is read after the run
         if self._parent.poll():
             raise KeyboardInterrupt
 
     def _hand_over(self, kind: str, outcome: Outcome | None) -> None:
         if outcome is None:
             raise StartFailed(UNSTARTED)
+        # a report has one table, so an outcome takes several
         for name in TABLES:
             table = getattr(outcome, name)
             report(self._parent, name, table=table[None] if table.ndim == 1 else table)
@@ -200,6 +205,7 @@ class OwnPool:
     """A pool whose only process is this process, which executes an order at once. Its dataset is the parent's."""
 
     def __init__(self, context: ProcessContext, shelf: SharedDataset) -> None:
+        # its own memory: several children execute runs at the same time, on one dataset
         self.arena, self.data, self.snapshots = Arena(), context.data, Arena()
         self.ended: dict[int, RunError] = {}
         self.watch = Watch()
@@ -229,6 +235,7 @@ class OwnPool:
     order_plain = order
 
     def reports(self, owed: Phases, timeout_s: float, tolerated: Any = None) -> list[tuple[int, Report]]:
+        # orders were executed at once: their reports are here, and waiting for more would never end
         return [(0, await_report(self._context.parent)) for _ in range(len(self._said))]
 
     def close(self) -> None:
@@ -249,6 +256,7 @@ def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
     by_kind = {heard.kind: heard for heard in reports}
     tables: dict[str, Any] = {name: by_kind[name].table for name in TABLES}
     dtype = experiment.run.dtype
+    # reports have float64 tables, which hold every float32 exactly
     tables["weights"] = tables["weights"].ravel().astype(dtype)
     trained = None
     if TRAINED in by_kind:

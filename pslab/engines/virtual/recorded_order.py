@@ -71,12 +71,14 @@ class _Recorded(Simulator):
         """Let the server handle the recorded arrivals, then end the run; `after` is not called."""
         self._start()
         for kind, worker, index, iteration, _, now in self._arrivals.tolist():
+            # so that each worker has sent all that it can send before this arrival
             self._settle()
             if self.driver.outcome:
                 raise ProtocolError(f"the record has an arrival at {now:.6g} s, but the run is over before it")
             if kind == LEFT:
                 self._leaves(int(worker), now)
             elif (message := self._sent.get((kind, worker, index, iteration))) is not None:
+                # at the recorded instant: a policy may decide by it
                 self._server.deal([message], now)
             else:
                 what = f"{'push' if kind == PUSHED else 'pull'} of range {index:g} in iteration {iteration:g}"
@@ -87,7 +89,7 @@ class _Recorded(Simulator):
             self.driver.diverge(self._diverged.get(first, min(self._diverged.values())), seconds)
         elif not self.driver.outcome:
             self.driver.end(outcome, seconds)
-        self.driver.ended_s = seconds
+        self.driver.ended_s = seconds  # as recorded: the instants of CLUSTER mean nothing
 
     def _settle(self) -> None:
         """Perform all events until the workers wait for the server, or the run is over."""
@@ -98,6 +100,7 @@ class _Recorded(Simulator):
         for message in frame:
             if isinstance(message, (Push, Pull)):
                 kind = PUSHED if isinstance(message, Push) else PULLED
+                # not to the server: the record says when it handles the message
                 self._sent[kind, worker, message.range, message.iteration] = message
 
     def diverge(self, message: Diverged, now: float) -> None:

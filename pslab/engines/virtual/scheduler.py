@@ -31,6 +31,7 @@ class Scheduler:
 
     def at(self, now: float, phase: int, worker: int, act: Act, content: Any = None) -> None:
         """Schedule the call `act(content, now)` for the instant `now`."""
+        # unique, so the heap never compares acts; `life` also tells by it which events are older than a join
         self.sequence += 1
         heappush(self._heap, (now, phase, worker, self.sequence, act, content))
 
@@ -45,12 +46,15 @@ class Scheduler:
         heap, traffic = self._heap, self._traffic
         if traffic is not None and traffic.soonest_s < math.inf:
             next_s = heap[0][0] if heap else math.inf
+            # nearly every event asks: an attribute says that the links have nothing to do, without a call
             if traffic.soonest_s <= next_s and self._links(traffic, next_s):
                 return True
+        # with an empty heap `now` stays: the run has stalled at its last event
         if not heap or heap[0][0] > until_s:
             self.now = until_s if heap else self.now
             return False
         now, phase, worker, sequence, act, content = heappop(heap)
+        # events of the server and of membership hold for every process of a worker
         if phase >= LEAVES or worker == SERVER or sequence >= self.life[worker]:
             self.now = now
             self.events += 1
@@ -62,6 +66,7 @@ class Scheduler:
         return whether it was."""
         if (due_s := traffic.next_s()) < math.inf and due_s <= min(next_s, traffic.choice_s()):
             for at, direction, (worker, frame, sent) in traffic.arrived(due_s):
+                # else the frame is of a process that has left since
                 if sent >= self.life[worker]:
                     self._deliver(direction, worker, frame, at)
             return True

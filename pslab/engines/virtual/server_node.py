@@ -32,6 +32,7 @@ class ServerNode(Transport):
     ) -> None:  # fmt: skip
         self._scheduler, self._traffic, self._workers = scheduler, traffic, workers
         self._clock = VirtualClock(job)
+        # a ring has no server: its sum is complete when the last part arrives
         self._message_s = job.cluster.message_s if job.cluster.aggregate != ALLREDUCE else 0.0
         others = [StoreNode(server, job, shard, accounts.ledger, scheduler, self._clock)
                   for server in range(1, job.run.servers)]  # fmt: skip
@@ -45,6 +46,7 @@ class ServerNode(Transport):
     def arrive(self, content: tuple[int, Frame], now: float) -> None:
         """Queue a worker's frame that has arrived, and handle it if the server is idle."""
         self._inbox.append(content)
+        # with more frames in the queue `_take` is scheduled already
         if self.free_s <= now and len(self._inbox) == 1:
             self._take(None, now)
 
@@ -55,14 +57,17 @@ class ServerNode(Transport):
 
     def leave(self, worker: int, now: float) -> None:
         """Remove the frames of a worker that has left from the queue, and queue the message that it is gone."""
+        # the machine must not handle a message of the worker after it has left (see Server.leave)
         self._inbox = deque((sender, frame) for sender, frame in self._inbox if sender != worker)
         self.arrive((worker, [Gone(worker)]), now)
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
         """Send a frame at the instant `now`, when the message that caused it has been handled."""
         at, departed = now, (worker, frame)
+        # from now on the weights do not change for this worker: its gradient can be computed while they travel
         if isinstance(frame[-1], Weights):
             self._workers[worker].settled(frame[-1], at)
+        # handled ahead of the clock: the frame departs when its handling ends
         if at > self._scheduler.now:
             self._scheduler.at(at, SENT, worker, self._depart, departed)
         else:
@@ -73,9 +78,9 @@ class ServerNode(Transport):
         if self.free_s > now:
             return
         while self._inbox and not self.driver.outcome:
-            self._clock.at = now + self._message_s
+            self._clock.at = now + self._message_s  # the driver adds the price of each operation
             self.driver.receive(self._inbox.popleft()[1])
-            if (at := self._clock.at) > now:
+            if (at := self._clock.at) > now:  # else the next frame is handled at this instant
                 self.free_s = at
                 self.busy_s += at - now
                 self._scheduler.at(at, SERVER_FREE, SERVER, self._take)
@@ -105,12 +110,15 @@ class StoreNode:
         self._free_s = 0.0  # when the order under way is done
 
     def hand(self, order: Order, details: Details) -> None:
+        # a copy: `computing` is a view of the accounts, which go on until the order is carried out
         self._machine.order(order, details._replace(computing=list(details.computing)))
+        # the decider's clock, not the scheduler's: the decision falls within the handling of a frame
         self._due.append(self._decider.now() + self._job.cluster.latency_s)
         if len(self._due) == 1:
             self._await()
 
     def finish(self) -> Iterator[Finished]:
+        # each as soon as it has come and the one before is done, as `_await` would schedule it
         while self._due:
             yield self._carry_out(max(self._due[0], self._free_s))
 

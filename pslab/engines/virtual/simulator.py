@@ -49,6 +49,7 @@ class Simulator:
     ) -> None:
         self._job, run, cluster = job, job.run, job.cluster
         machine = Server(filter(cluster.present, range(run.workers)), len(job.parts), job.sync)
+        # only layered requests wait for each other at a link, so that an order can choose
         waiting = Waiting(job, machine) if job.layered and not cluster.free else None
         self._traffic = None if cluster.free else Traffic(job, waiting)
         self.faults = Faults(cluster, run.seed)  #: faults of workers; `Traffic` has the faults of frames
@@ -83,9 +84,11 @@ class Simulator:
             while not driver.outcome:
                 if not scheduler.turn(seconds):
                     idle = "stalled" if driver.machine.workers else "died"
+                    # no event is left: each worker waits for a message that nobody sends, or all have left
                     driver.end(idle if scheduler.empty else "seconds", scheduler.now)
                 after()
                 events += 1
+                # to read the wall clock takes as long as some events
                 if events % EVENTS == 0:
                     report()
 
@@ -125,6 +128,7 @@ class Simulator:
         """Schedule departures, joins and kills, and start iteration 0 of every worker that is present."""
         scheduler, cluster = self.scheduler, self._job.cluster
         self.driver.start()
+        # 0: every event counts; infinity: none does before the worker joins
         scheduler.life = {node.worker: 0.0 if cluster.present(node.worker) else math.inf for node in self.workers}
         for phase, act, instants in ((LEAVES, self._leaves, cluster.leave), (JOINS, self._joins, cluster.join)):
             for worker, at in sorted(instants.items()):
@@ -168,7 +172,7 @@ class Simulator:
         """Let a worker leave, and drop its frames under way; do nothing if it was killed and this is unnoticed."""
         if worker in self._unnoticed:
             return
-        self.scheduler.life[worker] = math.inf
+        self.scheduler.life[worker] = math.inf  # drops its events and frames
         self.workers[worker].leave()
         self._server.leave(worker, now)
 
@@ -199,6 +203,7 @@ class Simulator:
         if worker in self.driver.machine.workers:  # the server has not handled its departure yet
             self.scheduler.at(self._server.free_s, JOINS, worker, self._joins, worker)
             return
+        # a new number: older events and frames of the worker are dropped
         self.scheduler.sequence += 1
         self.scheduler.life[worker] = self.scheduler.sequence
         self.workers[worker].join(self.driver.join(worker, now), now)

@@ -59,6 +59,7 @@ def job_without_tensors(experiment: Experiment) -> Job:
 def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgress) -> Outcome:
     """Simulate the exchange of a run; return its outcome, without accuracy and weights, or raise Interrupted."""
     start_s = time.monotonic()
+    # the same driver, accounts and tables as with tensors: only shard and gradients are replaced
     accounts = PushAccounts(job, Ledger(job, None, None, lambda body: None))
     simulator = Simulator(job, accounts, shard, gradients)
     try:
@@ -97,8 +98,10 @@ class Sizes:
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
         """Count the weights that a step changes."""
         size, logs = self._job.parts[step.range].size, self._unchanged[step.range]
+        # an optimizer with moments moves every weight in each step
         shares = [push.payload.entries / size if self._job.optimizer.plain_sgd else 1.0 for push in step.pushes
                   if push.payload.entries]  # fmt: skip
+        # a sum of logarithms: the share between any two versions is one difference
         logs.append(logs[-1] + sum(math.log1p(-share) if share < 1 else ALL_LOG for share in shares))
 
     def lay(self, reply: Reply) -> int:
@@ -110,6 +113,7 @@ class Sizes:
         if self._job.run.pull == "changed":
             index, part = reply.pull.range, self._job.parts[reply.pull.range]
             logs = self._unchanged[index]
+            # expm1 keeps the digits of a small share
             changed = round(-math.expm1(logs[reply.version] - logs[reply.pull.version]) * part.size)
             if changed == part.size:
                 return dense_bytes(changed, self._job.number_bytes)
@@ -161,6 +165,7 @@ class NoGradients:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        # dense pushes of a fragment are equal: made once, not for each of millions of pushes
         self._bodies = [{"payloads": [[WHOLE, job.parts[index].size] for index in job.exchanged(fragment)],
                          "loss": math.nan} for fragment in range(job.traits.rotation.fragments)]  # fmt: skip
         self._nothing = {"payloads": [[0, 0] for _ in job.parts], "loss": math.nan}

@@ -75,6 +75,7 @@ class WorkerNode:
         """Leave the run, and drop the iteration under way."""
         if self._started:
             self._result()  # the host must finish; nobody needs the result
+        # a returning worker begins like a new one: the driver's `join` pulls all weights
         self._present, self._pulled, self._pass = False, [], None
         self._following, self._next, self._unsettled = False, None, len(self._job.parts)
 
@@ -92,6 +93,7 @@ class WorkerNode:
             return
         self._pulled.append(Pulled.of(weights))
         self._unsettled -= 1
+        # ahead of its virtual time: hosts compute side by side while other events are processed
         if not self._unsettled and not self._late:
             self._start_gradient(weights.iteration, now)
 
@@ -105,6 +107,7 @@ class WorkerNode:
                 self._compute(driver.acknowledged(message, now), now)
                 continue
             driver.arrived(message, now)
+            # plain arrays are used where they are: only frames take time to decode
             encoded = message.payload.size_bytes > 0
             if encoded and (spent_s := job.cluster.decode_s * job.shares[message.range]):
                 self._scheduler.at(now + spent_s, INSTALLED, self.worker, self._installed, (message, now))
@@ -131,6 +134,7 @@ class WorkerNode:
         if iteration is None:
             return
         if self._following:
+            # the weights came before the steps that follow the last push were over
             self._next = iteration
             return
         job, driver = self._job, self.driver
@@ -151,6 +155,7 @@ class WorkerNode:
 
     def _spent_s(self, iteration: int) -> float:
         """Return the seconds of an iteration's gradients before its push, and of the steps between these gradients."""
+        # the steps after a push are counted when they are taken, by `_follow`
         steps = self.driver.gradients(iteration) - self._job.traits.overlap
         return self.driver.draw_compute_s(iteration) + steps * self._job.inner_s
 
@@ -171,6 +176,7 @@ class WorkerNode:
         """Schedule `act` after `spent_s` of computing, and after selecting and encoding this share of the gradient."""
         job, costs, ends_s = self._job, self._job.cluster, now + spent_s
         ends_s += self._simulator.faults.pause_s(self.worker, self.driver.iteration, now, ends_s)
+        # selection and encoding follow the computation: they take the worker's time, not the server's
         selected_s = ends_s + share * costs.select_s * job.select_factor
         encoded_s = selected_s + (share * costs.encode_s if job.sends_frames else 0.0)
         self._scheduler.at(encoded_s, COMPUTED, self.worker, act, (content, ends_s, selected_s))
@@ -189,10 +195,12 @@ class WorkerNode:
         if payloads is None:
             self._simulator.diverge(Diverged(self.worker, iteration), now)
             return False
+        # after the computation and before the push: the gradient is lost
         if self._simulator.faults.kills(self.worker, iteration):
             self._simulator.kill(self.worker, now)
             return False
         fragments = self._job.traits.rotation.fragments  # an iteration exchanges every `fragments`-th range
+        # `payloads` has the exchanged ranges only
         sizes = [payloads[index // fragments] for index in ranges]
         pushes = [PushInfo(size, entries, loss, now) for size, entries in sizes]
         self._compute(self.driver.computed(ranges, pushes, ends_s, selected_s, now), now)
@@ -210,6 +218,7 @@ class WorkerNode:
             at.waiting = False
             self.driver.begin(now)
         if self._waiting is not None:
+            # a request order may prefer the range for which a worker waits
             self._waiting.blocked[self.worker] = missing
         if missing is None:
             self._until(now, at.takes_s, 0.0 if at.forward else at.share, self._passed, at)
@@ -221,6 +230,7 @@ class WorkerNode:
         at.done += 1
         if backward:
             if at.done == at.layers + 1:
+                # at the first layer of the backward pass; the gradient is computed whole, and pushed layer by layer
                 self._body = self._result()
             ranges = self._job.ranges_of[layer]
             if ranges and not self._ready(self._body, at.iteration, ranges, ends_s, selected_s, now):

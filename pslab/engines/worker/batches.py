@@ -27,6 +27,7 @@ class Reader:
     ) -> None:
         self.inputs, self.targets, self._seed = dataset.train_x, dataset.train_y, seed
         sequential = isinstance(dataset.train_x, Column) and dataset.train_x.source.sequential
+        # kept for `_batches`, which counts the batches a second time
         self._made = len(dataset.train_y), workers, worker, batch_size, seed, sequential, parts
         self.batches = Batches(*self._made)
 
@@ -45,6 +46,7 @@ class StreamReader(Reader):
     _end: Callable[[], object]
 
     def at(self, iteration: int) -> Pair:
+        # a source is read ahead in order: another iteration than the next one, as after a join, begins a new stream
         if iteration != self._next:
             if self._next >= 0:
                 self._end()

@@ -39,6 +39,7 @@ class Courses:
     def installed(self, fetched: bool, counted: int, begin: int, steps: int) -> None:
         """Note the facts of a reply: `fetched`, whether it has weights; `counted`, the gradients that the server had;
         `begin` and `steps`, the gradients of the next iteration, if the policy assigns them (else `steps` is 0)."""
+        # called for each range: ranges answer at different moments, and the largest number is the newest
         self._fetched, self._counted = fetched, max(self._counted, counted)
         self._assigned = range(begin, begin + steps) if steps else None
 
@@ -48,6 +49,7 @@ class Courses:
         The weights do not change.
         """
         steps = self._assigned or self._steps(iteration)
+        # a single gradient without stored vectors is the push itself
         if len(steps) == 1 and not self._local.keeps:
             return self._computing.gradient(self._batches(steps)[0], buffer)
         self._course = self._course_of(iteration, steps, buffer, self._fetched, self._counted)
@@ -59,6 +61,7 @@ class Courses:
 
     def commit(self) -> None:
         """Store the method's state after `run`; raise NonFinite if the push is not finite."""
+        # not in `run`: a successor may compute the iteration again, and must find the vectors as they were before
         if self._local.keeps:
             checked_finite(self._course.gradient)
             self._local.commit(self._course)
@@ -78,6 +81,7 @@ class Courses:
 
     def _course_of(self, iteration: int, steps: range, buffer: int, fetched: bool, counted: int = 0) -> Iteration:
         job, traits, late = self._job, self._job.traits, self._job.traits.overlap if iteration else 0
+        # the schedule counts the gradients of all workers: unless the server tells, assume that all are equally fast
         begin = counted if traits.counted else (steps.start + late) * job.run.workers
         counts = [begin + (step - late) * job.run.workers for step in range(len(steps))]
         if late and self._reached is not None:  # steps after a push continue the count of the iteration before

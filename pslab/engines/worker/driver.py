@@ -57,7 +57,7 @@ class WorkerDriver:
     def join(self, iteration: int, now: float) -> int | None:
         """Join with this iteration, as a new or returning worker."""
         self._sent_s.clear()
-        self._here.clear()
+        self._here.clear()  # the iteration may have arrived before: it is no repeat
         self._seen = (-1, -1), 0
         if self.range_schedule:
             self.range_schedule.join(iteration)
@@ -67,6 +67,7 @@ class WorkerDriver:
         """Replace a former process, which has pushed all iterations before this one. The server handles the pull of
         this iteration without a message."""
         self._resumed = self._job.traits.assigns  # then the weights say how many gradients have been computed
+        # draw the former process's times again, so that this process gets the times that come after them
         for before in range(0 if self._resumed else iteration):
             self.draw_compute_s(before)
             self.draw_following_s()
@@ -95,6 +96,7 @@ class WorkerDriver:
         return self._drawn_s(self._job.traits.overlap)
 
     def _drawn_s(self, count: int) -> float:
+        # a draw for each gradient, so that policies with another number of gradients in a push get the same times
         return self._times.draw() if count == 1 else sum([self._times.draw() for _ in range(count)])
 
     def gradients(self, iteration: int) -> int:
@@ -112,10 +114,13 @@ class WorkerDriver:
         sparse = self._job.sends_frames
         if self.range_schedule:
             self.range_schedule.computed(now - self._burst_s)
+        # uncompressed layers are one phase of computing, which ends with the last layer
         if machine.iteration > iteration or (sparse and now > ends_s):
             self._log.computed(iteration, self._burst_s, ends_s)
             self._log.coded(iteration, ends_s, selected_s, now if sparse else None)
+            # a layer's coding is a phase of its own: computing goes on from here
             self._burst_s = now
+        # one frame: on a link, the pushes of all ranges and the pulls that follow them are one message
         return self._perform(effects, now)
 
     def followed(self, iteration: int, begin_s: float, now: float) -> None:
@@ -125,6 +130,7 @@ class WorkerDriver:
     def missing(self, layer: int) -> int | None:
         """Return the first range of a layer whose weights have not arrived; None if all have."""
         machine, ranges = cast(LayeredWorker, self.machine), self._job.ranges_of[layer]
+        # asked after each message: go on with the range at which the last look ended
         forward = machine.iteration, layer
         here = self._seen[1] if self._seen[0] == forward else 0
         while here < len(ranges) and machine.holds(ranges[here]):
@@ -142,6 +148,7 @@ class WorkerDriver:
     def drop_if_repeated(self, frame: Frame) -> bool:
         """Return whether a frame has arrived before, and so must be ignored; count such frames as refused. Call this
         once for each frame, in the order of arrival."""
+        # a frame repeats as a whole, and frames of one kind and range arrive in order: its last message tells
         last = frame[-1]
         if type(last) not in (Weights, Ack):
             return False
@@ -167,10 +174,12 @@ class WorkerDriver:
     def installed(self, weights: Weights, arrived_s: float, now: float | None) -> int | None:
         """Handle weights that are installed at `now`, or, if it is None, when the next iteration starts."""
         iteration, answer = weights.iteration - 1, weights.payload
+        # an eager worker's weights may come before its push is handled: its push is logged by the Ack
         if self._job.traits.eager:
             self._log.answered(weights, answer.asked_s, arrived_s)
         else:
             self._pushed(weights.range, iteration, answer.taken_s, answer.done_s)
+            # a worker that is not eager waits from the moment at which its push was handled
             self._log.answered(weights, answer.done_s, arrived_s)
         if now is not None:
             self._log.decoded(iteration, arrived_s, now, weights.range)
@@ -204,7 +213,7 @@ class WorkerDriver:
         self._sent_s[index, iteration] = now
         if self.range_schedule:
             self.range_schedule.pushed(iteration, now)
-        if sent_s == now:
+        if sent_s == now:  # virtual time has set it
             return push
         return Push(worker, index, iteration, version, PushInfo(size_bytes, entries, loss, now), seen)
 
@@ -212,6 +221,7 @@ class WorkerDriver:
         start, stop = self.range_schedule.asked(pull.iteration, now) if self.range_schedule else (0, 0)
         wanted = Wanted(start, stop, now)
         if self._requests is not None:
+            # the frame has all ranges: it is written at the first range's pull, and read here for the others
             wanted = Wanted(0, 0, now, self._requests.write(pull.worker, pull.iteration)[pull.range])
         return Pull(pull.worker, pull.range, pull.iteration, pull.version, wanted)
 
@@ -223,6 +233,7 @@ def own_writes(job: Job, machine: Worker) -> list[Write]:
         return []
     run, writes = job.run, []
     for push in machine.missing():
+        # the worker's pushes before this one, which the weights lack, will be steps by then
         behind = push.iteration - machine.own[push.range]
         step = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen, push.seen)
         rate = job.learning_rate(machine.versions[push.range] + behind) * job.rate.scale(step)

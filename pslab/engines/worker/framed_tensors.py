@@ -30,13 +30,14 @@ class FramedProducer(Producer):
         self._up = [self._arena.bytes(at, room) for at in layout.up[self._worker]]
         self._down = [self._arena.bytes(at, room) for at in layout.down[self._worker]]
         self._downlink = None if job.downlink is None else job.downlink.compression(job)
+        # rules that warm up count in epochs
         self._pass_iterations = max(1, rounds(job.examples, job.run.workers, job.run.batch_size))
         self._pushes = dict[int, tuple[list[Parts], int]]()  # range: its compressed push, until it is written
 
     def warm_up(self) -> None:
         job, here = self._job, not self._device.separate  # whether gradients are compressed on the CPU
         if job.positioned or (here and job.sends_frames):
-            prepare(job.layout.dtype, selects=here)
+            prepare(job.layout.dtype, selects=here)  # takes seconds
         super().warm_up()
 
     def _encode(
@@ -45,10 +46,12 @@ class FramedProducer(Producer):
         if (rules := self._job.compression) is None:
             return super()._encode(iteration, loss, ranges, made, span)
         buffer = self._buffer(iteration)
+        # a layered worker's GPU compresses all ranges at its first layer: later layers find theirs in `_pushes`
         if made:
             whole = rules.rule.before(self._gradients[buffer], self._job.run.workers)
             pushes = rules.pushes(made, whole, self._memories, **self._whose(iteration))
             self._pushes = dict(zip(made, pushes, strict=True))
+        # only writing counts as encoding: selection was done for all ranges
         selected_s, payloads = time.monotonic(), []
         for index in ranges:
             pieces, count = self._pushes.pop(index)
@@ -65,6 +68,7 @@ class FramedProducer(Producer):
         """Return a push of this worker, which is still in its buffer, as the server reads it."""
         made, (offset, _) = self._job.compression, self._job.layout.frames[index]
         assert made is not None
+        # read from the frame, not from the gradient: quantized values are applied as the server applies them
         frame = self._up[self._buffer(iteration)][offset : offset + size_bytes]
         return made.read(index, frames.read(frame), made.told(index, self._memories), **self._whose(iteration))
 
@@ -81,6 +85,7 @@ class FramedProducer(Producer):
         (offset, _), made = self._job.layout.frames[index], self._job.compression
         parts = frames.read(in_turn(self._down, iteration)[offset : offset + size_bytes])
         if self._downlink is not None:
+            # the difference is added here as it was added to the server's copy, so both stay equal to the bit
             part.add(self._held, self._downlink.read(index, parts, torch.empty(0), step=iteration), 1.0)
         elif made is not None and made.rule.tells:
             weights, numbers = (values.view(self._job.layout.dtype) for values in parts[0])

@@ -31,6 +31,7 @@ def module_of(job: Job, device: Device) -> nn.Module:
     module = copied(job.shell).to(device.place).train()
     for name in job.unreached:
         parameter = module.get_parameter(name).requires_grad_()
+        # no weights are exchanged for this parameter: without the hook its gradient would be lost silently
         late = functools.partial(_refuse_late, type(module).__name__, name)
         parameter.register_hook(late)  # type: ignore[no-untyped-call]
     return module
@@ -73,7 +74,8 @@ class Computing:
 
     def gradient(self, step: int, buffer: int) -> float:
         """Write the gradient on this worker's batch number `step` into a buffer; return the batch's mean loss."""
-        self.buffers[buffer].zero_()
+        self.buffers[buffer].zero_()  # backward adds to it
+        # set for each gradient: buffers alternate, and workers of a process may share the module
         for parameter, weights, gradient in self._views[buffer]:
             parameter.data, parameter.grad = weights, gradient
         # a random stream for each gradient, so that it does not depend on the process
@@ -91,13 +93,14 @@ class Computing:
         except IndexError as error:
             examples = self.reader.batches.at(step)
             raise label_error(self._dataset, "training", output, y, examples, self._objective) or error from error
-        self._loss = loss.detach()
+        self._loss = loss.detach()  # read at the end: reading it here would wait for the device
         check_trains(self._module, self._trains)
         for parameter, _, gradient in self._views[buffer]:
             if parameter.grad is not gradient:  # forward may have called zero_grad
                 gradient.copy_(torch.zeros_like(gradient) if parameter.grad is None else parameter.grad)
                 parameter.grad = gradient
         self._backward(loss)
+        # shards of unequal size: the gradient's share makes all examples of a round count equally
         share = self.reader.batches.share(step)
         if share != 1.0:
             self.buffers[buffer].mul_(share)
@@ -113,12 +116,13 @@ class Computing:
         """Run a first pass, which allocates and compiles, before the run is timed; the state of module and loss does
         not change. With `aside`, the gradient does not go into the worker's buffers."""
         buffers, objective = self.buffers, self._objective
-        self._objective = copy.deepcopy(objective)
+        self._objective = copy.deepcopy(objective)  # a user's loss may have state
         if aside:
+            # a successor's buffers may have pushes that the server has still to apply
             self._use([torch.empty_like(self.weights)])
         with _unchanged(self._module):
             self._run_first()
-        self._generators, self._objective = None, objective
+        self._generators, self._objective = None, objective  # for the objective that the run uses
         if aside:
             self._use(buffers)
 

@@ -47,6 +47,7 @@ class KeyedRows:
         self.order: Keys | None = None  #: per key: its index in `places`; None: the order of the keys
         if job.places is not None:
             at_servers = job.places[self._narrow.keys]
+            # ascending, so that the keys of each range are one slice, and their positions can be encoded
             self.places = np.sort(at_servers)
             self.order = np.searchsorted(self.places, at_servers)
 
@@ -76,6 +77,7 @@ class BatchKeys:
         run, inputs = job.run, dataset.train_x
         assert isinstance(inputs, SparseInputs)  # a run that pulls keys needs sparse inputs
         self._job, self._inputs = job, inputs
+        # drawn from the seed alone: any process finds the keys of any worker's batches
         self._batches = Batches(len(inputs), run.workers, worker, run.batch_size, run.seed, parts=job.assignment)
         self._last: tuple[int, KeyedRows] | None = None
 
@@ -84,6 +86,7 @@ class BatchKeys:
         traits = self._job.traits
         if traits.repeats:
             iteration = 0
+        # one iteration after another: the pull, the gradient and the push of an iteration ask for the same keys
         if self._last is None or iteration != self._last[0]:
             steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
             if traits.repeats:
@@ -124,6 +127,7 @@ class Requests:
 
 def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
     """Write the initial weights of a worker's first keys into its buffer of pulled weights."""
+    # iteration 0 is computed without a pull
     needed = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
     begin = in_turn(job.layout.down[worker], 0)
     weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
@@ -149,6 +153,7 @@ class KeyedComputing(Computing):
     reader: KeyedReader
 
     def __init__(self, job: Job, worker: int, dataset: Dataset, module: nn.Module) -> None:
+        # no weights yet: each iteration has other keys, see `use_keys`
         super().__init__(job, worker, dataset, torch.empty(0, dtype=job.layout.dtype), [], module)
         run = job.run
         self.reader = KeyedReader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
@@ -173,7 +178,7 @@ class KeyedProducer(Producer):
         keys = BatchKeys(job, worker, job.shelf.dataset(data)) if requests is None else requests.keys[worker]
         self._keys: BatchKeys = keys
         super().__init__(job, worker, arena, data, *given, **named)
-        if self._first:
+        if self._first:  # a successor pulls its weights
             lay_initial(job, worker, arena, data)
 
     def warm_up(self) -> None:
@@ -185,6 +190,7 @@ class KeyedProducer(Producer):
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         needed = self._keys.of(iteration)
+        # read here, not by `install`: the frames stay in shared memory until the next pull is answered
         weights, order = self._pulled_keys(iteration, needed), needed.order
         if isinstance(self._computing, KeyedComputing):
             # in the order of the keys, so that the bits of sums do not depend on the keys' positions at the servers
@@ -200,6 +206,7 @@ class KeyedProducer(Producer):
         """
         (gradient,), layout, needed = self._gradients, self._job.layout, self._keys.of(iteration)
         if (order := needed.order) is not None:
+            # from the order of the keys back to the order of the servers' positions
             gradient = torch.empty_like(gradient).index_copy_(0, torch.from_numpy(order), gradient)
         self._refuse_nonfinite(is_finite(gradient), iteration)
         if self._courses is not None:

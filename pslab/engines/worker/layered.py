@@ -40,6 +40,7 @@ class Layerwise:
         accumulated = weakref.WeakMethod(self._accumulated)
         for name, parameter in module.named_parameters():
             if name in self._layer:
+                # called once in a backward pass, with the sum over all uses of the parameter
                 parameter.register_post_accumulate_grad_hook(functools.partial(_call, accumulated, self._layer[name]))  # type: ignore[no-untyped-call]
 
     def learn(self, run: Callable[[], Any]) -> None:
@@ -53,6 +54,7 @@ class Layerwise:
         at: dict[str, set[int]] = {}
         for name, layer in self._layer.items():
             at.setdefault(uses.first.get(name, ""), set()).add(layer)
+        # a tied parameter has one name, in whichever module it is used
         shared = {id(p): name for name, p in self._module.named_parameters()}
         for path, module in self._module.named_modules():
             layers_here = {self._layer[name] for p in module.parameters(recurse=False)
@@ -91,6 +93,7 @@ class Layerwise:
 
 
 def _call(method: Callable[[], Callable[[int], None] | None], layer: int, _: torch.Tensor) -> None:
+    # a parameter's hook lives as long as the module, which may outlive the Layerwise
     if (bound := method()) is not None:
         bound(layer)
 
@@ -133,6 +136,7 @@ class LayeredComputing(Computing):
         self._layerwise.backward_ended()
 
     def _run_first(self) -> None:
+        # the first pass allocates and compiles; the second one is watched, to learn where each layer is first used
         super()._run_first()
         layerwise = Layerwise(self._module, self._keyspace)
         layerwise.learn(lambda: self.gradient(0, 0))
@@ -161,6 +165,7 @@ class LayeredProducer(Producer):
         return self._pushed(iteration, loss, ranges, ranges, span)
 
     def _end(self, iteration: int, ranges: int) -> None:
+        # the state is complete after the last layer, not after each
         self._rated = (self._rated + ranges) % len(self._job.exchanged(iteration))
         if not self._rated:
             super()._end(iteration, ranges)

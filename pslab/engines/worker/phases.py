@@ -49,6 +49,7 @@ class PhaseLog:
         """Log weights for which the worker has waited since `since_s`, as phases of the iteration before theirs."""
         iteration, index, rows, worker = weights.iteration - 1, weights.range, self._rows, self._worker
         answer: Answer = weights.payload
+        # by the clock of another host the weights may be sent after they arrived: no interval may be negative
         sent_s = min(answer.sent_s, arrived_s)
         released_s = min(answer.released_s, sent_s)
         rows.append((worker, iteration, WAIT, since_s, released_s, answer.released_by, index))

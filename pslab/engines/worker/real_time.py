@@ -33,7 +33,7 @@ class RealTimeWorker:
         iteration = None
         for message in messages:
             following = self._received(message)
-            iteration = iteration if following is None else following
+            iteration = iteration if following is None else following  # a later message must not hide it
         return iteration
 
     def _received(self, message: Ack | Weights) -> int | None:
@@ -41,6 +41,7 @@ class RealTimeWorker:
         if isinstance(message, Ack):
             return self.driver.acknowledged(message, now)
         self.driver.arrived(message, now)
+        # it computes meanwhile: its weights must not change before the next iteration starts
         if self.job.traits.eager:
             self.pulled.append(Pulled.of(message))
             return self.driver.installed(message, now, None)

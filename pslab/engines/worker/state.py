@@ -40,7 +40,7 @@ class WorkerState:
         if self._numbers[0] == TORN:
             return
         self._put(1 + (iteration - 1) % (len(self._numbers) - 1), self._states[0], iteration - 1)
-        self._numbers[0] = TORN
+        self._numbers[0] = TORN  # only now: the copy is complete
 
     def end(self, iteration: int) -> None:
         """Mark the present state as the state after this iteration."""
@@ -51,7 +51,7 @@ class WorkerState:
         whole = [number for number in self._numbers.tolist() if TORN < number < BEGUN + iteration]
         state = self.after(max(whole) - BEGUN) if whole else None
         self._put(0, np.zeros_like(self._states[0]) if state is None else state, iteration - 1)
-        self._numbers[1:] = TORN
+        self._numbers[1:] = TORN  # the new process will compute these iterations itself
         return state is not None
 
     def after(self, iteration: int) -> np.ndarray | None:
@@ -62,6 +62,7 @@ class WorkerState:
         for row in (0, 1 + iteration % (len(self._numbers) - 1)):
             if self._numbers[row] == BEGUN + iteration:
                 state = self._states[row].copy()
+                # once more, after the copy: the worker may have begun to change the state meanwhile
                 if self._numbers[row] == BEGUN + iteration:
                     return state
         return None
@@ -75,4 +76,5 @@ class WorkerState:
     def _put(self, row: int, state: np.ndarray, iteration: int) -> None:
         self._numbers[row] = TORN
         self._states[row][:] = state
+        # the number last: a copy that was cut off stays TORN
         self._numbers[row] = BEGUN + iteration

@@ -95,6 +95,7 @@ class Producer:
         self._job, self._worker, self._arena, self._successor = job, worker, arena, successor
         self._device = device = job.device.of(worker)
         self._whole, alone = slice(0, layout.size), module is None
+        # a successor continues on its predecessor's vectors; a shared module means that the parent has set them to zero
         self._first = alone and not successor
         self._weights = torch.empty(0, dtype=layout.dtype)
         self._lay_out(alone)
@@ -137,7 +138,7 @@ class Producer:
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration; return the batch's loss."""
         if self._states is not None:
-            self._states.begin(iteration)
+            self._states.begin(iteration)  # before the first change of a vector
         self._take(basis)
         return self._compute(iteration)
 
@@ -163,6 +164,7 @@ class Producer:
         if pulled.size_bytes:
             part = self._job.parts[pulled.range]
             self._put(part, pulled)
+            # otherwise `_take` brings all weights to the device when the iteration starts
             if not self._job.traits.eager and not self._job.applies_own_pushes:
                 self._to_device(part)
 
@@ -177,10 +179,12 @@ class Producer:
         if alone and not layout.in_place:  # otherwise the parent has written the initial weights
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
         dense = self._job.compression is None
+        # compressed pushes leave a device as frames, so the gradients' buffers need no registration
         device.pin(layout, [self._shared_weights, *(self._shared_gradients if dense else [])])
         self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing
         buffers = self._shared_gradients
+        # one on a device, copied to the worker's buffer before the next gradient is computed
         self._gradients = [torch.zeros_like(self._weights)] * len(buffers) if device.separate else buffers
 
     def _computing_of(self, dataset: Dataset, module: nn.Module) -> Computing:
@@ -188,6 +192,7 @@ class Producer:
 
     def _take(self, basis: Basis) -> None:
         """Copy the pulled weights, if the worker computes on a copy, and add own pushes that they lack."""
+        # weights arrive while the worker computes: it computes on a copy
         if self._job.traits.eager or self._job.traits.overlap:
             self._shared_weights.copy_(self._held)
             for write in basis.writes:
@@ -208,14 +213,17 @@ class Producer:
         if made:
             buffer = self._buffer(iteration)
             gradient = self._gradients[buffer][span]
+            # servers read gradients in host memory
             if self._device.separate:
                 self._device.get(gradient, self._shared_gradients[buffer][span])
+            # reads a number from the device, after which the copy above is complete (see Device.get)
             self._refuse_nonfinite(is_finite(gradient), iteration)
         return [PushInfo(WHOLE, self._job.parts[i].size, loss) for i in ranges], time.monotonic()
 
     def _put(self, part: Part, pulled: Pulled) -> None:
         """Write the pulled weights of a range into the worker's weights, unless they lie there already."""
         if self._job.traits.eager:
+            # two buffers in turn: the weights of the next iteration may arrive while these are read
             arrivals, layout = self._job.layout.arrivals[self._worker], self._job.layout
             came = self._arena.tensor(in_turn(arrivals, pulled.iteration), layout.size, layout.dtype)
             for here, there in zip(part.views(self._held), part.views(came), strict=True):
@@ -240,9 +248,11 @@ class Producer:
     ) -> tuple[list[PushInfo], float]:
         """Divide the gradient by the rate's sums of squares, if there are any, and encode it as `_encode` does."""
         if self._states is not None:
+            # a layered worker comes here without `gradient`; after `gradient` this does nothing
             self._states.begin(iteration)
         if self._courses is not None:
-            self._courses.commit()
+            self._courses.commit()  # raises before anything is sent, if the push is not finite
+        # an empty push still moves the worker's clock at the server
         if not self._job.traits.pushes(iteration):
             self._end(iteration, len(ranges))
             return [PushInfo(0, 0, loss) for _ in ranges], time.monotonic()
@@ -251,6 +261,7 @@ class Producer:
             checked_finite(gradient)  # the sums of squares would never be finite again
             self._squares.divide(gradient, gradient, span.start)
         payloads = self._encode(iteration, loss, ranges, made, span)
+        # after encoding, which changes the residual, too: the state is complete now
         self._end(iteration, len(ranges))
         return payloads
 

@@ -24,7 +24,7 @@ CHOSEN = ("prune", "sync", "quantize", "rate", "ranges", "order")
 ITERATIONS, REST, SERVER = "iterations", "rest", "server"
 PIECES = ("compute", "select", "push", SERVER, "pull", "wait", REST, ITERATIONS)
 #: Piece -> its words after "9.8 s less". A phase without words is called by its name.
-WORDS = {"compute": "computing", "select": "pruning and encoding", "push": "pushing", SERVER: "time at the server",
+WORDS = {"compute": "computing", "select": "compressing", "push": "pushing", SERVER: "time at the server",
          "pull": "pulling", "wait": "waiting", REST: "other time"}  # fmt: skip
 AMOUNTS = {"bytes_up": "push", "bytes_down": "pull", "pushes": "compute"}  # by column of a merit, its piece
 COUNTED = {"push": "pushed", "pull": "pulled", "compute": "computed"}  # piece -> its word for bytes and gradients

@@ -22,7 +22,7 @@ def add(verbs: Any) -> None:
         "compared policies and the reasons. --sync, --prune and --rate give the policy that it is compared with.",
     )  # fmt: skip
     parser.add_argument("--target", type=float, required=True, help="an accuracy from 0 to 1, or a value of the metric")
-    parser.add_argument("--merit", default="seconds", help="minimize seconds, bytes or gradients (seconds)")
+    parser.add_argument("--merit", default="seconds", help="objective: least seconds, bytes or gradients (seconds)")
     parser.add_argument("--minutes", type=float, default=5.0, help="time limit; then the best answer so far (5)")
     parser.add_argument("--seeds", type=int, default=8, help="largest number of seeds; at least three decide (8)")
     parser.add_argument("--verify", action="store_true", help="run the best three and the default on real processes")

@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("--faults", type=_words, metavar="F[,F...]", help=f"some of {', '.join(FAULTS)}, or none; "
                         "default: none, each alone, and all together")  # fmt: skip
     parser.add_argument("--faults-max", type=int, metavar="N", help="faults a run; default: all, 2 with several ranges")
-    parser.add_argument("--bound", type=int, metavar="N", help="iterations ahead of the slowest; default: the policy's")
+    parser.add_argument("--bound", type=int, metavar="N", help="staleness bound to check; default: the policy's")
     parser.add_argument("--states-max", type=int, default=STATES_MAX, metavar="N", help="limit of one exploration")
     parser.add_argument("--layered", action="store_true", help="workers push and wait range by range, in one pass")
     parser.add_argument("--processes", type=int, metavar="N", help="default: the number of cores")

@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
     """Add the verb and its options."""
     parser = verbs.add_parser("export", help="finished runs as notebooks, for TensorBoard or MLflow")
     parser.add_argument("records", nargs="+", metavar="RECORD",
-                        help="a digest of a run, its start, or a record's directory")  # fmt: skip
+                        help="the digest of a run, its first digits, or the folder of a record")  # fmt: skip
     parser.add_argument("--to", required=True, metavar="TOOL", help=", ".join(VIEWS))
     parser.add_argument("--out", help="a folder (default: exports/TOOL in results/); for MLflow also a store's address")
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")

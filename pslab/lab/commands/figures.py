@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
                         help="an entry of batch.yaml: a notebook, or one of its variants")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--tiny", action="store_true", help="few pushes per run; needs --results")
-    parser.add_argument("--again", action="store_true", help="run again each recorded run whose emulation was not kept")
+    parser.add_argument("--again", action="store_true", help="repeat recorded runs that were too much for this machine")
     parser.add_argument("--dry-run", action="store_true", help="only print the notebooks to execute, and their time")
     parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
 

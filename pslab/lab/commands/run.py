@@ -65,7 +65,7 @@ def add(verbs: Any) -> None:
             "the names."),
     )  # fmt: skip
     add_fields(parser)
-    parser.add_argument("--again", action="store_true", help="run again a recorded run whose emulation was not kept")
+    parser.add_argument("--again", action="store_true", help="repeat a recorded run that was too much for this machine")
     parser.add_argument("--fresh", action="store_true", help="start from the beginning, not from a checkpoint")
 
 

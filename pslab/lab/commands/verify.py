@@ -32,7 +32,7 @@ def add(verbs: Any) -> None:
     """Add the verb and its options."""
     parser = verbs.add_parser("verify", help="check that records are unchanged, and replay and rerun to the same bits")
     parser.add_argument("records", nargs="+", metavar="RECORD",
-                        help="a digest of a run, its start, or a record's directory")  # fmt: skip
+                        help="the digest of a run, its first digits, or the folder of a record")  # fmt: skip
     parser.add_argument("--results", type=Path, help="folder of the records (default: results/)")
 
 

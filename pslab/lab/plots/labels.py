@@ -204,7 +204,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
 
 COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "quantize": "quantization rule",
            "rate": "learning-rate policy", "order": "request order", "learning_rate": "learning rate",
-           "push_weight": "push weight"}  # fmt: skip
+           "push_weight": "push weight", "inner": "inner optimizer"}  # fmt: skip
 
 
 def column_title(column: str) -> str:

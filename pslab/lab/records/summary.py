@@ -128,8 +128,8 @@ def _crossed(result: Result) -> float:
 
 
 MEASURES: Mapping[str, Measure] = MappingProxyType({
-    "accuracy": Measure("final accuracy", "share", lambda r, _: r.final, higher=True),
-    "best_accuracy": Measure("best accuracy", "share", lambda r, _: best_accuracy(r), higher=True),
+    "accuracy": Measure("final test accuracy", "share", lambda r, _: r.final, higher=True),
+    "best_accuracy": Measure("best test accuracy", "share", lambda r, _: best_accuracy(r), higher=True),
     "seconds_to_goal": Measure("time", "s", arrival("seconds"), of_seconds=True, to_goal=True),
     "pushes_to_goal": Measure("pushes", "pushes", arrival("pushes"), to_goal=True),
     "iterations_to_goal": Measure("iterations", "iterations", arrival("iteration"), to_goal=True),
@@ -147,8 +147,8 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "rate": Measure("pushes applied per second", "pushes/s", lambda r, _: _rate(r), of_seconds=True, higher=True),
     "iteration_s": Measure("time per iteration", "s", lambda r, _: iteration_s(r), of_seconds=True),
     "waiting": Measure("time waiting", "share", lambda r, _: waiting(r), of_seconds=True, exchange=True),
-    "staleness": Measure("mean staleness", "steps", lambda r, _: float(r.pushes.staleness.mean())),
-    "lead": Measure("largest lead", "iterations", lambda r, _: float(lead(r))),
+    "staleness": Measure("mean staleness (steps)", "steps", lambda r, _: float(r.pushes.staleness.mean())),
+    "lead": Measure("largest lead (iterations)", "iterations", lambda r, _: float(lead(r))),
     "bytes_up": Measure("bytes pushed", "B", _total("bytes_up"), exchange=True),
     "bytes_down": Measure("bytes pulled", "B", _total("bytes_down"), exchange=True),
     "network_bytes": Measure("bytes across the network", "B", lambda r, _: _crossed(r), exchange=True),

@@ -50,7 +50,7 @@ def test_the_best_evaluation_is_the_lowest_and_a_goal_is_reached_from_above(resu
 
 def test_tables_and_figures_name_the_metric(results: Any):
     written = show(summary(results, by="learning_rate", goal=1.0)).to_html()
-    assert "final mean error" in written
+    assert "final test mean error" in written
     assert "time to mean error 1" in written
     curves = plots.curves(results, x="seconds", by="learning_rate", goal=1.0)
     assert "test mean error" in drawn.texts(curves)
@@ -76,7 +76,7 @@ def test_the_loss_of_a_language_model_is_drawn_and_written_in_nats_per_byte():
         figure = plots.curves(results, y=y, by="learning_rate", goal=1.0)
         assert "test loss (nats per byte)" in drawn.texts(figure)
         assert ("goal: loss 1" in drawn.legend(figure)) == (y == "accuracy")
-    assert "best loss (nats per byte)" in drawn.texts(plots.points(results, x="learning_rate", y="best_accuracy"))
+    assert "best test loss (nats per byte)" in drawn.texts(plots.points(results, x="learning_rate", y="best_accuracy"))
     tracks = [Track(base, base.digest, points=[Point(0, 0.0, 5.5, 5.5), Point(8, 1.0, 2.2, 2.2)])]
     view = live.curves(tracks, live.Session().names(tracks))
     assert view.layout.yaxis.title.text == "test loss (nats per byte)"

@@ -49,9 +49,9 @@ def add(verbs: Any) -> None:
         "bench", help="speed, beside limits and peers", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Speed, as ratios to limits and peers measured in the same call.",
         epilog="sections:\n" + "\n".join(f"  {name:10} {section.words}" for name, section in SECTIONS.items())
-        + "\nwithout a name: all",
+        + "\nwithout a section: all",
     )  # fmt: skip
-    parser.add_argument("section", nargs="*")
+    parser.add_argument("section", nargs="*", help="what to measure, of the list below")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there too")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
                         help="where two workers of the section training compute")  # fmt: skip

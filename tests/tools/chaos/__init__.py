@@ -1,1 +1,1 @@
-"""Random runs with random faults, which an audit and sequential replays hold to what must be."""
+"""Random runs with random faults, whose invariants an audit and sequential replays check."""

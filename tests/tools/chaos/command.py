@@ -26,17 +26,17 @@ SHOWN = 10  # violations that are printed in full
 def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser(
-        "chaos", help="random runs with random faults: does all hold that must?",
-        description="Random runs with random faults, which an audit and a sequential replay of their pushes hold to "
-        "what must be. The seed, the number of a run and the commit say all: each violation comes with the command "
-        "that repeats it.",
+        "chaos", help="random runs with random faults: do all invariants hold?",
+        description="Execute random runs with random faults, and check the invariants of each by an audit and by a "
+        "sequential replay of its pushes. Seed, number and commit determine a run: each violation is printed with the "
+        "command that repeats it.",
     )  # fmt: skip
     default = ", ".join(f"{count} {engine}" for engine, count in RUNS.items())
-    parser.add_argument("--seed", type=int, default=0, help="of the campaign")
+    parser.add_argument("--seed", type=int, default=0, help="the seed from which all runs are drawn")
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
-    parser.add_argument("--runs", type=int, help=f"how many (default: {default})")
+    parser.add_argument("--runs", type=int, help=f"number of runs (default: {default})")
     parser.add_argument("--engine", default="virtual", choices=ENGINES, help="virtual: no tensors; local: processes")
-    parser.add_argument("--minutes", type=float, help="runs on real processes for so long, and how memory grows")
+    parser.add_argument("--minutes", type=float, help="time limit, on real processes; shows how memory grows")
 
 
 class Tally:

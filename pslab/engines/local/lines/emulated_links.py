@@ -63,6 +63,7 @@ class EmulatedLinks:
             self._up[worker] += 1
             self._inbox.append((worker, frame))
         else:
+            # a fault may duplicate the frame, and several servers get one each: count the arrivals
             self._up[worker] += self._traffic.up(worker, frame, frame[-1].payload.sent_s)
 
     def send_down(self, worker: int, frame: Frame) -> list[Delivery]:
@@ -84,6 +85,7 @@ class EmulatedLinks:
         now, down = self._clock(), []
         for due_s, direction, (worker, frame, generation) in self._traffic.arrived(now):
             if direction == DOWN:
+                # else the frame is for a former process
                 if generation == self._lives[worker]:
                     self.late_s.append(self._clock() - due_s)
                     self._down[worker] -= 1

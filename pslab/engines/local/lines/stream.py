@@ -55,6 +55,7 @@ class Stream:
         self._ended: EOFError | None = None  # why the stream has ended
         self._stream = pipe.fileno()
         os.set_blocking(self._stream, False)
+        # only for `shutdown`; of a copy of the descriptor, because the pipe closes its own
         self._socket = socket.socket(fileno=os.dup(self._stream))
         self._events, self._watched = select.epoll(1), select.EPOLLIN
         self._events.register(self._stream, self._watched)
@@ -63,6 +64,7 @@ class Stream:
     def send(self, frame: Iterable[Message]) -> None:
         """Send a frame; raise OSError if the other end is closed, TimeoutError if it has read nothing for a lease."""
         body, fits = pack(frame), not self._to_send
+        # by the time since bytes were accepted, not since this call: a peer that reads slowly is alive
         if not fits and time.monotonic() - self._took_s > self._lease_s:
             self._give_up()
             raise TimeoutError
@@ -77,6 +79,7 @@ class Stream:
     def _flush(self) -> None:
         """Wait until the socket has accepted all bytes, and read meanwhile; raise OSError if the stream is closed."""
         while self._to_send:
+            # an ended stream is always readable, and would keep this loop busy
             listens = () if self._ended else (self._stream,)
             readable, writable, _ = select.select(listens, (self._stream,), ())
             if readable:
@@ -100,6 +103,7 @@ class Stream:
             self._read()
         frames, self._found = self._found, []
         self._watch()
+        # frames that came before the end are returned first
         if self._ended and not frames:
             raise self._ended
         return frames
@@ -140,6 +144,7 @@ class Stream:
     def _take(self, data: bytes) -> None:
         at = 0
         while (begin := at + HEADER.size) <= len(data):
+            # checked before it is used: a forged length must not make this process wait for gigabytes
             length, sent_s = HEADER.unpack_from(data, at)
             if not 0 < length <= FRAME_BYTES:
                 raise FrameError(f"messages of {length} bytes, but a frame may have 1 to {FRAME_BYTES}")
@@ -150,6 +155,7 @@ class Stream:
             for message in frame:
                 if type(message) not in self._kinds:
                     raise FrameError(f"a {type(message).__name__} message, which may not come on this stream")
+            # only now, when each of its messages is known to be allowed
             self._found.append(frame)
         self._rest = data[at:]
 
@@ -172,6 +178,7 @@ class Spin:
 
     def waited(self, seconds: float) -> None:
         """Update the time from the length of a wait."""
+        # a running mean of about eight waits; one long wait must not end polling for many short ones
         self._mean_s += (min(seconds, 2 * LONG_SPIN_S) - self._mean_s) / 8
         self.s = LONG_SPIN_S if self._mean_s < LONG_SPIN_S / 2 else SPIN_S
 

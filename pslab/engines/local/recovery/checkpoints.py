@@ -31,6 +31,7 @@ class CheckpointParts:
         """Store a server's part; return its checkpoint if all parts are there now, else None."""
         number = body["number"]
         parts = self._parts.setdefault(number, {})
+        # copied: the content lies in the buffer of the report
         parts[process] = body["facts"], bytearray(content)
         if len(parts) < len(self._servers):
             return None

@@ -58,12 +58,14 @@ class Recovery:
             self._liveness.lose(death)
             return
         how = how_of(self._pool.end_of(worker))
+        # a restart of all gives each worker a new process, which is not counted against the worker
         spent = [row["worker"] for row in self.lives].count(worker) - self.begun
         if spent < LIVES:
             self.lives.append({**death, "how": how, "joined": None, "kept": None})
             try:
                 self._pool.replace(worker)
             except StartFailed as error:
+                # no memory for another process, perhaps: the run continues without the worker, as after LIVES
                 self.lives[-1]["how"] += f"; {error}"
             else:
                 self.preparing.add(worker)
@@ -75,6 +77,7 @@ class Recovery:
     def prepared(self, worker: int) -> None:
         """Connect a worker's new process, which has its role, to the server."""
         self.preparing.discard(worker)
+        # only now, so that the server need not wait for a process that imports torch
         self._pool.attach(worker)
 
     def ended(self, worker: int) -> None:
@@ -101,6 +104,7 @@ class Recovery:
             StartFailed: the processes could not be spawned.
         """
         facts, how = checkpoint.facts, f"{getattr(fallen, 'who', 'server')} {how_of(fallen)}"
+        # on the run's clock, which a dead server cannot tell
         now = facts["seconds"] if checkpoint.paused else (time.monotonic() - facts["zero_s"]) / facts["dilation"]
         self.rewinds.append({"seconds": now, "how": how, "pushes": reached, "to_pushes": facts["pushes"],
                              "to_seconds": facts["seconds"]})  # fmt: skip

@@ -67,7 +67,7 @@ class RestartableRun(LocalRun):
             self.recovery.prepared(number)
         elif report.kind == "joined":
             self.recovery.joined(report.body)
-            self.precedence.renew()
+            self.precedence.renew()  # a new process begins in SCHED_OTHER
         elif report.kind == "part":
             self._take_part(number, report)
 
@@ -92,10 +92,13 @@ class RestartableRun(LocalRun):
         self.parts.forget_torn()
         facts = newest.facts  # a store may have done steps that it had not reported
         self.recovery.rewind(fallen, max(pushes, facts["pushes"]), newest)
+        # no process may write meanwhile: all were killed by `rewind`
         self.phases.rewind(facts["seconds"])
         self.worked.clear()
         self.stored.clear()
+        # the run takes the later snapshots again, with the same numbers
         self._forget_snapshots(_taken(facts))
+        # new processes have no state: each server restores its part, and the deciding one replays the arrivals
         self.start_servers(newest.parts)
         self.await_prepared(self.servers)  # first, because workers copy the checkpoint's weights
         for worker in sorted(self.workers):
@@ -108,6 +111,7 @@ class RestartableRun(LocalRun):
         for by_index in (self.snapshots, self.evaluated):
             for index in [index for index in by_index if index >= count]:
                 del by_index[index]
+        # an evaluation under way goes on, and its result is ignored: `Coordinator.take` compares the numbers
         self.busy = {number: index if index < count else -1 for number, index in self.busy.items()}
         self.opened.clear()
         self.copied = Counter({index: parts for index, parts in self.copied.items() if index < count})
@@ -131,6 +135,7 @@ class RestartableRun(LocalRun):
                  "lives": self.recovery.lives, "rewinds": self.recovery.rewinds}  # fmt: skip
         tables = {f"table {number}": torch.from_numpy(rows_in(arena, columns))
                   for number, (arena, columns) in enumerate(zip(self.pool.ledger, TABLES, strict=True))}  # fmt: skip
+        # of an evaluated snapshot the values are enough
         weights = {f"snapshot {index}": self.layout.snapshot_in(self.pool.snapshots, index)
                    for index in self.snapshots if index not in self.evaluated}  # fmt: skip
         parts = {f"server {server}": torch.frombuffer(part, dtype=torch.uint8)
@@ -145,6 +150,7 @@ class RestartableRun(LocalRun):
         """
         parts = [bytearray(tensors[f"server {server}"].numpy()) for server in range(self.run.servers)]
         first, *_ = [unpack(part)[0] for part in parts]
+        # tensors and facts lie in two places of the file: a mixture of two checkpoints must not pass
         if first != facts["server"]:
             raise CheckpointError("its parts and its facts must be of the same checkpoint")
         tables = [tensors[f"table {number}"].numpy() for number in range(len(TABLES))]

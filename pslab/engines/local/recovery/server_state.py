@@ -94,6 +94,7 @@ class ServerCheckpoints:
 
         Also, the parent must have all parts of the last checkpoint, and all received pushes must be applied.
         """
+        # a push that is held lies in its worker's buffer, which no part contains
         if not self.able or self._begun_s is not None or not all(part.at_rest for part in machine.ranges):
             return False
         if (every := self._job.run.checkpoint_every) is not None:
@@ -103,6 +104,7 @@ class ServerCheckpoints:
 
     def begin(self, state: ServerState) -> None:
         """Send this server's part, with the states that workers stored after their last pushes, to the parent."""
+        # between two messages, so all numbers below are of one moment
         self._begun_s, machine = time.monotonic(), state.driver.machine
         ledger = state.driver.accounts.ledger
         clocks = [machine.clock(worker) if worker in machine.workers else None
@@ -122,7 +124,7 @@ class ServerCheckpoints:
         """Note that the parent has all parts of the checkpoint."""
         if self._begun_s is not None:
             self._last_s = time.monotonic()
-            self._spent_s, self._begun_s = self._last_s - self._begun_s, None
+            self._spent_s, self._begun_s = self._last_s - self._begun_s, None  # also the parent's time
 
     def first(self) -> ServerState:
         """Return the initial state of a run."""
@@ -141,12 +143,15 @@ class ServerCheckpoints:
         pushes, arrivals = map(rows_in, self._context.ledger, columns)
         state = self._new()
         try:
+            # tensors from the part, all else from the replay
             state.shard.restore(0, tensors)
             replay(state.driver, arrivals[: facts["arrivals"]], pushes)
+            # before the workers start: a policy that decides otherwise must not continue the run
             check_marks(state.driver.machine, facts["marks"])
             self._take_facts(facts, tensors, state)
         except REFUSED as error:
             raise refused(error) from error
+        # after the replay, whose source the tables in shared memory were until now
         state.driver.accounts.ledger.move(self._context.ledger)
         return facts, state
 
@@ -156,6 +161,7 @@ class ServerCheckpoints:
         state.faults.restore(facts["faults"])
         state.left.update(set(range(self._job.run.workers)) - set(machine.workers))
         for index, server in enumerate(self._job.server_of):
+            # other servers' machines expect the versions that their restored weights have
             if server and machine.ranges[index].version:
                 self._machines[server - 1].versions[index] = machine.ranges[index].version
         for worker, (clock, states) in enumerate(zip(facts["clocks"], self._kept, strict=True)):
@@ -170,6 +176,7 @@ class ServerCheckpoints:
         machine = Server(range(job.run.workers), len(job.parts), job.sync)
         waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
         shard = shard_of(job, context.arena)
+        # with the columns that a replay needs
         ledger = Ledger(job, shard.weights, context.snapshots, context.report_snapshot, replayed=True)
         driver = ServerDriver(job, machine, PushAccounts(job, ledger), shard, self._clock, self._transport, waiting,
                               self._others)  # fmt: skip

@@ -176,7 +176,7 @@ def heat(
             z=shades, x=[*range(len(xs))], y=[*range(len(ys))], text=inside, customdata=hover, zmin=1, zmax=palest,
             texttemplate="%{text}", hovertemplate="%{customdata}<extra></extra>", hoverongaps=False, xgap=2, ygap=2,
             colorscale=[[0, BEST], [1, WORST]], showscale=False, name=name, textfont_size=size), **panel)  # fmt: skip
-    lines = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
+    lines = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the worse a cell, the paler"]
     above = heading(title, [bare(words)], columns=[y_name, x_name, *filter(None, [facet])])
     high = max(CELL, max((15.0 * (text.count("<br>") + 1) + 8 for text in texts), default=0.0))
     return finish(fig, above, [*lines, *notes], width, [high * len(ys)] * len(rows), legend=False)

@@ -28,14 +28,14 @@ LEAST_NUMBERED = 12.0  # px: the thinnest lane with numbers
 LEAST = 3e-3  # parts shorter than this share of the longest bar are not drawn
 ROOM = 9.0  # px: the shortest part with a number
 NUMBERS = "a number in a piece of waiting is the worker that was waited for"
-SPENT = {"computing": ("compute",), "sending": ("push", "pull"), "waiting": ("wait",)}  # word in a heading -> phases
+SPENT = {"computing": ("compute",), "transferring": ("push", "pull"), "waiting": ("wait",)}  # word -> phases
 
 
 def time_budget(
     results: Given, title: Any = None, *, by: Names = "label", across: str = WORKER,
     per_iteration: bool = False, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
-    """Draw a panel for each value of `by`, with a stacked bar for each worker: computing, pruning, sending, waiting.
+    """Draw a panel for each value of `by`, with a stacked bar of each worker's time by activity.
 
     Every instant counts once: a transfer that overlaps with computing counts only for the time after the computing.
     Bars are means over seeds. All panels share one axis, so that their bars can be compared.
@@ -107,7 +107,7 @@ def _spent(group: Sequence[Result], per_iteration: bool, lane: str = "") -> pd.D
 
 
 def _shares(table: pd.DataFrame) -> str:
-    """Return shares of all workers' time in words: ``"computing 24 %, sending 58 %, waiting 12 %, other 6 %"``."""
+    """Return shares of all workers' time in words: ``"computing 24 %, transferring 58 %, waiting 12 %"``."""
     whole, by_phase = table.seconds.sum(), table.groupby("phase").seconds.sum()
     shares = {word: round(100 * by_phase.reindex([*phases]).sum() / whole) for word, phases in SPENT.items()}
     other = {"other": rest} if (rest := 100 - sum(shares.values())) > 0 else {}

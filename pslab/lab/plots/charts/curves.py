@@ -37,16 +37,16 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES: dict[str, Quantity] = {
-    "pushes": Quantity("pushes"),
+    "pushes": Quantity("pushes of all workers", words="pushes"),
     "iteration": Quantity("iteration", words="iterations"),
-    "rounds": Quantity("pushes of each worker", words="rounds", turns_log=True),
+    "rounds": Quantity("round (a push of each worker)", words="rounds", turns_log=True),
     "seconds": Quantity("training time (s)", words="time", turns_log=True),
     "bytes": Quantity("bytes sent, both ways", sized=True, words="bytes", turns_log=True),
     "bytes_up": Quantity("bytes pushed", sized=True, turns_log=True),
     "bytes_down": Quantity("bytes pulled", sized=True, turns_log=True),
     "accuracy": Quantity("test accuracy (%)", 100, words="test accuracy"),
     "loss": Quantity("test loss"),
-    "density": Quantity("entries pushed (%)", 100, words="share of entries pushed"),
+    "density": Quantity("gradient entries pushed (%)", 100, words="share of entries pushed"),
 }
 
 

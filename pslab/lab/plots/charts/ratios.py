@@ -64,7 +64,7 @@ def dots(
     ends = [end for panel in marks for lane in panel.values() for mark in lane if math.isfinite(mark.times)
             for end in mark[2:] if end > 0]  # fmt: skip
     log = max([1.0, *ends]) > FAR * min([1.0, *ends])
-    x_axis, y_axis = axis([1.0, *ends], f"times {standard}", log=log, pad=0.06), lanes(names(rows, width))
+    x_axis, y_axis = axis([1.0, *ends], f"ratio to {standard}", log=log, pad=0.06), lanes(names(rows, width))
     fig = panels([[x_axis] * len(parts)], [[y_axis] * len(parts)], width, table.heads(facet))
     for column, panel in enumerate(marks, start=1):
         fig.add_vline(x=1, line={"color": PALE, "width": 1, "dash": "2px,2px"}, row=1, col=column,

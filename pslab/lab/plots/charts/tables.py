@@ -216,13 +216,13 @@ def shown(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     for column in table.columns:  # columns that the user has added
         if str(column).removesuffix("_low").removesuffix("_high") not in {*measures, *BOOKED}:
             words[column] = [_text(value) for value in table[column].tolist()]
-    for column, title in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
+    for column, title in (("diverged", "diverged"), ("emulation_ok", "machine fast enough")):
         if column in table and table[column].nunique() > 1:
             words[title] = [plain(value) for value in table[column].tolist()]
     if "dilation" in table and table.dilation.max() > 1:
         words["time dilated"] = [f"×{plain(value)}" for value in table.dilation.tolist()]
     if "recovered" in table:
-        words["went on after an end"] = [str(count) for count in table.recovered.tolist()]
+        words["recovered"] = [str(count) for count in table.recovered.tolist()]
     seeds = sorted({*table.get("seeds", [])})
     ranges = f"median and range of {' or '.join(map(str, seeds))} seeds" if seeds and seeds[-1] > 1 else "one seed"
     return words, ranges

@@ -32,7 +32,7 @@ BAR, APART = 0.66, 0.02  # shares of a lane: a bar; the space between the parts 
 BESIDE = 0.5  # from the middle of a lane to a circle with a number, as a share of the lane: it hides no bar's text
 SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # shares of a bar if pulls overlap
 #: Activity of a worker -> its name in the legend.
-WORDS = {"compute": "compute", "select": "select, encode", "push": "push", "apply": "server applies",
+WORDS = {"compute": "compute", "select": "compress", "push": "push", "apply": "server applies",
          "wait": "wait (for worker)", "serve": "server answers", "pull": "pull, decode"}  # fmt: skip
 AT = "<b>%{hovertext}</b><br>at %{x:.4f} s<extra></extra>"
 BARRIER = {"color": INK, "width": 0.9, "dash": "4px,3px"}

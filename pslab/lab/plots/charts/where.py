@@ -63,7 +63,7 @@ def where(chart: Any, title: Any = None, *, notes: Iterable[str] = (), width: st
     far = axis([1.0, max(1.5, float(times.times.max()))], "", log=True, pad=0.05)
     behind = 1 / (1 - min(0.5, (text_px("≥10.0×") + 8) / room))  # makes room for the number behind the last dot
     far = far._replace(high=far.low * (far.high / far.low) ** behind)
-    heads = [f"the soonest, and how many times sooner than {facts['default']}", "times the soonest of its cluster"]
+    heads = [f"the soonest, and how many times sooner than {facts['default']}", "time / the soonest policy's time"]
     gap = max(text_px(text) for _, text in (*y_lanes.ticks, *y_axis.ticks)) + 40
     x_rows, y_rows = ([list(pair)] if columns > 1 else [[axis] for axis in pair]
                       for pair in ((x_axis, far), (y_axis, y_lanes)))  # fmt: skip
@@ -166,6 +166,6 @@ def _lines(times: pd.DataFrame, policies: list[str], colours: Mapping[str, Look]
 
 def _signs(times: pd.DataFrame, facts: Mapping[str, Any]) -> list[str]:
     """Return the lines of the caption that explain the signs."""
-    triangles = ["triangles: ended before it came to the goal, and takes longer than that"]
+    triangles = ["triangles: stopped before the goal; the time to the goal is longer"]
     return [f"=: policies that are within {100 * facts['tie']:g}{SPACE}% of the soonest",
             *(triangles if (times.how == "capped").any() else [])]  # fmt: skip

@@ -71,11 +71,11 @@ def why(table: Any, title: Any = None, *, notes: Iterable[str] = (), width: str 
         hovertemplate="%{customdata}<extra></extra>"))  # fmt: skip
     boxes(fig, {name: colour for name, colour, sign in (("saved", SAVED, "−"), ("paid", PAID, "+")) if sign in signs})
     counts = (f"{facts[side]}: {facts[f'{side}_iterations']:.3g} iterations" for side in ("default", "winner"))
-    stale = (f"at a mean staleness of {facts['winner_staleness']:.2g}; 95{SPACE}% of its pushes are at most "
-             f"{facts['winner_stalest']:g} stale")  # fmt: skip
-    workers = "the mean worker does" if merit is SECONDS else "all workers do"
-    rule = (f"a piece: by how much more or less of it {workers} in an iteration, times the iterations of the first "
-            "policy; iterations: what the second one's further ones take, or its fewer ones save")  # fmt: skip
+    stale = (f"at a mean staleness of {facts['winner_staleness']:.2g}; 95{SPACE}% of its pushes have at most "
+             f"{facts['winner_stalest']:g}")  # fmt: skip
+    workers = "the mean worker" if merit is SECONDS else "all workers"
+    rule = (f"a piece: the difference in an iteration of {workers}, times the first policy's iterations; "
+            "iterations: the cost of the second policy's additional iterations, or what fewer ones save")  # fmt: skip
     lines = [*facts["caption"], f"{'; '.join(counts)}, {stale}", rule, *filter(None, [facts["floor"]]), *notes]
     return finish(fig, heading(title, [facts["sentence"]]), lines, width, [len(bars) * (BAR + AROUND) + 4])
 

@@ -65,7 +65,7 @@ def test_no_runs_are_refused_and_runs_that_are_no_results(draw: Callable[..., An
 
 def test_the_shares_of_a_time_budget_sum_to_the_whole():
     texts = " ".join(str(each.text) for each in plots.time_budget(gaps().result[0]).layout.annotations)
-    assert "sending 0\u00a0%, waiting 25\u00a0%, other 75\u00a0%" in texts
+    assert "transferring 0\u00a0%, waiting 25\u00a0%, other 75\u00a0%" in texts
 
 
 def test_a_table_lacks_a_column_or_what_tells_its_rows_apart():

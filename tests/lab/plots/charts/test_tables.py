@@ -78,14 +78,14 @@ def test_show_names_rows_and_columns():
     shown = styler.data
     assert [words(text) for text in shown.index] == ["dense", "static 1 %", "std 3 σ"]
     assert shown.index.name == "pruning rule"
-    assert [words(text) for text in shown.columns] == ["time to 90 %", "final accuracy"]
+    assert [words(text) for text in shown.columns] == ["time to 90 %", "final test accuracy"]
     assert [words(text) for text in shown.iloc[:, 0]] == ["3 s", "2 s", "not reached"]
     assert styler.caption == "median and range of 2 seeds"
     assert "static" in styler.to_html()
 
 
 @pytest.mark.parametrize(("fact", "value", "column", "said"), [
-    ("emulation_ok", False, "emulation kept", ["off", "on"]), ("rewinds", [{}], "went on after an end", ["1", "0"]),
+    ("emulation_ok", False, "machine fast enough", ["off", "on"]), ("rewinds", [{}], "recovered", ["1", "0"]),
 ])  # fmt: skip
 def test_show_says_what_must_not_be_hidden(fact: str, value: Any, column: str, said: list[str]):
     facts = {fact: lambda run: value if run.sync == "bsp" else True if fact == "emulation_ok" else []}
