@@ -1,4 +1,4 @@
-"""Rules about the tree: what a folder holds, what an engine may not know, and one list of dependencies."""
+"""Rules about the tree: what a folder holds and pslab offers, what an engine may not know, one list of dependencies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 from test_prose import rooms
 
+import pslab
 from pslab.config.table import ROWS
 from pslab.version import DISTRIBUTION, install
 
@@ -61,6 +63,33 @@ def test_no_policy_is_named_in_an_engine():
     for file in sorted((PACKAGE / "engines").rglob("*.py")):
         found = pattern.findall(file.read_text())
         assert not found, f"{file.relative_to(ROOT)} names {found}"
+
+
+def test_tab_offers_what_a_person_uses_with_words_about_it_and_other_names_are_refused():
+    assert dir(pslab) == sorted(pslab.__all__)
+    assert all(getattr(pslab, name).__doc__ for name in pslab.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'sweeep'"):
+        _ = pslab.sweeep
+
+
+#: Classes that share a name, and why they keep it.
+SHARED = {
+    "Dense": "a pruning rule that users name, and the layout of a payload",
+    "Front": "a request order that users name, and the browser's part of a view",
+    "Linear": "a schedule that users name, and torch's word for the model that has this one",
+    "Steps": "a schedule that users name, and a method's steps of plain SGD",
+    "Host": "a machine: one that virtual time has, and one that was measured",
+    "Memory": "the memory of a process, and what a pruning rule keeps",
+    "Parcel": "bytes on the way, on real streams and on emulated links",
+    "Reach": "where a process can be reached, as a protocol and as it is on this machine",
+    "Store": "where a server's weights are: the protocol and the tensors that obey it",
+}
+
+
+def test_a_name_of_a_class_has_one_meaning():
+    texts = [file.read_text() for file in PACKAGE.rglob("*.py")]
+    counts = Counter(name for text in texts for name in {*re.findall(r"(?m)^class (\w+)", text)})
+    assert {name for name, count in counts.items() if count > 1} <= {*SHARED}
 
 
 #: Lines of each room. Whoever adds a capability raises its room's budget in the same commit, and says why.

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PARTS = {  # capability: its files below pslab/, which a run that does not use it never loads
     "keys": ["engines/worker/keyed.py", "engines/server/keyed_shard.py"],
@@ -39,25 +37,12 @@ if __name__ == "__main__":
 """
 
 
-def run_study_without(capabilities: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the study in a copy of the package that lacks the files of these capabilities."""
-    shutil.copytree(ROOT / "pslab", folder / "pslab")  # with what is compiled, also of its loops
-    (folder / "data").symlink_to(ROOT / "data")
-    for name in (name for capability in capabilities for name in PARTS[capability]):
-        path = folder / "pslab" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (folder / "study.py").write_text(STUDY)
-    return subprocess.run([sys.executable, "study.py"], cwd=folder, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(folder)})  # fmt: skip
-
-
 def test_a_study_of_the_core_runs_without_any_other_capability(tmp_path: Path):
-    ended = run_study_without([*PARTS], tmp_path)
-    assert ended.returncode == 0, ended.stderr
-
-
-@pytest.mark.slow  # only to name the capability, where all of them together fail
-@pytest.mark.parametrize("capability", PARTS)
-def test_a_study_of_the_core_runs_without_a_capability(capability: str, tmp_path: Path):
-    ended = run_study_without([capability], tmp_path)
+    shutil.copytree(ROOT / "pslab", tmp_path / "pslab")  # with what is compiled, also of its loops
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    for path in (tmp_path / "pslab" / name for names in PARTS.values() for name in names):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (tmp_path / "study.py").write_text(STUDY)
+    ended = subprocess.run([sys.executable, "study.py"], cwd=tmp_path, capture_output=True, text=True,
+                           env={**os.environ, "PYTHONPATH": str(tmp_path)})  # fmt: skip
     assert ended.returncode == 0, ended.stderr

@@ -14,14 +14,12 @@ from pslab.lab.advise.space import simplicity
 from pslab.tensors.random_streams import numpy_generator
 
 SIMPLE = {policy: simplicity(run_of("lab", policy, 0.1, 0)) for policy in POLICIES}
-DEFAULT = "bsp"
 RATES = {policy: [rate for name, rate in ARMS if name == policy] for policy in POLICIES}
 AT_MOST = 6  # seeds of a race
 
 
 def row(cluster: str, policy: str, rate: float, seed: int) -> tuple[float, float]:
-    """The seconds at which a run holds the target, and those that it takes in all. A rate that the table has not never
-    arrives, at the pace of the nearest that it has."""
+    """When a run holds the target, and ends. A rate that is not in the table takes as long as the nearest, in vain."""
     near = min(RATES[policy], key=lambda other: abs(math.log(other / rate)))
     held_s, ended_s = table()[cluster, policy, near, seed]
     return held_s if near == rate else math.inf, ended_s
@@ -42,10 +40,10 @@ def played(cluster: str, seeds: Sequence[int]) -> tuple[RaceAnswer, float]:
         times = {trial: row(cluster, *trial.arm, trial.seed)[0] for trial in trials}
         return {trial: time_s if time_s <= trial.cap else math.inf for trial, time_s in times.items()}
 
-    pilot = needs([Trial(DEFAULT, rate, first) for rate in RATES[DEFAULT]])
+    pilot = needs([Trial("bsp", rate, first) for rate in RATES["bsp"]])
     centre = min(pilot, key=pilot.__getitem__).learning_rate
     pace = {policy: np.median([row(cluster, policy, rate, first)[1] for rate in RATES[policy]]) for policy in POLICIES}
-    found = race({policy: around(centre) for policy in sorted(POLICIES, key=pace.__getitem__)}, DEFAULT, needs,
+    found = race({policy: around(centre) for policy in sorted(POLICIES, key=pace.__getitem__)}, "bsp", needs,
                  simplicity=SIMPLE, seeds=seeds)  # fmt: skip
     every = sum(gradients(cluster, Trial(*arm, seed)) for arm in ARMS for seed in seeds)
     return found, sum(spent.values()) / every
@@ -59,14 +57,10 @@ def truth(cluster: str) -> dict[tuple[str, float], float]:
     return {arm: math.exp(np.log(times).mean()) for arm, times in found.items()}
 
 
-def best(cluster: str, policy: str) -> float:
-    """The time of a policy at its best rate."""
-    return min(truth(cluster)[policy, rate] for rate in RATES[policy])
-
-
 def regret(cluster: str, answer: RaceAnswer) -> float:
     """By how much the advised policy takes longer than the best one, each at its best rate."""
-    return best(cluster, answer.policy) / min(best(cluster, policy) for policy in POLICIES) - 1
+    best = {policy: min(truth(cluster)[policy, rate] for rate in RATES[policy]) for policy in POLICIES}
+    return best[answer.policy] / min(best.values()) - 1
 
 
 def test_the_policy_that_a_race_chooses_is_the_best_or_as_good_and_takes_few_gradients():

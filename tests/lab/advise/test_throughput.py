@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab import ConfigError, Run, advise, throughput
+from pslab import Run, throughput
 from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.tensors.compression.uncompressed import dense_bytes
 
@@ -30,8 +30,3 @@ def test_policies_are_listed_by_the_seconds_of_their_iterations_at_both_ends(tmp
     assert table.layers_s.isna().to_dict() == {name: name == "eager" for name in table.index}
     assert "needs known lengths of messages" in table.attrs["refused"]["deviation"]
     assert table.attrs["costs"] == "epyc-core"
-
-
-def test_a_model_by_sizes_has_no_accuracy_to_be_searched_for(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"has only shapes.*throughput\(run\)"):
-        advise(Run(model=SHAPES, cluster=CLUSTER), target=0.9, results=tmp_path)

@@ -40,9 +40,6 @@ def examined(check: Callable[[], Finding], monkeypatch: Patch) -> Finding:
     return found
 
 
-# -- each check ------------------------------------------------------------------------------------
-
-
 def raises(error: Exception) -> Callable[..., Any]:
     def failing(*_: object, **__: object) -> None:
         raise error
@@ -129,9 +126,6 @@ def test_this_machine_is_well_but_without_mnist_or_memory_files(tmp_path: Path, 
     assert doctor.shared_memory().state == NOTE
 
 
-# -- the command -----------------------------------------------------------------------------------
-
-
 def test_a_problem_is_exit_status_1(monkeypatch: Patch, capsys: pytest.CaptureFixture):
     def some_thing() -> Finding:
         raise ValueError
@@ -145,10 +139,8 @@ def test_a_problem_is_exit_status_1(monkeypatch: Patch, capsys: pytest.CaptureFi
     assert max(map(len, out)) <= 100
     monkeypatch.setattr(doctor, "CHECKS", (some_thing, lambda: well))
     assert main(["doctor"]) == 1
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("PROBLEM  some thing     ValueError:")
-    assert "Traceback" not in "\n".join(out)
-    assert out[-1] == "1 ok, 1 PROBLEM"
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert (first[:35], last) == ("PROBLEM  some thing     ValueError:", "1 ok, 1 PROBLEM")
 
 
 def test_all_checks_are_in_the_list():

@@ -14,12 +14,10 @@ from falsified import (
     hidden_drop,
     other_weights,
     relabelled,
-    table,
     truncated,
     who_notices,
     without_file,
 )
-from histories import swapped
 
 from pslab.config.run import Run
 from pslab.lab.runs.run import sweep
@@ -33,12 +31,9 @@ RUNS = {
     "backup": {"engine": "virtual", "sync": "backup:1"},
     "local": {"sync": "ssp:1", "cluster": {"compute_s": 0.002, "slow": {0: 3.0}}},
     "pruned": {"sync": "asp", "prune": "static:5%", "pull": "changed", "cluster": {"compute_s": 0.002}},
-    "restarted": {
-        "sync": "bsp",
-        "on_death": "restart",
-        "cluster": {"compute_s": 0.004, "faults": [{"what": "kill", "worker": 1, "iteration": 4}]},
-    },
-}
+    "restarted": {"sync": "bsp", "on_death": "restart", "cluster": {
+        "compute_s": 0.004, "faults": [{"what": "kill", "worker": 1, "iteration": 4}]}},
+}  # fmt: skip
 Row = tuple[str, Falsify, str]  # the record, how it is falsified, and words for it
 #: What the sums notice, of a forger who makes none anew.
 UNFORGED: dict[str, Row] = {
@@ -53,14 +48,7 @@ FORGED: dict[str, dict[str, Row]] = {"sums": {
     "another seed, the same digest": ("bsp", fact("run", lambda run: {**run, "seed": 9}), "parameters were changed"),
 }, "judge": {
     "arrivals are removed": ("ssp", without_file("arrivals.csv"), "the record has no table of arrivals"),
-    "arrivals are cut off": ("ssp", table("arrivals", lambda a: a[: len(a) * 9 // 10]), "the policy applies"),
-    "two arrivals are swapped": ("ssp", table("arrivals", lambda a: swapped(
-        a, 10, 14, "worker", "iteration", "version")), "worker"),
     "a drop is hidden": ("backup", hidden_drop, "worker"),
-    "a push is dropped": ("asp", table("pushes", lambda p: p.drop(index=5)), "the policy applies"),
-    "a staleness beyond the bound": ("ssp", cell("pushes", 5, "version_pulled", lambda version: version - 3),
-                                     "the policy applies"),
-    "a step is missing": ("bsp", table("pushes", lambda p: p[p.version_applied != 3]), "the policy applies"),
     "lives are removed": ("restarted", fact("lives", lambda lives: []), "the worker holds version"),
     "a divergence is invented": ("local", facts(refused=0, diverged={"worker": 1, "iteration": 3}), "refuses"),
 }, "rerun": {

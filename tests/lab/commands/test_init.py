@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import filecmp
 import importlib.metadata
 import tomllib
 from pathlib import Path
@@ -21,10 +21,6 @@ from pslab.tensors.workload.data import data_root
 ROOT = Path(__file__).parents[3]
 
 
-def content(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def test_a_working_copy_is_whole_and_its_notebooks_are_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -36,8 +32,9 @@ def test_a_working_copy_is_whole_and_its_notebooks_are_planned(
     kept = (place / "README.md").read_text().splitlines()
     assert [line.strip() for line in kept if line.startswith("    pslab ")] == commands != []
     for kind in ("notebooks/*.ipynb", "notebooks/batch.yaml", "data/MNIST/raw/*.gz"):
-        there = {path.name: content(path) for path in ROOT.glob(kind)}
-        assert there == {path.name: content(path) for path in place.glob(kind)} != {}
+        names = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(kind))
+        assert names == sorted(path.relative_to(place).as_posix() for path in place.glob(kind)) != []
+        assert filecmp.cmpfiles(ROOT, place, names, shallow=False) == (names, [], [])
     monkeypatch.chdir(place / "notebooks")
     monkeypatch.delenv("PSLAB_RESULTS", raising=False)
     monkeypatch.delenv("PSLAB_DATA", raising=False)
@@ -81,9 +78,6 @@ def test_the_wheel_has_what_a_working_copy_needs():
     assert all(pattern.startswith(folder.removeprefix(init.SHARED)) for folder, pattern in names.values())
 
 
-# -- a study of one's own --------------------------------------------------------------------------
-
-
 @pytest.fixture
 def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's folder of notebooks, with the study that new ones begin as; the project is the working directory."""
@@ -95,28 +89,26 @@ def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_a_new_study_is_planned_and_has_its_own_name(notebooks: Path, capsys: pytest.CaptureFixture[str]):
-    before = (notebooks / "batch.yaml").read_text()
+def test_a_new_study_is_planned_and_has_its_own_name_or_is_refused(notebooks: Path, capsys: pytest.CaptureFixture[str]):
+    batch = notebooks / "batch.yaml"
+    before = batch.read_text()
+    assert main(["init", "--study", init.MODEL]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert batch.read_text() == before
     assert main(["init", "--study", "90_who_waits"]) == 0
     assert "pslab figures --only 90_who_waits" in capsys.readouterr().out
     notebook = nbformat.read(notebooks / "90_who_waits.ipynb", 4)
     nbformat.validate(notebook)
-    assert notebook.cells[0].source.startswith("# Who waits: what do you ask?")
-    assert 'parameters("90_who_waits");' in "".join(cell.source for cell in notebook.cells)
-    assert init.MODEL not in "".join(cell.source for cell in notebook.cells)
-    entries = (notebooks / "batch.yaml").read_text()
+    text = "".join(cell.source for cell in notebook.cells)
+    assert text.startswith("# Who waits: what do you ask?")
+    assert 'parameters("90_who_waits");' in text
+    assert init.MODEL not in text
+    entries = batch.read_text()
     assert entries.startswith(before)
-    (notebooks / "batch.yaml").write_text(entries.removeprefix(before))  # the others are not here
+    batch.write_text(entries.removeprefix(before))  # the others are not here
     (entry,) = plan(notebooks, notebooks.parent / "results", only=["90_who_waits"], tiny=True)
     assert entry.notebook == "90_who_waits"
-
-
-def test_a_study_that_cannot_be_made_is_refused(notebooks: Path, capsys: pytest.CaptureFixture[str]):
-    before = (notebooks / "batch.yaml").read_text()
-    assert main(["init", "--study", init.MODEL]) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert (notebooks / "batch.yaml").read_text() == before
     (notebooks / f"{init.MODEL}.ipynb").unlink()
     assert main(["init", "--study", "90_mine"]) == 2
     assert "but a new study is made from it" in capsys.readouterr().err
-    assert not [*notebooks.glob("*.ipynb")]
+    assert [path.stem for path in notebooks.glob("*.ipynb")] == ["90_who_waits"]

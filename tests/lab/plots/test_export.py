@@ -18,16 +18,13 @@ def figure_of(title: str = "a title") -> go.Figure:
     return figure.update_layout(title={"text": title}, width=400, height=300)
 
 
-def test_caption_is_a_text_file_and_stands_in_the_page(tmp_path: Path):
-    figure = figure_of().update_layout(meta={"caption": ["4 workers, 1 < 2", "cluster: lab"]})
+def test_a_page_has_its_caption_needs_no_network_and_shares_the_script_beside_it(tmp_path: Path):
+    figure = figure_of("a <b>title</b>").update_layout(meta={"caption": ["4 workers, 1 < 2", "cluster: lab"]})
     paths = export.write(figure, "figure", tmp_path)
     assert [path.suffix for path in paths] == [".json", ".html", ".txt"]
-    assert paths[2].read_text() == "a title\n4 workers, 1 < 2\ncluster: lab\n"
-    assert "<p>4 workers, 1 &lt; 2</p><p>cluster: lab</p>" in paths[1].read_text()
-
-
-def test_html_needs_no_network_and_figures_share_the_script_beside_them(tmp_path: Path):
-    text = export.write(figure_of("a <b>title</b>"), "figure", tmp_path)[1].read_text()
+    assert paths[2].read_text().endswith("title\n4 workers, 1 < 2\ncluster: lab\n")
+    text = paths[1].read_text()
+    assert "<p>4 workers, 1 &lt; 2</p><p>cluster: lab</p>" in text
     assert re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"([^\"]*)", text) == ["plotly.min.js"]
     assert (tmp_path / "plotly.min.js").stat().st_size > 3_000_000 > 100 * len(text)
     assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=", export.page(figure_of("alone"), "alone"))

@@ -13,26 +13,17 @@ from pslab.config import run as config
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.config.table import KINDS, ROWS, Row
-from pslab.lab.plots.labels import (
-    FIELDS,
-    averages,
-    caption,
-    cluster_name,
-    column_name,
-    marks,
-    name,
-    notes_of,
-    parts,
-)
-from pslab.lab.records.record import Result
+from pslab.lab.plots.labels import FIELDS, averages, caption, cluster_name, column_name, marks, name, notes_of, parts
 from pslab.lab.records.units import digits, size
 from pslab.protocol.server import first_step
 
-BASE = Run(pushes=8, engine="virtual", cluster="lab")
+
+def plain(text: str) -> str:
+    return text.replace("\u00a0", " ").replace("\u202f", " ")
 
 
 def said(field: str, value: object) -> str:
-    return name(field, value).replace("\u00a0", " ").replace("\u202f", " ")
+    return plain(name(field, value))
 
 
 @pytest.mark.parametrize(("field", "value", "words"), [
@@ -63,85 +54,55 @@ class Mine:
     eager: bool = False
 
 
-def test_policy_object_goes_by_its_class():
+def test_policy_object_goes_by_its_class_and_every_field_of_run_can_be_said():
     assert name("sync", Mine()) == "Mine"
     assert said("sync", Mine(bound=5, eager=True)) == "Mine, bound 5, eager on"
     assert parts(Run(sync=Mine()).plain()["sync"])[0] == "Mine"  # as a record says it
     assert parts("Mine(every=10)")[0] == "Mine(every=10)"  # as a table says it
-
-
-def test_every_field_of_run_can_be_said():
     assert {*FIELDS, *KINDS} == {*config.FIELDS}
 
 
-def test_column_name_keeps_names_that_the_grid_gave():
-    assert column_name("cluster", "slow", BASE.but(cluster="lab-slow-net")) == "slow"
-    assert column_name("sync", "ssp:3", BASE.but(sync="ssp:3")) == "SSP, s\u00a0=\u00a03"
-    assert column_name("model", nn.Linear, BASE.but(model=nn.Linear)) == "Linear", "a class has its name"
-
-
-def test_push_weight_is_said_only_where_a_push_is_applied_alone():
-    assert column_name("push_weight", None, BASE.but(sync="bsp")) == ""
-    assert column_name("push_weight", None, BASE.but(sync="asp")) == "push weight 1/W"
-    assert column_name("push_weight", None, BASE.but(sync="asp", optimizer="dn:period=2")) == ""
-    assert column_name("push_weight", None, BASE.but(sync="adiloco:2")) == ""  # its paper's optimizer is that one
-    assert column_name("push_weight", None, BASE.but(sync="adiloco:2", optimizer="adam")) == "push weight 1/W"
-
-
-def test_an_optimizer_that_is_left_to_the_policy_goes_by_that_of_its_paper():
-    assert column_name("optimizer", "sgd", BASE.but(sync="diloco:2")) == "SGD, momentum\u00a00.9 (Nesterov)"
-    plain = BASE.but(sync="diloco:2", optimizer="sgd:momentum=0")
-    assert column_name("optimizer", "sgd:momentum=0", plain) == "SGD, no\u00a0momentum"
-    assert column_name("optimizer", "sgd", BASE) == "SGD"
-    assert column_name("push_weight", 1.0, BASE.but(sync="asp", push_weight=1.0)) == "push weight 1"
-    assert [averages(BASE.but(sync=sync)) for sync in ("bsp", "local:4", "asp", "ssp:3")] == [True, True, False, False]
+@pytest.mark.parametrize(("field", "value", "fields", "words"), [
+    ("cluster", "slow", {"cluster": "lab-slow-net"}, "slow"),  # the grid gave this name
+    ("sync", "ssp:3", {"sync": "ssp:3"}, "SSP, s = 3"), ("model", nn.Linear, {"model": nn.Linear}, "Linear"),
+    ("push_weight", None, {"sync": "bsp"}, ""),  # only a push that is applied alone has a weight
+    ("push_weight", None, {"sync": "asp"}, "push weight 1/W"),
+    ("push_weight", 1.0, {"sync": "asp", "push_weight": 1.0}, "push weight 1"),
+    ("push_weight", None, {"sync": "asp", "optimizer": "dn:period=2"}, ""),
+    ("push_weight", None, {"sync": "adiloco:2"}, ""),  # its paper's optimizer is that one
+    ("push_weight", None, {"sync": "adiloco:2", "optimizer": "adam"}, "push weight 1/W"),
+    ("optimizer", "sgd", {}, "SGD"), ("optimizer", "sgd", {"sync": "diloco:2"}, "SGD, momentum 0.9 (Nesterov)"),
+    ("optimizer", "sgd:momentum=0", {"sync": "diloco:2", "optimizer": "sgd:momentum=0"}, "SGD, no momentum"),
+], ids=str)  # fmt: skip
+def test_a_column_is_said_as_its_run_has_it(field: str, value: object, fields: dict, words: str):
+    assert plain(column_name(field, value, Run(pushes=8, engine="virtual", cluster="lab").but(**fields))) == words
 
 
 @pytest.mark.parametrize("row", ROWS["sync"].values(), ids=list(ROWS["sync"]))
 def test_the_table_says_which_policies_average_as_the_server_does(row: Row):
     step = first_step(build("sync", row.example or row.name), 1)
-    assert row.averages == (step is not None and step.aggregate)
+    assert row.averages == averages(Run(sync=row.example or row.name)) == (step is not None and step.aggregate)
 
 
-@pytest.mark.parametrize(("value", "words"), [
-    (1234.5, "1\u202f234"), (0.5, "0.500"), (math.inf, "∞"), (-math.inf, "-∞"), (math.nan, "–"),
-])  # fmt: skip
-def test_numbers_have_three_digits_and_what_is_none_a_sign(value: float, words: str):
-    assert digits(value) == words
-
-
-def test_a_size_beside_a_larger_one_has_its_unit_unless_nothing_would_be_left_of_it():
-    assert [size(count, 7e9).replace("\u00a0", " ") for count in (7e9, 8.1e8, 9.96e8, 5e5)] == [
-        "7.0 GB", "0.81 GB", "1.0 GB", "500.0 kB"]  # fmt: skip
+def test_numbers_have_three_digits_and_sizes_the_unit_of_the_largest_unless_nothing_would_be_left_of_them():
+    assert [digits(value) for value in (1234.5, 0.5, math.inf, -math.inf, math.nan)] == [
+        "1\u202f234", "0.500", "∞", "-∞", "–"]  # fmt: skip
+    sizes = [plain(size(count, 7e9)) for count in (7e9, 8.1e8, 9.96e8, 5e5)]
+    assert sizes == ["7.0 GB", "0.81 GB", "1.0 GB", "500.0 kB"]
 
 
 def test_cluster_is_described_with_its_presets_fields():
-    words = cluster_name({"preset": "lab", "slow": {2: 3.0}}).replace("\u00a0", " ")
-    assert words == ("1 Gbit/s per worker, full duplex, 500 µs latency, 10 Gbit/s at the server, computation 20 ms "
-                     "(log-normal, σ 0.1), 5 % of iterations ×5 slower, worker 2 ×3 slower")  # fmt: skip
+    assert plain(cluster_name({"preset": "lab", "slow": {2: 3.0}})) == (
+        "1 Gbit/s per worker, full duplex, 500 µs latency, 10 Gbit/s at the server, computation 20 ms "
+        "(log-normal, σ 0.1), 5 % of iterations ×5 slower, worker 2 ×3 slower")  # fmt: skip
     assert cluster_name("lab", "virtual").endswith("selecting, coding and serving cost time")
     assert cluster_name("free") == "not emulated"
 
 
-# -- captions --------------------------------------------------------------------------------------
-
-
-def results(*runs: Run) -> list[Result]:
-    return [handmade.curve(None, run, [0.1, 0.9]) for run in runs]
-
-
-def told(found: list[Result], *shown: str) -> str:
-    return "\n".join(caption(found, shown)).replace("\u00a0", " ").replace("\u202f", " ")
-
-
 def test_caption_without_tensors_omits_what_plays_no_part():
-    text = told(results(Run(engine="timing", cluster="lab", pushes=8)))
+    text = "\n".join(caption([handmade.curve(None, Run(engine="timing", cluster="lab", pushes=8), [0.1, 0.9])]))
     assert "without gradients" in text
-    for word in ("batch", "η", "push weight", "MNIST"):
-        assert word not in text
-
-
-# -- marks -----------------------------------------------------------------------------------------
+    assert not [word for word in ("batch", "η", "push weight", "MNIST") if word in text]
 
 
 @pytest.mark.parametrize(("facts", "mark", "words"), [
