@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import io
 import json
 import posixpath
 import re
+import runpy
 import shlex
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import handmade
@@ -48,16 +48,7 @@ HOSTS = ROOT / "docs" / "hosts"
 VERDICTS = ("Held", "Held in part", "Not held", "Not tried")
 
 
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"documentation_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-SITE = module(ROOT / "docs" / "pages.py")
+SITE = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "pages.py")))
 TEXTS = [*SITE.TEXTS, *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
 CLAIMS = re.split(r"(?m)^### ", (ROOT / "docs" / "claims.md").read_text())[1:]
 
@@ -131,28 +122,29 @@ def test_a_policy_has_a_page_with_its_rule_its_source_and_its_studies(written: d
     assert "](prune/static.md)" in written["policies/prune.md"]
 
 
-@pytest.fixture
-def figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], object]:
-    """Writes a file of a figure to results of this test."""
+def test_a_page_shows_a_figure_only_where_its_notebook_was_executed_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
-    (tmp_path / "figures").mkdir()
-    return lambda name, text: (tmp_path / "figures" / name).write_text(text)
-
-
-def test_a_policy_has_a_figure_that_shows_it_or_says_how_to_draw_it(figure: Callable[[str, str], object]):
-    shown = {"dssp": ("20_sync_policies-accuracy", "DSSP, s = 3"),
-             "ssp": ("20_sync_policies-best-rates-accuracy", "SSP, s = 3"),
-             "elastic": ("30_elastic-accuracy", "ElasticBSP, R = 15")}  # fmt: skip
-    for name, label in shown.values():
-        figure(f"{name}.svg", "<svg/>")
-        figure(f"{name}.json", f'{{"data": [{{"name":"{label}"}}]}}')
-    for policy, (name, _) in shown.items():
-        page = SITE.policy(SITE.listed()["sync", policy])
-        assert [link for link in SITE.links(page) if link.endswith(".svg")] == [f"../../figures/{name}.svg"]
-    row = SITE.listed()["prune", "none"]
-    assert "`pslab figures --only 15_each_policy` draws its curve" in SITE.policy(row)
-    figure("15_each_policy-prune-none.svg", "<svg/>")
-    assert "![15_each_policy-prune-none](../../figures/15_each_policy-prune-none.svg)" in SITE.policy(row)
+    (path,) = (each for each in SITE.notebooks() if each.stem == "00_tour")
+    assert "not executed yet" in SITE.study(path)
+    executed = nbformat.read(path, 4)
+    for cell in executed.cells:
+        if cell.cell_type == "code":
+            shown = {"text/html": "<p id='00_tour-accuracy'>\n\n  a caption</p>"}
+            cell.outputs = [nbformat.v4.new_output("display_data", shown)]
+    for name in ("notebooks", "figures"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "figures" / "00_tour-accuracy.svg").write_text("<svg/>")
+    source = executed.cells[-2].source
+    for more, seen in ((" ", False), ("", True)):
+        executed.cells[-2].source = source + more
+        nbformat.write(executed, tmp_path / "notebooks" / path.name)
+        SITE.cells.cache_clear()
+        page = SITE.study(path)
+        assert ("<p id='00_tour-accuracy'> a caption</p>" in page) == seen
+        assert ("![00_tour-accuracy](../figures/00_tour-accuracy.svg)" in page) == seen
+    SITE.cells.cache_clear()
 
 
 def test_every_policy_is_drawn_by_itself():
@@ -161,18 +153,6 @@ def test_every_policy_is_drawn_by_itself():
     names["order"] = drawn["orders"]
     listed = {kind: [name for known, name in SITE.listed() if known == kind] for kind in SITE.KINDS}
     assert {kind: sorted(each) for kind, each in names.items()} == {kind: sorted(each) for kind, each in listed.items()}
-
-
-def test_the_gallery_has_every_figure_with_what_it_shows_as_an_image_or_its_page(figure: Callable[[str, str], object]):
-    assert SITE.gallery().endswith("Nothing is drawn yet.")
-    for kind, text in (("html", "<html></html>"), ("json", '{"data": [], "layout": {"height": 300}}'),
-                       ("txt", '"Accuracy" [in time]\nmore')):  # fmt: skip
-        figure(f"00_tour-accuracy.{kind}", text)
-    assert '<iframe src="figures/00_tour-accuracy.html" title="Accuracy in time"' in SITE.gallery()
-    figure("00_tour-accuracy.svg", "<svg/>")
-    assert "[![Accuracy in time](figures/00_tour-accuracy.svg)" in SITE.gallery()
-    assert "[Accuracy in time](studies/00_tour.md)" in SITE.gallery()  # as words, too
-    assert "Nothing is drawn yet" not in SITE.gallery()
 
 
 def test_the_site_leads_to_its_repository_where_its_address_is_known(tmp_path: Path):
@@ -185,29 +165,6 @@ def test_the_site_leads_to_its_repository_where_its_address_is_known(tmp_path: P
         assert SITE.repository(tmp_path) == address
     (tmp_path / "pyproject.toml").write_text('[project]\nurls = { Repository = "https://other.example/pslab" }\n')
     assert SITE.repository(tmp_path) == "https://other.example/pslab"
-
-
-def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(
-    figure: Callable[[str, str], object], tmp_path: Path
-):
-    (path,) = (each for each in SITE.notebooks() if each.stem == "00_tour")
-    assert "not executed yet" in SITE.study(path)
-    executed = nbformat.read(path, 4)
-    for cell in executed.cells:
-        if cell.cell_type == "code":
-            shown = {"text/html": "<p id='00_tour-accuracy'>\n\n  a caption</p>"}
-            cell.outputs = [nbformat.v4.new_output("display_data", shown)]
-    (tmp_path / "notebooks").mkdir()
-    figure("00_tour-accuracy.svg", "<svg/>")
-    own = executed.cells[-2].source
-    for source, seen in ((f"{own} ", False), (own, True)):
-        executed.cells[-2].source = source
-        nbformat.write(executed, tmp_path / "notebooks" / path.name)
-        SITE.cells.cache_clear()
-        page = SITE.study(path)
-        assert ("<p id='00_tour-accuracy'> a caption</p>" in page) == seen
-        assert ("![00_tour-accuracy](../figures/00_tour-accuracy.svg)" in page) == seen
-    SITE.cells.cache_clear()
 
 
 def test_the_page_of_python_has_every_public_name():

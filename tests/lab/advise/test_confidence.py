@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pslab.lab.advise.confidence import DRAWS, Comparison
-from pslab.tensors.random_streams import numpy_generator
 
 CLOSE = 4 * 0.5 / math.sqrt(DRAWS)  # four standard errors of a share among the draws
 
@@ -57,14 +56,3 @@ def test_a_lower_bound_and_a_single_arm_say_nothing_of_the_noise():
 def test_only_finite_times_on_common_seeds_are_compared(times: list[object]):
     with pytest.raises(ValueError, match="at least one for each arm and seed"):
         Comparison(np.array(times))
-
-
-def test_chances_come_true_as_often_as_they_say():
-    stream, said, right = numpy_generator(0, "simulated"), 0.0, 0
-    for _ in range(300):
-        arms = stream.normal(0, 0.2, 4)
-        logs = arms[:, None] + stream.normal(0, 0.5, 3) + stream.normal(0, 0.1, (4, 3))
-        chances = Comparison(np.exp(logs)).chances()
-        said += chances.max() / 300
-        right += chances.argmax() == arms.argmin()
-    assert said == pytest.approx(right / 300, abs=0.07)

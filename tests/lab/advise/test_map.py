@@ -34,15 +34,15 @@ ANCHORS = {*product((4e6, 2e9), (1.0, 5.0)), (1e8, 3.0)}
 class Imagined:
     """Runs that take what `taken` says; it is held after 30 of 40 pushes, with the highest rate alone."""
 
-    def __init__(self, learns: float = 0.2) -> None:
-        self.learns, self.runs = learns, list[Run]()
+    def __init__(self) -> None:
+        self.learns, self.runs = 0.2, list[Run]()
 
     def __call__(self, runs: Any, **how: Any) -> list[Result]:
         self.runs += runs
         return [self._result(each) for each in runs]
 
     def _result(self, each: Run) -> Any:
-        cluster = dict(each.cluster)  # type: ignore[arg-type]
+        cluster: Any = each.cluster
         push_s = taken(str(each.sync), str(each.prune), cluster["bandwidth_bit_s"], cluster["slow"].get(0, 1.0)) / 40
         pushes = min(each.pushes or 0, int((each.seconds or math.inf) / push_s) if each.seconds else 10**9)
         at = np.linspace(0, pushes, 9)
@@ -62,16 +62,13 @@ def surveyed(**changed: Any) -> maps.Map:
     return advise_map(BASE.but(sync="asp"), **{"target": 0.9, "seeds": (0, 1), "space": SPACE, **FAR, **changed})
 
 
-def names(pair: tuple[str, str]) -> str:
-    return ", ".join((name("sync", pair[0]), name("prune", pair[1])))
-
-
 def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(imagined: Imagined):
     found, runs = surveyed(), imagined.runs
     soonest = found.table.groupby(["bandwidth_bit_s", "spread"]).seconds.transform("min")
     assert {*found.table.how} == {COMPUTED, CAPPED}
+    names = {", ".join((name("sync", sync), name("prune", prune))): (sync, prune) for sync, prune in POLICIES}
     for row, least in zip(found.table.itertuples(), soonest, strict=True):
-        policy = next(pair for pair in POLICIES if names(pair) == row.policy)
+        policy = names[row.policy]
         expected = 0.75 * taken(*policy, row.bandwidth_bit_s, row.spread)
         if row.how == CAPPED:
             assert math.isinf(row.seconds)

@@ -1,15 +1,19 @@
-"""space: the candidates of a race, and what cannot run."""
+"""space: the candidates of a race, and what cannot run. throughput: policies by the seconds of an iteration."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pslab import throughput
 from pslab.config.run import Run
+from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.lab.advise.space import DEFAULT_SPACE, candidates, simplicity, words_of
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.resolve import resolve
+from pslab.tensors.compression.uncompressed import dense_bytes
 
 
 def base(**fields: object) -> Run:
@@ -57,3 +61,25 @@ def test_simpler_is_what_waits_for_all_then_for_most_then_for_none_and_dense_bef
 def test_the_words_of_the_default_space_are_those_of_its_policies():
     for words, fields in DEFAULT_SPACE["policy"].items():
         assert words_of(base(**fields)) == words
+
+
+SHAPES = [(300, 200), (200, 300), (10, 200)]
+CLUSTER = {"compute_s": 0.05, "bandwidth_bit_s": 8e6, "latency_s": 0.002}
+POLICIES = {"policy": {"dense": {}, "half": {"quantize": "fp16", "downlink": "fp16"}, "eager": {"sync": "eager"},
+                       "deviation": {"prune": "std:2"}}}  # fmt: skip
+
+
+def test_policies_are_listed_by_the_seconds_of_their_iterations_at_both_ends(tmp_path: Path):
+    base = Run(model=SHAPES, workers=3, cluster={**CLUSTER, "costs": "epyc-core", "message_s": 0.0, "apply_s": 0.0,
+                                                 "serve_s": 0.0, "decode_s": 0.0})  # fmt: skip
+    table = throughput(base, POLICIES, results=tmp_path, progress=False)
+    size = sum(rows * columns for rows, columns in SHAPES)
+    sent = 2 * dense_bytes(size, 4) + REQUEST_BYTES
+    assert table.whole_s["bsp"] == pytest.approx(0.05 + 2 * 0.002 + sent / 1e6)
+    assert [*table.index] == [*table.sort_values("whole_s").index]
+    assert {*table.index} == {"bsp", "half", "eager"}
+    both = table.drop("eager")
+    assert (both.layers_s < both.whole_s).all()
+    assert table.layers_s.isna().to_dict() == {name: name == "eager" for name in table.index}
+    assert "needs known lengths of messages" in table.attrs["refused"]["deviation"]
+    assert table.attrs["costs"] == "epyc-core"

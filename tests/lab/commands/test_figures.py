@@ -60,7 +60,6 @@ class Bench:
         self.exported: list[str] = []
         self.fails: dict[str, Exception] = {}
         self.environment: dict[str, str | None] = {}
-        self.draws = ["accuracy", "time"]
         self.cut, self.most = False, 1.0
         self.notebooks.mkdir()
         (self.notebooks / "batch.yaml").write_text(PLAN)
@@ -101,7 +100,7 @@ class Bench:
         nbformat.write(content, draft)
         if name in self.fails:
             raise self.fails[name]
-        for figure in self.draws:
+        for figure in ("accuracy", "time"):
             save(figure, go.Figure())
         claim("It takes {value:g}", self.most, at_most=1)
 
@@ -110,9 +109,13 @@ class Bench:
         self.exported += [stem.name for stem in stems]
         return [write_file(stem.with_name(f"{stem.name}.{kind}"), b"") for stem in stems for kind in export.FORMATS]
 
-    def stamp(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.results / "notebooks" / f"{name}.json").read_text())
-        return found
+    @property
+    def stamp(self) -> Path:
+        return self.results / "notebooks" / "two.json"
+
+    @property
+    def manifest(self) -> Path:
+        return next((self.results / "runs").iterdir()) / "manifest.json"
 
 
 @pytest.fixture
@@ -179,31 +182,13 @@ def test_what_it_will_take_is_said_before_it_starts_and_without_the_space_nothin
     assert bench() == 0
     out = capsys.readouterr().out.splitlines()
     assert out[:2] == ["one ✓ It takes 1", "two ✓ It takes 1"]
-    assert out[2].startswith("0 notebooks executed")
-
-
-def test_with_nothing_new_nothing_is_executed(bench: Bench, first: Callable[..., int], capsys: pytest.CaptureFixture):
-    made = bench.stamp("two")["made"]
-    assert set(made["records"]) == {f"runs/{path.name}" for path in (bench.results / "runs").iterdir()}
-    assert set(made["figures"]) == {"two-accuracy", "two-time"}
-    assert made["parameters"] == {"live": False}
-    capsys.readouterr()
-    assert first() == 0
+    assert out[2].startswith("0 notebooks executed, 2 up to date, 0 failed")
+    (bench.notebooks / "batch.yaml").write_text(PLAN)
+    assert bench("--dry-run", "--no-images") == 0
     assert (bench.executed, bench.exported) == ([], [])
-    assert "0 notebooks executed, 1 up to date, 0 failed" in capsys.readouterr().out
-
-
-def test_again_executes_what_was_not_emulated_in_time(bench: Bench, first: Callable[..., int]):
-    first("--again")
-    assert (bench.executed, bench.environment.get(AGAIN)) == ([], None)
-    place = _manifest(bench)
-    place.write_text(json.dumps({**json.loads(place.read_text()), "emulation_ok": False}))
-    os.utime(place, (1, 1))
-    first()
-    assert bench.executed == []
-    first("--again")
-    assert (bench.executed, bench.environment[AGAIN]) == (["two"], "1")
-    assert AGAIN not in os.environ
+    out = capsys.readouterr().out.splitlines()
+    assert (out[0], out[2]) == ("one: up to date", "one-fast: time not known yet")
+    assert out[3].startswith("to be executed: two, one-fast;")
 
 
 def test_a_notebook_that_is_changed_while_it_is_executed_is_executed_again(bench: Bench):
@@ -221,53 +206,70 @@ def test_a_notebook_that_is_changed_while_it_is_executed_is_executed_again(bench
     assert done == ["two", "two"]
 
 
-def _touch(bench: Bench, path: Path) -> None:
+def touch(bench: Bench, path: Path) -> None:
     """Change one file, ten seconds after all the others."""
     path.touch()
     for other in {*bench.results.rglob("*"), *bench.notebooks.iterdir()} - {path}:
         os.utime(other, ns=(other.stat().st_mtime_ns - 10**10,) * 2)
-    stamp, stamped = bench.stamp("two"), bench.results / "notebooks" / "two.json"
-    stamp["made"]["begun_ns"] -= 10**10
-    changed_ns = stamped.stat().st_mtime_ns
-    stamped.write_text(json.dumps(stamp))
-    os.utime(stamped, ns=(changed_ns, changed_ns))
+    rewrite(bench.stamp, lambda stamp: stamp["made"].update(begun_ns=stamp["made"]["begun_ns"] - 10**10))
 
 
-def _manifest(bench: Bench) -> Path:
-    return next((bench.results / "runs").iterdir()) / "manifest.json"
+def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a JSON file without a new date."""
+    content, changed_ns = json.loads(path.read_text()), path.stat().st_mtime_ns
+    change(content)
+    path.write_text(json.dumps(content))
+    os.utime(path, ns=(changed_ns, changed_ns))
 
 
-CHANGES: dict[str, Callable[[Bench], object]] = {
-    "notebook": lambda bench: _touch(bench, bench.notebooks / "two.ipynb"),
-    "record": lambda bench: _touch(bench, _manifest(bench)),
-    "lost": lambda bench: shutil.rmtree(_manifest(bench).parent),
-    "stamp": lambda bench: (bench.results / "notebooks" / "two.json").write_text('{"made": '),
-    "parameters": lambda bench: (bench.notebooks / "batch.yaml").write_text("- notebook: two"),
-    "figure": lambda bench: (bench.results / "figures" / "two-time.json").unlink(),
-    "executed": lambda bench: (bench.results / "notebooks" / "two.ipynb").unlink(),
+def in_vain(bench: Bench) -> None:
+    rewrite(bench.manifest, lambda manifest: manifest.update(emulation_ok=False))
+
+
+#: What is changed, the options of the next call, the notebook that it executes, and the figures that it exports.
+NEXT: dict[str, tuple[Callable[[Bench], object], str, str, str]] = {
+    "nothing": (lambda bench: None, "", "", ""), "nothing, again": (lambda bench: None, "--again", "", ""),
+    "notebook": (lambda bench: touch(bench, bench.notebooks / "two.ipynb"), "", "two", ""),
+    "record": (lambda bench: touch(bench, bench.manifest), "", "two", ""),
+    "lost": (lambda bench: shutil.rmtree(bench.manifest.parent), "", "two", ""),
+    "stamp": (lambda bench: bench.stamp.write_text('{"made": '), "", "two", ""),
+    "parameters": (lambda bench: (bench.notebooks / "batch.yaml").write_text("- notebook: two"), "", "two", ""),
+    "figure": (lambda bench: (bench.results / "figures" / "two-time.json").unlink(), "", "two", "time"),
+    "executed": (lambda bench: (bench.results / "notebooks" / "two.ipynb").unlink(), "", "two", ""),
+    "emulation": (in_vain, "", "", ""), "emulation, again": (in_vain, "--again", "two", ""),
+    "image": (lambda bench: (bench.results / "figures" / "two-time.svg").unlink(), "", "", "time"),
+    "old image": (lambda bench: os.utime(bench.results / "figures" / "two-time.png", (1, 1)), "", "", "time"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", NEXT)
 def test_what_a_figure_was_made_of_is_watched(bench: Bench, first: Callable[..., int], change: str):
     """What was deleted comes back as it was; a record that is there is not written again."""
     before = {path: path.read_bytes() for path in (bench.results / "figures").iterdir()}
-    CHANGES[change](bench)
+    changes, options, executed, exported = NEXT[change]
+    changes(bench)
     runs = {path: path.stat().st_mtime_ns for path in (bench.results / "runs").iterdir()}
-    assert first() == 0
-    assert bench.executed == ["two"]
+    assert first(*options.split()) == 0
+    assert bench.executed == executed.split()
+    assert {f"two-{name}" for name in exported.split()} <= {*bench.exported}
+    assert executed or exported or not bench.exported
+    assert bench.environment[AGAIN] == ("1" if executed and options else None)
+    assert AGAIN not in os.environ
     assert {path: path.read_bytes() for path in (bench.results / "figures").iterdir()} == before
     assert runs.items() <= {path: path.stat().st_mtime_ns for path in (bench.results / "runs").iterdir()}.items()
     assert first() == 0
-    assert bench.executed == []
+    assert (bench.executed, bench.exported) == ([], [])
 
 
 def test_a_changed_parameter_executes_and_runs_what_is_missing(bench: Bench, first: Callable[..., int]):
     before = {path.name for path in (bench.results / "runs").iterdir()}
     assert first("--set", "syncs=[bsp, 'ssp:3']", "--no-images") == 0
     assert bench.executed == ["two"]
-    assert len({path.name for path in (bench.results / "runs").iterdir()} - before) == 1
-    assert bench.stamp("two")["made"]["parameters"] == {"live": False, "syncs": ["bsp", "ssp:3"]}
+    runs, made = {path.name for path in (bench.results / "runs").iterdir()}, json.loads(bench.stamp.read_text())["made"]
+    assert len(runs - before) == 1
+    assert {f"runs/{name}" for name in runs - before} < {*made["records"]}
+    assert made["parameters"] == {"live": False, "syncs": ["bsp", "ssp:3"]}
+    assert {*made["figures"]} == {"two-accuracy", "two-time"}
 
 
 def test_a_parameter_is_given_to_the_notebooks_that_have_it_and_tiny_ones_to_a_folder_of_their_own(
@@ -280,16 +282,6 @@ def test_a_parameter_is_given_to_the_notebooks_that_have_it_and_tiny_ones_to_a_f
         assert [dict(entry.values) for entry in entries] == [{"pushes": each[0]}, {"live": False}, {"pushes": each[1]}]
     assert main(["figures", "--notebooks", str(bench.notebooks), "--tiny"]) == 2
     assert "name another folder by --results" in capsys.readouterr().err
-
-
-def test_images_that_were_deleted_or_are_older_than_their_figure_come_back_without_a_notebook(
-    bench: Bench, first: Callable[..., int]
-):
-    (bench.results / "figures" / "two-time.svg").unlink()
-    os.utime(bench.results / "figures" / "two-accuracy.png", (1, 1))
-    for exported in (["two-accuracy", "two-time"], []):  # once, though the images came out equal
-        assert first() == 0
-        assert (bench.executed, sorted(bench.exported)) == ([], exported)
 
 
 def test_a_failing_notebook_is_reported_and_the_rest_goes_on(bench: Bench, capsys: pytest.CaptureFixture):
@@ -394,13 +386,3 @@ assert not {{'torch', 'papermill'}} & {{*sys.modules}}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "1 up to date" in done.stdout
-
-
-def test_a_dry_run_says_what_would_be_executed_and_executes_nothing(bench: Bench, capsys: pytest.CaptureFixture):
-    assert bench("--only", "one") == 0
-    capsys.readouterr()
-    assert bench("--dry-run", "--no-images") == 0
-    assert (bench.executed, bench.exported) == ([], [])
-    said = capsys.readouterr().out.splitlines()
-    assert said[:3] == ["one: up to date", "two: time not known yet", "one-fast: time not known yet"]
-    assert said[3].startswith("to be executed: two, one-fast;")

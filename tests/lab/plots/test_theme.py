@@ -11,17 +11,7 @@ import pytest
 from pslab.config.table import ROWS
 from pslab.lab.plots.charts.server_states import STATES
 from pslab.lab.plots.charts.timeline import WORDS
-from pslab.lab.plots.theme import (
-    DARK,
-    OTHERS,
-    PHASES,
-    SEEN,
-    Look,
-    contrast,
-    looks,
-    on_dark,
-    rgb,
-)
+from pslab.lab.plots.theme import DARK, OTHERS, PHASES, SEEN, Look, contrast, looks, on_dark, rgb
 
 # how people without one kind of cone see linear RGB (Machado, Oliveira and Fernandes, 2009, severity 1)
 EYES = {
