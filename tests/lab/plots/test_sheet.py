@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,22 +141,6 @@ def test_fonts_are_embedded_and_the_pdf_has_no_title():
     heights = {kind: int(re.search(pattern, files[kind])[1]) for kind, pattern in (  # type: ignore[index]
         ("pdf", rb"/MediaBox \[ 0 0 \d+\.?\d* (\d+)"), ("svg", rb'height="(\d+)'))}  # fmt: skip
     assert heights["pdf"] < heights["svg"]
-
-
-DIGESTS = """
-import hashlib, sys
-from gallery import FIGURES
-from pslab.lab.plots import sheet
-print(*(hashlib.sha256(data).hexdigest() for _, data in sorted(sheet.paper(FIGURES[sys.argv[1]]()["column"]).items())))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_write_the_same_bytes():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    one, other = (subprocess.run([sys.executable, "-c", DIGESTS, MANY], capture_output=True, text=True, check=True,
-                                 env={**environment, "PYTHONHASHSEED": seed}).stdout for seed in "17")  # fmt: skip
-    assert one == other != ""
 
 
 # -- figures of users ------------------------------------------------------------------------------
