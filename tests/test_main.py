@@ -121,13 +121,10 @@ def test_a_long_value_is_quoted_by_its_ends_and_no_message_echoes_what_a_person_
     assert error.value.value == "y" * 100_000
 
 
-def test_an_error_is_the_same_after_a_pipe():
+def test_an_error_is_the_same_after_a_pipe_and_signals_have_names():
     error = ConfigError("workers", 0, "must be a whole number from 1 to 1024")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.field, again.value) == (str(error), "workers", 0)
-
-
-def test_signals_have_names():
     named = {-9: "killed by SIGKILL", -11: "killed by SIGSEGV", 3: "exit code 3", -999: "exit code -999"}
     assert {code: ended(code) for code in named} == named
     assert "its host may be gone" in ended(None)
