@@ -92,14 +92,12 @@ def test_every_page_opens_on_a_dark_and_narrow_screen(site: Site, browser: Any):
         assert browser.complaints == [], name
 
 
-def test_its_search_finds_a_policy(site: Site, browser: Any):
-    from playwright.sync_api import expect
-
+def test_its_search_finds_a_policy(site: Site, browser: Any, expect: Any):
     browser.page.goto(f"{site.url}/index.html")
     browser.page.get_by_role("textbox", name="Search").click()
     browser.page.keyboard.type("ElasticBSP")
     found = browser.page.locator(".md-search-result__link[href*='policies/sync/elastic.html']").first
-    expect(found).to_be_attached(timeout=30_000)
+    expect(found).to_be_attached()
     assert browser.complaints == []
 
 
