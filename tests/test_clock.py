@@ -14,12 +14,7 @@ from tiny import tiny
 from pslab.lab.runs.run import run
 
 PACKAGE = Path(__file__).parents[1] / "pslab"
-AGES = {
-    "lab/live/state.py",
-    "engines/experiment/checkpoint/store.py",
-    "lab/runs/machine.py",
-    "lab/records/drafts.py",
-}  # of files
+AGES = {"lab/live/state.py", "engines/experiment/checkpoint/store.py", "lab/runs/machine.py", "lab/records/drafts.py"}
 WALL = r"\b(time|datetime|date)\.(time|time_ns|localtime|gmtime|ctime|now|today|utcnow)\b"
 
 

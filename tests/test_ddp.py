@@ -82,15 +82,11 @@ def test_two_processes_end_with_the_bits_of_a_run_under_a_barrier_also_from_a_ch
             assert stopped.residual is None or torch.equal(stopped.residual, alone.residual), name
     if "dense" in names:
         sent = {name: found[0].sent_bytes / CASES[name].steps for name, found in ended.items()}
-        n, pieces = 1930, (1568, 32, 320, 10)
-        assert sent["dense"] == 12 + len(pieces) * (1 + 4) + 8 * n
-        # heads, and parts that begin at multiples of 8 bytes
+        pieces = (1568, 32, 320, 10)  # of a frame with heads, whose parts begin at multiples of 8 bytes
+        assert sent["dense"] == 12 + len(pieces) * (1 + 4) + 8 * sum(pieces)
         assert 0 <= sent["efsign"] - sum(4 + -(-size // 8) for size in pieces) <= 12 + len(pieces) * (1 + 2 * (4 + 8))
         assert sent["static"] < sent["dense"] / 10
         assert sent["static, then qsgd"] < sent["static"] / 3
-
-
-# -- one process -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -118,16 +114,9 @@ def test_every_rule_has_a_hook_but_one_whose_ranges_are_pulled(alone: Distribute
 def test_a_size_that_no_frame_has_is_refused(
     size: int, alone: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch
 ):
-    gather = dist.all_gather
-
-    def forged(found: list[torch.Tensor], own: torch.Tensor, group: object) -> None:
-        gather(found, own, group=group)
-        if own.dtype == torch.int64:
-            found[0].fill_(size)
-
     model = DistributedDataParallel(net())
     model.register_comm_hook(*pslab.ddp.hook(model, "static:5%"))
-    monkeypatch.setattr(dist, "all_gather", forged)
+    monkeypatch.setattr(dist, "all_gather", lambda found, own, group: found[0].fill_(size))
     with pytest.raises(FrameError, match=rf"process 0, gradient 0: a frame of {size} bytes, but at most \d+"):
         model(torch.ones(4, 49)).square().sum().backward()
 
@@ -164,10 +153,9 @@ def test_what_cannot_be_sent_is_refused_before_training(
             pslab.ddp.hook(DistributedDataParallel(net(16)), "static:1%")[0].state_dict()), ""),
         ("process", lambda: own.load_state_dict({**saved, "of": {**saved["of"], "process": 1}}), "process=1"),
     ])  # fmt: skip
-    with pytest.raises(ConfigError, match="must be wrapped"):
-        pslab.ddp.hook(net())
-    with pytest.raises(ConfigError, match="bfloat16"):
-        pslab.ddp.hook(DistributedDataParallel(net().to(torch.bfloat16)))
+    for model, words in ((net(), "must be wrapped"), (DistributedDataParallel(net().to(torch.bfloat16)), "bfloat16")):
+        with pytest.raises(ConfigError, match=words):
+            pslab.ddp.hook(model)
     monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
     with pytest.raises(ConfigError, match="new_group"):
         pslab.ddp.hook(alone)

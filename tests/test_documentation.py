@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import io
 import json
 import posixpath
 import re
+import runpy
 import shlex
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import handmade
+import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -47,16 +48,7 @@ HOSTS = ROOT / "docs" / "hosts"
 VERDICTS = ("Held", "Held in part", "Not held", "Not tried")
 
 
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"documentation_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-SITE = module(ROOT / "docs" / "pages.py")
+SITE = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "pages.py")))
 TEXTS = [*SITE.TEXTS, *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
 CLAIMS = re.split(r"(?m)^### ", (ROOT / "docs" / "claims.md").read_text())[1:]
 
@@ -107,12 +99,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         return pages | {uri: write() for uri, write in SITE.generated().items()}
 
 
-def test_the_navigation_names_every_page_once(written: dict[str, str]):
+def test_the_navigation_names_every_page_once_and_every_link_leads_to_a_page_or_an_image(written: dict[str, str]):
     named = list(SITE.uris(SITE.navigation(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])))
     assert sorted(named) == sorted(written)
-
-
-def test_every_link_of_the_site_leads_to_one_of_its_pages_or_images(written: dict[str, str]):
     copied = [*(ROOT / "docs").rglob("*.svg"), *HOSTS.iterdir()]
     files = {*written, *(path.relative_to(ROOT / "docs").as_posix() for path in copied)}
     for uri, text in written.items():
@@ -127,42 +116,35 @@ def test_a_policy_has_a_page_with_its_rule_its_source_and_its_studies(written: d
                   "Algorithm 1 as printed", "| `cap` |", "studies/30_elastic.md", "class DSSP:"):  # fmt: skip
         assert words in page
     assert "20_sync_policies" in page  # a variant of which has it
-    assert "studies/80_methods.md" not in page
     assert "In the studies" not in written["policies/sync/bsp.md"]  # every run's default
     assert all(f"policies/{kind}/{name}.md" in written for kind, name in SITE.listed())
     assert "](policies/prune.md)" in SITE.overview()
-    for words in ("| [`static:", "](prune/static.md)", "](../how-to/pruner.md)"):
-        assert words in written["policies/prune.md"]
+    assert "](prune/static.md)" in written["policies/prune.md"]
 
 
-@pytest.fixture
-def figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Writes the files of a figure to results of this test."""
+def test_a_page_shows_a_figure_only_where_its_notebook_was_executed_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
-    (tmp_path / "figures").mkdir()
-
-    def write(name: str, **texts: str) -> None:
-        for kind, text in texts.items():
-            (tmp_path / "figures" / f"{name}.{kind}").write_text(text)
-
-    return write
-
-
-CAPTION = "<p id='00_tour-accuracy'>\n\n  a caption</p>"
-
-
-def test_a_policy_has_a_figure_that_shows_it_or_says_how_to_draw_it(figure: Callable[..., None]):
-    drawn = {"20_sync_policies-accuracy": "DSSP, s = 3", "20_sync_policies-best-rates-accuracy": "SSP, s = 3",
-             "30_elastic-accuracy": "ElasticBSP, R = 15"}  # fmt: skip
-    for name, label in drawn.items():
-        figure(name, svg="<svg/>", json=f'{{"data": [{{"name":"{label}"}}]}}')
-    for policy, name in zip(("dssp", "ssp", "elastic"), drawn, strict=True):
-        page = SITE.policy(SITE.listed()["sync", policy])
-        assert [link for link in SITE.links(page) if link.endswith(".svg")] == [f"../../figures/{name}.svg"]
-    row = SITE.listed()["prune", "none"]
-    assert "`pslab figures --only 15_each_policy` draws its curve" in SITE.policy(row)
-    figure("15_each_policy-prune-none", svg="<svg/>")
-    assert "![15_each_policy-prune-none](../../figures/15_each_policy-prune-none.svg)" in SITE.policy(row)
+    (path,) = (each for each in SITE.notebooks() if each.stem == "00_tour")
+    assert "not executed yet" in SITE.study(path)
+    executed = nbformat.read(path, 4)
+    for cell in executed.cells:
+        if cell.cell_type == "code":
+            shown = {"text/html": "<p id='00_tour-accuracy'>\n\n  a caption</p>"}
+            cell.outputs = [nbformat.v4.new_output("display_data", shown)]
+    for name in ("notebooks", "figures"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "figures" / "00_tour-accuracy.svg").write_text("<svg/>")
+    source = executed.cells[-2].source
+    for more, seen in ((" ", False), ("", True)):
+        executed.cells[-2].source = source + more
+        nbformat.write(executed, tmp_path / "notebooks" / path.name)
+        SITE.cells.cache_clear()
+        page = SITE.study(path)
+        assert ("<p id='00_tour-accuracy'> a caption</p>" in page) == seen
+        assert ("![00_tour-accuracy](../figures/00_tour-accuracy.svg)" in page) == seen
+    SITE.cells.cache_clear()
 
 
 def test_every_policy_is_drawn_by_itself():
@@ -173,56 +155,16 @@ def test_every_policy_is_drawn_by_itself():
     assert {kind: sorted(each) for kind, each in names.items()} == {kind: sorted(each) for kind, each in listed.items()}
 
 
-def test_the_gallery_has_every_figure_with_what_it_shows_as_an_image_or_its_page(figure: Callable[..., None]):
-    assert SITE.gallery().endswith("Nothing is drawn yet.")
-    figure("00_tour-accuracy", html="<html></html>", json='{"data": [], "layout": {"height": 300}}',
-           txt='"Accuracy" [in time]\nmore')  # fmt: skip
-    assert '<iframe src="figures/00_tour-accuracy.html" title="Accuracy in time"' in SITE.gallery()
-    figure("00_tour-accuracy", svg="<svg/>")
-    assert "[![Accuracy in time](figures/00_tour-accuracy.svg)" in SITE.gallery()
-    assert "[Accuracy in time](studies/00_tour.md)" in SITE.gallery()  # as words, too
-    assert SITE.links(SITE.gallery())[-1] == "studies/00_tour.md"
-    assert "Nothing is drawn yet" not in SITE.gallery()
-
-
-@pytest.mark.parametrize(("urls", "origin", "address"), [
-    ("", "", ""), ("", "/srv/pslab", ""),
-    ("", "https://name:token@code.example/lab/pslab", "https://code.example/lab/pslab"),
-    ('urls = { Repository = "https://other.example/pslab" }', "git@code.example:lab/pslab.git",
-     "https://other.example/pslab"),
-])  # fmt: skip
-def test_the_site_leads_to_its_repository_where_its_address_is_known(
-    urls: str, origin: str, address: str, tmp_path: Path
-):
-    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "pslab-workbench"\n{urls}\n')
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    if origin:
-        subprocess.run(["git", "-C", str(tmp_path), "remote", "add", "origin", origin], check=True)
-    assert SITE.repository(tmp_path) == address
-
-
-def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(
-    figure: Callable[..., None], tmp_path: Path
-):
-    import nbformat
-
-    (path,) = (each for each in SITE.notebooks() if each.stem == "00_tour")
-    assert "not executed yet" in SITE.study(path)
-    executed = nbformat.read(path, 4)
-    for cell in executed.cells:
-        if cell.cell_type == "code":
-            cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": CAPTION})]
-    (tmp_path / "notebooks").mkdir()
-    figure("00_tour-accuracy", svg="<svg/>")
-    own = executed.cells[-2].source
-    for source, seen in ((f"{own} ", False), (own, True)):
-        executed.cells[-2].source = source
-        nbformat.write(executed, tmp_path / "notebooks" / path.name)
-        SITE.cells.cache_clear()
-        page = SITE.study(path)
-        assert ("<p id='00_tour-accuracy'> a caption</p>" in page) == seen
-        assert ("![00_tour-accuracy](../figures/00_tour-accuracy.svg)" in page) == seen
-    SITE.cells.cache_clear()
+def test_the_site_leads_to_its_repository_where_its_address_is_known(tmp_path: Path):
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    public = "https://code.example/lab/pslab"
+    for origin, address in (("", ""), ("/srv/pslab", ""), (public.replace("//", "//name:token@"), public)):
+        if origin:
+            subprocess.run(["git", "-C", tmp_path, "config", "remote.origin.url", origin], check=True)
+        assert SITE.repository(tmp_path) == address
+    (tmp_path / "pyproject.toml").write_text('[project]\nurls = { Repository = "https://other.example/pslab" }\n')
+    assert SITE.repository(tmp_path) == "https://other.example/pslab"
 
 
 def test_the_page_of_python_has_every_public_name():
@@ -256,22 +198,8 @@ for engine in ("virtual", "local"):
 """
 
 
-def in_a_kernel(cells: Sequence[str], place: Path) -> str:
-    """What the last of some cells prints, which a kernel of Jupyter executes as a notebook."""
-    import nbformat
-    from nbclient import NotebookClient
-    from traitlets.config import Config
-
-    new: Any = nbformat.v4
-    notebook = new.new_notebook(cells=[new.new_code_cell(source) for source in cells])
-    config = Config(KernelManager={"transport": "ipc", "ip": f"{place}/socket"})
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(place)}},
-                   config=config).execute()  # fmt: skip
-    return "".join(output.get("text", "") for output in notebook.cells[-1].outputs if output.get("name") == "stdout")
-
-
-def in_this_process(cells: Sequence[str], place: Path) -> str:
-    """The same without a kernel: as in one, the code is of no file, and its classes are of the main module."""
+def printed_by(cells: Sequence[str]) -> str:
+    """What the last of some cells prints. As in a kernel, the code is of no file, and its classes are in __main__."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for source in cells:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -279,39 +207,36 @@ def in_this_process(cells: Sequence[str], place: Path) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(("executed", "page", "own"), [
-    (in_this_process, "pruner", "prune"),
-    pytest.param(in_this_process, "compress", "quantize", marks=pytest.mark.slow),
-    *(pytest.param(in_a_kernel, *each, marks=pytest.mark.slow) for each in (
-        ("pruner", "prune"), ("policy", "sync"), ("rate", "rate"), ("order", "order")))])  # fmt: skip
-def test_the_code_of_a_how_to_runs_in_a_notebook_in_virtual_time_and_on_real_processes(
-    executed: Callable[[Sequence[str], Path], str], page: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+OWN = {"pruner": "prune", "compress": "quantize", "policy": "sync", "rate": "rate", "order": "order"}
+
+
+@pytest.mark.one_of(5)
+@pytest.mark.parametrize("page", OWN)
+def test_the_code_of_a_how_to_runs_in_virtual_time_and_on_real_processes(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
     source = next(each for each in examples(page) if "\nclass " in each)
     (name,) = re.findall(r"(?m)^class (\w+)", source)
-    said = executed([*examples(page), AGAIN.replace("OWN", own).replace("NAME", name)], tmp_path)
+    said = printed_by([*examples(page), AGAIN.replace("OWN", OWN[page]).replace("NAME", name)])
     assert said.splitlines() == ["virtual 8", "local 8"]
     before = sorted(tmp_path.glob("runs/*"))
     assert len(before) > 2
     if page == "pruner":  # where the cell is executed anew, the records of its class are found
-        executed(["# a comment\n" + source, *(each for each in examples(page) if each != source)], tmp_path)
+        printed_by(["# a comment\n" + source, *(each for each in examples(page) if each != source)])
         assert sorted(tmp_path.glob("runs/*")) == before
 
 
-def test_the_answer_to_a_run_on_a_gpu_that_is_not_there_is_that_of_the_questions(monkeypatch: pytest.MonkeyPatch):
+def test_the_code_of_the_questions_runs_and_the_error_without_a_gpu_is_theirs(monkeypatch: pytest.MonkeyPatch):
+    text = (ROOT / "docs" / "faq.md").read_text()
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError) as caught:
         pslab.run(Run(device="cuda", pushes=4))
-    assert f"\n```\nConfigError: {caught.value}\n```\n" in (ROOT / "docs" / "faq.md").read_text()
-
-
-def test_the_code_of_the_questions_runs():
-    (code,) = re.findall(r"(?ms)^```python\n(.*?)^```$", (ROOT / "docs" / "faq.md").read_text())
+    assert f"\n```\nConfigError: {caught.value}\n```\n" in text
+    (code,) = re.findall(r"(?ms)^```python\n(.*?)^```$", text)
     results = handmade.finished(grid(Run(pushes=8, workers=2, cluster="lab"), sync=["bsp", "asp"]), [0.1, 0.5])
     names: dict[str, Any] = {"results": results, "summary": summary, "tidy": tidy}
     exec(code, names)
-    assert {"sync", "worker", "seconds", "staleness", "loss"} <= {*names["pushes"]}
     found, first = summary(results, measures=["accuracy", names["gap"]]), results.result[0]
     assert found.gap["bsp"] == first.accuracy.loss.iloc[-1] - first.pushes.loss.tail(16).mean()
 
@@ -335,35 +260,24 @@ def options_of(command: str) -> tuple[str, argparse.Namespace]:
     return words[0], parser.parse_args(words)
 
 
-def study_of(command: str) -> str:
-    """The notebook that a command of docs/hosts starts, with parameters that it has."""
-    (entry,) = chosen(options_of(command)[1])
-    return str(entry.notebook)
-
-
-def test_what_is_for_several_hosts_starts_the_study_by_commands_that_there_are():
-    page = (ROOT / "docs" / "how-to" / "hosts.md").read_text()
-    dockerfile, script = (HOSTS / "Dockerfile").read_text(), (HOSTS / "slurm.sh").read_text()
-    job, up = (yaml.safe_load((HOSTS / f"{name}.yaml").read_text()) for name in ("rayjob", "ray-up"))
-    (started,) = re.findall(r"(?m)^ray exec .*(pslab figures .*)'$", page)
-    (words,) = re.findall(r"(?m)^CMD (.*)$", dockerfile)
-    (by_slurm,) = re.findall(r"(?m)^ +(pslab figures .*)$", script)
-    commanded = (shlex.join(yaml.safe_load(words)), job["spec"]["entrypoint"], by_slurm, started)
-    assert {study_of(command) for command in commanded} == {"85_many_machines"}
-    assert all(f"](../hosts/{path.name})" in page for path in HOSTS.iterdir())
+def test_several_hosts_start_the_study_by_commands_that_there_are_with_the_versions_that_the_project_allows():
+    texts = {path.name: path.read_text() for path in [*HOSTS.iterdir(), ROOT / "docs" / "how-to" / "hosts.md"]}
+    job, up = (yaml.safe_load(texts[f"{name}.yaml"]) for name in ("rayjob", "ray-up"))
+    (started,) = re.findall(r"(?m)^ray exec .*(pslab figures .*)'$", texts["hosts.md"])
+    (words,) = re.findall(r"(?m)^CMD (.*)$", texts["Dockerfile"])
+    (by_slurm,) = re.findall(r"(?m)^ +(pslab figures .*)$", texts["slurm.sh"])
+    for command in (shlex.join(yaml.safe_load(words)), job["spec"]["entrypoint"], by_slurm, started):
+        assert [entry.notebook for entry in chosen(options_of(command)[1])] == ["85_many_machines"]
+    assert all(f"](../hosts/{path.name})" in texts["hosts.md"] for path in HOSTS.iterdir())
     assert subprocess.run(["bash", "-n", HOSTS / "slurm.sh"], check=False).returncode == 0
     assert up["provider"]["type"] == "local"
-
-
-def test_what_is_for_several_hosts_installs_what_the_project_allows():
-    texts = {path.name: path.read_text() for path in [*HOSTS.iterdir(), ROOT / "docs" / "how-to" / "hosts.md"]}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (python,) = re.findall(r"(?m)^FROM python:([\d.]+)", texts["Dockerfile"])
     assert python in SpecifierSet(project["requires-python"] + ",<3.14")
     assert not any(re.search(r"\btorch[\w]*[=<>]=", text) for text in texts.values())  # what pslab itself asks for
     (allowed,) = (Requirement(each) for each in project["optional-dependencies"]["ray"])
     named = [*re.findall(r"ray(?:\[default\])?==([\d.]+)\.\*", "".join(texts.values())),
-             yaml.safe_load(texts["rayjob.yaml"])["spec"]["rayClusterSpec"]["rayVersion"]]  # fmt: skip
+             job["spec"]["rayClusterSpec"]["rayVersion"]]  # fmt: skip
     assert len(named) == 4
     assert all(f"{version}.0" in allowed.specifier and version.startswith("2.60") for version in named)
     assert {*re.findall(r"REGISTRY/pslab:([\d.]+\d)", "".join(texts.values()))} == {__version__}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ def code_cells(path: Path) -> list[str]:
 def test_the_batch_executes_every_notebook(tmp_path: Path):
     assert {entry.notebook for entry in batch.plan(FOLDER, tmp_path)} == {path.stem for path in NOTEBOOKS}
     assert batch.plan(FOLDER, tmp_path)[0].notebook == "10_pruning"  # the thesis's figures come first
-    assert len(batch.plan(FOLDER, tmp_path, tiny=True)) > len(NOTEBOOKS) - 1
     main_ones = {entry.name for entry in batch.plan(FOLDER, tmp_path, every=False)}
     assert {"10_pruning", "20_sync_policies", "00_tour"} < main_ones < {e.name for e in batch.plan(FOLDER, tmp_path)}
     assert all(entry.takes for entry in batch.plan(FOLDER, tmp_path))
@@ -78,25 +78,17 @@ STUDY = "02_first_study"  # the shortest one
 UNTITLED = ("rates", "targets", "bytes", "timeline", "states")  # of 20_sync_policies: they state no finding
 
 
-def calls(path: Path, name: str) -> list[ast.Call]:
-    """The calls of a function in a notebook's code."""
-    trees = [ast.parse(source) for source in code_cells(path)]
-    return [node for tree in trees for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == name]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", MOST_SEEN)
 def test_the_most_seen_figures_state_a_finding_that_their_records_show(name: str):
-    path = FOLDER / f"{name}.ipynb"
-    for call in calls(path, "save"):
-        (figure,) = (node for node in call.args[1:] if isinstance(node, (ast.Call, ast.IfExp)))
-        if name != "20_sync_policies" or ast.literal_eval(call.args[0]) not in UNTITLED:
-            assert "title=" in ast.unparse(figure) or "time_budget" in ast.unparse(figure), ast.unparse(call.args[0])
-    for call in calls(path, "claim"):  # so that its title says how many seeds it rests on
-        assert "results" in {keyword.arg for keyword in call.keywords}, ast.unparse(call.args[0])
-
-
-# -- executed --------------------------------------------------------------------------------------
+    trees = [ast.parse(source) for source in code_cells(FOLDER / f"{name}.ipynb")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in calls:
+        if ast.unparse(call.func) == "save":
+            (figure,) = (node for node in call.args[1:] if isinstance(node, (ast.Call, ast.IfExp)))
+            untitled = name == "20_sync_policies" and ast.literal_eval(call.args[0]) in UNTITLED
+            assert untitled or re.search("title=|time_budget", ast.unparse(figure)), ast.unparse(call.args[0])
+        if ast.unparse(call.func) == "claim":  # so that its title says how many seeds it rests on
+            assert "results" in {keyword.arg for keyword in call.keywords}, ast.unparse(call.args[0])
 
 
 def executed(results: Path, *only: str) -> int:
@@ -135,16 +127,3 @@ def test_every_entry_of_the_batch_is_executed_with_few_pushes(tmp_path: Path):
             figure = pio.read_json(path.with_name(f"{path.name}.json"))
             assert drawn.alike(figure) == [], path.name
             assert figure.layout.meta["inches"] in INCHES.values(), path.name
-
-
-@pytest.mark.slow
-def test_a_notebook_refuses_what_papermill_only_warns_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    import papermill
-
-    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
-    with pytest.raises(papermill.PapermillExecutionError) as caught:
-        papermill.execute_notebook(str(FOLDER / "10_pruning.ipynb"), str(tmp_path / "out.ipynb"), cwd=str(FOLDER),
-                                   parameters={"pushs": 3}, kernel_name="python3", progress_bar=False)  # fmt: skip
-    assert caught.value.ename == "ConfigError"
-    assert "did you mean 'pushes'" in caught.value.evalue
-    assert not (tmp_path / "runs").exists()

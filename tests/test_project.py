@@ -1,18 +1,22 @@
-"""Rules about the tree: what a folder holds, what an engine may not know, and one list of dependencies."""
+"""Rules about the tree: what a folder holds and pslab offers, what an engine may not know, one list of dependencies."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 from test_prose import rooms
 
+import pslab
 from pslab.config.table import ROWS
 from pslab.version import DISTRIBUTION, install
 
@@ -63,6 +67,33 @@ def test_no_policy_is_named_in_an_engine():
         assert not found, f"{file.relative_to(ROOT)} names {found}"
 
 
+def test_tab_offers_what_a_person_uses_with_words_about_it_and_other_names_are_refused():
+    assert dir(pslab) == sorted(pslab.__all__)
+    assert all(getattr(pslab, name).__doc__ for name in pslab.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'sweeep'"):
+        _ = pslab.sweeep
+
+
+#: Classes that share a name, and why they keep it.
+SHARED = {
+    "Dense": "a pruning rule that users name, and the layout of a payload",
+    "Front": "a request order that users name, and the browser's part of a view",
+    "Linear": "a schedule that users name, and torch's word for the model that has this one",
+    "Steps": "a schedule that users name, and a method's steps of plain SGD",
+    "Host": "a machine: one that virtual time has, and one that was measured",
+    "Memory": "the memory of a process, and what a pruning rule keeps",
+    "Parcel": "bytes on the way, on real streams and on emulated links",
+    "Reach": "where a process can be reached, as a protocol and as it is on this machine",
+    "Store": "where a server's weights are: the protocol and the tensors that obey it",
+}
+
+
+def test_a_name_of_a_class_has_one_meaning():
+    texts = [file.read_text() for file in PACKAGE.rglob("*.py")]
+    counts = Counter(name for text in texts for name in {*re.findall(r"(?m)^class (\w+)", text)})
+    assert {name for name, count in counts.items() if count > 1} <= {*SHARED}
+
+
 #: Lines of each room. Whoever adds a capability raises its room's budget in the same commit, and says why.
 BUDGETS = {
     "pslab": 600, "config": 2250, "engines": 150, "engines/check": 1800, "engines/emulation": 900,
@@ -100,3 +131,42 @@ def test_a_process_loads_no_more_than_its_budget_of_lines():
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
     assert len(found) == len(CLOSURES)
     assert {name: lines for name, lines in zip(CLOSURES, map(int, found), strict=True) if lines > CLOSURES[name]} == {}
+
+
+PARTS = {  # capability: its files below pslab/, which a run that does not use it never loads
+    "keys": ["engines/worker/keyed.py", "engines/server/keyed_shard.py"],
+    "layers": ["engines/worker/layered.py", "engines/local/layered_worker.py", "engines/emulation/layer_progress.py"],
+    "methods": ["policies/methods", "engines/worker/courses.py", *(f"tensors/update/{name}.py" for name in (
+        "consensus", "elastic", "fragments", "inner", "own_weights"))],
+    "planned barriers": ["policies/sync/elastic.py", "policies/planning/zipline.py", "policies/planning/baselines.py"],
+    "planned ranges": ["engines/worker/range_schedule.py", "policies/planning/range_size.py"],
+    "compressed answers": ["tensors/compression/downlink.py"],
+    "low ranks": ["tensors/compression/matrices.py"],
+    "Ray": ["engines/ray"],
+    "the checker": ["engines/check"],
+    "advice": ["lab/advise"],
+    "the live view": ["lab/live"],
+    "partitions": ["tensors/partitioning"],
+}  # fmt: skip
+STUDY = """
+from pslab import Run, grid, plots, summary, sweep
+
+if __name__ == "__main__":
+    base = Run(model="mlp:8", data="mnist:256,64", workers=2, batch_size=16, pushes=8, eval_every=4)
+    base = base.but(prune="static:10%", cluster="lab", engine="virtual")
+    runs = grid(base, sync=["bsp", "ssp:3"], engine=["virtual", "local"])
+    table = sweep(runs, results="results", progress=False)
+    assert len(summary(table, by=["sync", "engine"])) == 4
+    plots.curves(table, x="seconds")
+"""
+
+
+def test_a_study_of_the_core_runs_without_any_other_capability(tmp_path: Path):
+    shutil.copytree(ROOT / "pslab", tmp_path / "pslab")  # with what is compiled, also of its loops
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    for path in (tmp_path / "pslab" / name for names in PARTS.values() for name in names):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (tmp_path / "study.py").write_text(STUDY)
+    ended = subprocess.run([sys.executable, "study.py"], cwd=tmp_path, capture_output=True, text=True,
+                           env={**os.environ, "PYTHONPATH": str(tmp_path)})  # fmt: skip
+    assert ended.returncode == 0, ended.stderr

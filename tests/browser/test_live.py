@@ -16,7 +16,6 @@ from pslab.lab.records.results import load
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-LIMIT_MS = 90_000
 CELL = """
 from pslab.lab.live.view import Live
 view = Live(sync=["bsp"], workers=4, pushes=4000, learning_rate=0.2, cluster={"preset": "lab", "compute_s": 0.01},
@@ -54,22 +53,20 @@ def button(page: Any, name: str) -> Any:
     return page.locator(".pslab-live").get_by_role("button", name=name, exact=True)
 
 
-def test_it_starts_grows_obeys_and_stops(page: Any, browser: Any, lab: Any, tmp_path: Path):
-    from playwright.sync_api import expect
-
+def test_it_starts_grows_obeys_and_stops(page: Any, browser: Any, lab: Any, expect: Any, tmp_path: Path):
     start, stop = button(page, "Start"), button(page, "Stop")
-    expect(start).to_be_enabled(timeout=LIMIT_MS)
+    expect(start).to_be_enabled()
     expect(stop).to_be_disabled()
     start.click()
-    expect(page.locator(".pslab-strips")).to_contain_text("worker 3", timeout=LIMIT_MS)
+    expect(page.locator(".pslab-strips")).to_contain_text("worker 3")
     line = page.locator(LINE).first
-    expect(line).to_be_attached(timeout=LIMIT_MS)
+    expect(line).to_be_attached()
     before = line.get_attribute("d")
-    expect(line).not_to_have_attribute("d", before or "", timeout=LIMIT_MS)  # the curve grows
+    expect(line).not_to_have_attribute("d", before or "")  # the curve grows
     expect(start).to_be_disabled()
     stop.click()
-    expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("interrupted, kept", timeout=LIMIT_MS)
-    expect(start).to_be_enabled(timeout=LIMIT_MS)
+    expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("interrupted, kept")
+    expect(start).to_be_enabled()
     (kept,) = lab.results.glob("interrupted/*")
     assert load(kept).run.sync == "bsp"
 
@@ -79,7 +76,7 @@ def test_it_starts_grows_obeys_and_stops(page: Any, browser: Any, lab: Any, tmp_
     pushes.fill("120")
     pushes.press("Tab")
     start.click()
-    expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("finished", timeout=LIMIT_MS)
+    expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("finished")
     (finished,) = lab.results.glob("runs/[!.]*")
     run = load(finished).run
     assert (run.sync, run.pushes, run.learning_rate, run.evaluate) == ("asp", 120, 0.2, "beside")
@@ -107,10 +104,7 @@ def run_again(page: Any) -> None:
     page.keyboard.press("Control+Enter")
 
 
-def test_a_page_that_is_slow_draws_what_comes_late(lab: Any, browser: Any, tmp_path: Path):
-    from playwright.sync_api import expect
-
-    expect.set_options(timeout=LIMIT_MS)
+def test_a_page_that_is_slow_draws_what_comes_late(lab: Any, browser: Any, expect: Any, tmp_path: Path):
     page = browser.page
     written(lab, "slow.ipynb", SHORT.format(pushes=60, place=str(tmp_path)))
     browser.open(lab, "slow.ipynb")
@@ -125,11 +119,8 @@ def test_a_page_that_is_slow_draws_what_comes_late(lab: Any, browser: Any, tmp_p
 
 
 def test_a_page_that_is_loaded_again_has_its_view_and_a_cell_that_is_run_again_has_a_new_one(
-    lab: Any, browser: Any, tmp_path: Path
+    lab: Any, browser: Any, expect: Any, tmp_path: Path
 ):
-    from playwright.sync_api import expect
-
-    expect.set_options(timeout=LIMIT_MS)
     page = opened(lab, browser, "again.ipynb", SHORT.format(pushes=60, place=str(tmp_path)))
     expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("finished")
     expect(lines(page)).to_have_count(2)
@@ -184,21 +175,20 @@ def finish(draft: Draft) -> None:
     draft.save(tables, np.zeros(3), facts)
 
 
-def test_it_is_read_in_both_themes_by_every_reader_and_in_a_narrow_window(lab: Any, browser: Any, tmp_path: Path):
-    from playwright.sync_api import expect
-
-    expect.set_options(timeout=LIMIT_MS)
+def test_it_is_read_in_both_themes_by_every_reader_and_in_a_narrow_window(
+    lab: Any, browser: Any, expect: Any, tmp_path: Path
+):
     page = browser.page
     page.emulate_media(color_scheme="dark")
     opened(lab, browser, "look.ipynb", WATCH.format(place=str(tmp_path)))
     view = page.locator(".pslab-live")
-    expect(view).to_be_visible(timeout=LIMIT_MS)
+    expect(view).to_be_visible()
     ending, other = under_way(tmp_path)
-    expect(view.locator(".pslab-runs tbody tr")).to_have_count(2, timeout=LIMIT_MS)
+    expect(view.locator(".pslab-runs tbody tr")).to_have_count(2)
     finish(ending)
-    expect(view.locator(".legendtext", has_text="ASP*")).to_be_visible(timeout=LIMIT_MS)
+    expect(view.locator(".legendtext", has_text="ASP*")).to_be_visible()
     expect(view.locator(".pslab-notes")).to_contain_text("* the machine was too slow")
-    expect(page.locator(LINE)).to_have_count(4, timeout=LIMIT_MS)
+    expect(page.locator(LINE)).to_have_count(4)
     other.note({"pushes": 84, "seconds": 2.1})
 
     sync = view.get_by_role("group", name="synchronization")
@@ -222,7 +212,7 @@ def test_it_is_read_in_both_themes_by_every_reader_and_in_a_narrow_window(lab: A
             page.emulate_media(color_scheme=theme)
             axis = view.locator(".js-plotly-plot .xtick text").first
             expect(axis).to_have_css("fill", "rgb(224, 224, 224)" if theme == "dark" else "rgb(34, 34, 34)")
-            page.wait_for_function(f"({PARTS})().every(each => each.over <= 1)", timeout=LIMIT_MS)
+            page.wait_for_function(f"({PARTS})().every(each => each.over <= 1)", timeout=90_000)
             parts = page.evaluate(PARTS)
             assert len([part for part in parts if part["line"]]) >= 2
             for part in parts:

@@ -1,4 +1,4 @@
-"""The documentation as it is built: every page opens without a complaint, and every link leads somewhere."""
+"""The documentation as it is built, whose links mkdocs has checked: every page opens without a complaint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
@@ -23,8 +22,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 NEEDED = ("mkdocs", "material", "mkdocstrings")
 SEEN = """() => ({
-    links: [...document.querySelectorAll("a[href]")].map(each => each.href),
-    names: [...document.querySelectorAll("[id], a[name]")].map(each => each.id || each.name),
     broken: [...document.images].filter(each => each.complete && !each.naturalWidth).map(each => each.src),
     words: document.querySelector("article").innerText.trim().length,
     width: document.scrollingElement.scrollWidth,
@@ -78,8 +75,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         server.shutdown()
 
 
-def test_every_page_opens_on_a_dark_and_narrow_screen_and_every_link_leads_somewhere(site: Site, browser: Any):
-    page, found = browser.page, {}
+def test_every_page_opens_on_a_dark_and_narrow_screen(site: Site, browser: Any):
+    page = browser.page
     page.on("response", lambda answer: answer.status < 400
             or browser.complaints.append(f"{answer.status} {answer.url}"))  # fmt: skip
     page.set_viewport_size({"width": 620, "height": 1000})
@@ -88,37 +85,19 @@ def test_every_page_opens_on_a_dark_and_narrow_screen_and_every_link_leads_somew
     for name in site.pages:
         page.goto(f"{site.url}/{name}", wait_until="load")
         assert page.evaluate(SCHEME) == "slate", name
-        found[name] = page.evaluate(SEEN)
-        assert found[name]["words"] > 100, name
-        assert found[name]["broken"] == [], name
-        assert found[name]["width"] <= 620, f"{name} is wider than the window"
+        found = page.evaluate(SEEN)
+        assert found["words"] > 100, name
+        assert found["broken"] == [], name
+        assert found["width"] <= 620, f"{name} is wider than the window"
         assert browser.complaints == [], name
-    dead = [f"{name}: {link}" for name, seen in found.items() for link in seen["links"] if why_dead(link, site, found)]
-    assert dead == []
 
 
-def why_dead(link: str, site: Site, found: dict[str, Any]) -> str:
-    """What is wrong with a link; of those that leave the site, their form alone."""
-    parts = urlsplit(link)
-    if not link.startswith(site.url):
-        known = parts.scheme == "mailto" or (parts.scheme in ("http", "https") and "." in parts.netloc)
-        return "" if known and " " not in link else "no address"
-    target, anchor = urldefrag(link)
-    name = unquote(target.removeprefix(site.url).lstrip("/")) or "index.html"
-    name = name + "index.html" if name.endswith("/") else name
-    if name not in found:
-        return "" if (site.folder / name).is_file() else "no such file"
-    return "" if not anchor or unquote(anchor) in found[name]["names"] else "no such anchor"
-
-
-def test_its_search_finds_a_policy(site: Site, browser: Any):
-    from playwright.sync_api import expect
-
+def test_its_search_finds_a_policy(site: Site, browser: Any, expect: Any):
     browser.page.goto(f"{site.url}/index.html")
     browser.page.get_by_role("textbox", name="Search").click()
     browser.page.keyboard.type("ElasticBSP")
     found = browser.page.locator(".md-search-result__link[href*='policies/sync/elastic.html']").first
-    expect(found).to_be_attached(timeout=30_000)
+    expect(found).to_be_attached()
     assert browser.complaints == []
 
 

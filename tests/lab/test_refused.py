@@ -66,14 +66,6 @@ def test_from_a_notebook_a_file_and_the_command_line(tmp_path, capsys, parameter
             assert f"pslab run: {named}=" in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="torch sees no CUDA device here; use device='cpu'") as error:
-        run(tiny(device="cuda"), results=tmp_path)
-    assert error.value.field == "device"
-    assert list(tmp_path.iterdir()) == []
-
-
 class Small(Device):
     """Two GPUs, of which the second has 1 GiB left."""
 
@@ -222,6 +214,7 @@ ASK = ["advise", "--target", "0.9", "--cluster", "lab"]
 COMMANDS: list[tuple[list[str], str]] = [
     (["run", "--workers"], "expected one argument"), (["run", "workers=3"], "option='workers=3'"),
     (["run", "--file", "/nowhere.yaml"], "cannot be read"), (["run", "--wokers", "3"], "did you mean 'workers'"),
+    (["run", "--push-wieght=1"], "did you mean 'push-weight'"), (["list", "--markdwn"], "did you mean 'markdown'"),
     ([*ASK, "--merit", "byte"], "did you mean 'bytes'"), (["list", "--port", "8899"], "--port"),
     (["list", "statik"], "did you mean 'static'?"), (["list", "qqqqqqq"], "shows all"),
     (["init"], "pslab init FOLDER, or pslab init --study NAME"), (["init", "--study", "../90"], "letters, digits"),

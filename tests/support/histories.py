@@ -95,14 +95,6 @@ def plus(table: pd.DataFrame, row: int, name: str, by: float) -> pd.DataFrame:
     return changed
 
 
-def swapped(pushes: pd.DataFrame, row: int, other: int, *names: str) -> pd.DataFrame:
-    """Some columns of two rows exchanged."""
-    changed = pushes.copy()
-    for name in names:
-        changed.loc[[row, other], name] = pushes.loc[[other, row], name].to_numpy()
-    return changed
-
-
 # --- places in a table ------------------------------------------------------------------------------------------------
 
 

@@ -47,8 +47,9 @@ def test_where_the_network_is_slow_the_advice_is_to_prune_and_says_how_much_soon
     assert advice.table.held_s[advice.answer.policy] < advice.table.held_s["bsp"]
     assert "times as soon as the default" in advice.words
     assert f"On average over {advice.why.attrs['seeds']} common seeds" in advice.words, "which are no medians"
-    named = [f"{field} {getattr(advice.run, field)}" for field in ("ranges", "order")]
-    assert [each in advice.words for each in named] == [advice.run.ranges != "whole", advice.run.order != "fifo"]
+    for field, default in (("ranges", "whole"), ("order", "fifo")):
+        value = getattr(advice.run, field)
+        assert (f"{field} {value}" in advice.words) == (value != default)
 
     def mean_s(results: Any, seeds: set[int]) -> float:
         return float(pd.Series([held(r, 0.5)[0] for r in results if r.run.seed in seeds]).mean())
@@ -128,21 +129,14 @@ def test_a_default_that_is_not_safe_is_said_to_be_and_nothing_slower_is_called_s
     assert found.words.endswith("; the default holds it with 2 of 3 seeds")
 
 
-# -- other questions -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("merit", "by_seconds", "by_pushes"), [
-    ("seconds", True, False), ("bytes", False, False), ("gradients", False, True),
-])  # fmt: skip
-def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(
-    merit: str, by_seconds: bool, by_pushes: bool, place: Path, monkeypatch
-):
+@pytest.mark.parametrize("merit", ["seconds", "bytes", "gradients"])
+def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(merit: str, place: Path, monkeypatch):
     sweep, asked = search.sweep, list[Run]()
     monkeypatch.setattr(search, "sweep", lambda runs, **given: sweep(asked.extend(runs) or runs, **given))
     found = advise(base(), results=place, merit=merit, **ONE)
     raced = [run for run in asked if run.prune != "none" and run.eval_every != run.pushes]
-    assert any(run.seconds is not None for run in raced) == by_seconds
-    assert (len({run.pushes for run in raced}) > 1) == by_pushes
+    assert any(run.seconds is not None for run in raced) == (merit == "seconds")
+    assert (len({run.pushes for run in raced}) > 1) == (merit == "gradients")
     (result,), best = found.winner, found.answer.standing(found.answer.policy)
     need = measured(result, found.merit.measure, 0.5)
     assert best.needs == {0: pytest.approx(need)}
@@ -176,24 +170,6 @@ def test_a_decided_answer_says_what_fresher_gradients_can_save_at_most(place: Pa
     assert {(result.run.workers, result.run.seed) for result in found.alone} == {(1, 0)}
     assert any("the single machine" in remark for remark in found.remarks)
     assert {*found.results.policy} == {"bsp"}
-
-
-# -- bad input -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("changed", "words"), [
-    ({"merit": "byte"}, "did you mean 'bytes'"),
-    ({"target": math.nan}, "target=nan"),
-    ({"target": 0}, "target=0"), ({"target": 1.2}, "target=1.2"), ({"minutes": 0}, "minutes=0"),
-    ({"target": 80}, "80\u00a0% is 0.8"), ({"target": "80%"}, "must be a number above 0"),
-    ({"space": ["bsp", "ssp:3"]}, "must be axes, such as"),
-    ({"space": {"sync": ["bsp", "spp:3"]}}, "did you mean 'ssp'"),
-    ({"space": {"sink": ["bsp"]}}, "did you mean 'sync'"), ({"space": {"learning_rate": [1]}}, "learning_rates="),
-])  # fmt: skip
-def test_bad_input_is_refused_before_anything_runs(changed: dict[str, Any], words: str, tmp_path):
-    with pytest.raises(ConfigError, match=words):
-        advise(base(), results=tmp_path, **{**ASKED, **changed})
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.one_of(2)

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import falsified as forge
 import pytest
-from falsified import (
-    Falsify,
-    cell,
-    fact,
-    facts,
-    falsified,
-    hidden_drop,
-    other_weights,
-    relabelled,
-    table,
-    truncated,
-    who_notices,
-    without_file,
-)
-from histories import swapped
+from falsified import cell, fact, facts, relabelled, truncated, who_notices
 
 from pslab.config.run import Run
 from pslab.lab.runs.run import sweep
@@ -33,34 +20,24 @@ RUNS = {
     "backup": {"engine": "virtual", "sync": "backup:1"},
     "local": {"sync": "ssp:1", "cluster": {"compute_s": 0.002, "slow": {0: 3.0}}},
     "pruned": {"sync": "asp", "prune": "static:5%", "pull": "changed", "cluster": {"compute_s": 0.002}},
-    "restarted": {
-        "sync": "bsp",
-        "on_death": "restart",
-        "cluster": {"compute_s": 0.004, "faults": [{"what": "kill", "worker": 1, "iteration": 4}]},
-    },
-}
-Row = tuple[str, Falsify, str]  # the record, how it is falsified, and words for it
+    "restarted": {"sync": "bsp", "on_death": "restart", "cluster": {
+        "compute_s": 0.004, "faults": [{"what": "kill", "worker": 1, "iteration": 4}]}},
+}  # fmt: skip
+Row = tuple[str, forge.Falsify, str]  # the record, how it is falsified, and words for it
 #: What the sums notice, of a forger who makes none anew.
 UNFORGED: dict[str, Row] = {
     "a loss is changed": ("bsp", cell("pushes", 5, "loss", lambda loss: loss - 0.01), "was changed since its manifest"),
     "pushes are cut off": ("asp", truncated("pushes.csv"), "pushes.csv was changed since its manifest was written"),
     "the manifest is cut off": ("asp", truncated("manifest.json"), "manifest.json cannot be read"),
     "a file is missing": ("asp", lambda folder: (folder / "phases.csv").unlink(), "phases.csv missing"),
-    "weights are others": ("bsp", other_weights, "weights.npy was changed since its manifest was written"),
+    "weights are others": ("bsp", forge.other_weights, "weights.npy was changed since its manifest was written"),
 }
 #: What is noticed though the forger makes the sums of the files anew.
 FORGED: dict[str, dict[str, Row]] = {"sums": {
     "another seed, the same digest": ("bsp", fact("run", lambda run: {**run, "seed": 9}), "parameters were changed"),
 }, "judge": {
-    "arrivals are removed": ("ssp", without_file("arrivals.csv"), "the record has no table of arrivals"),
-    "arrivals are cut off": ("ssp", table("arrivals", lambda a: a[: len(a) * 9 // 10]), "the policy applies"),
-    "two arrivals are swapped": ("ssp", table("arrivals", lambda a: swapped(
-        a, 10, 14, "worker", "iteration", "version")), "worker"),
-    "a drop is hidden": ("backup", hidden_drop, "worker"),
-    "a push is dropped": ("asp", table("pushes", lambda p: p.drop(index=5)), "the policy applies"),
-    "a staleness beyond the bound": ("ssp", cell("pushes", 5, "version_pulled", lambda version: version - 3),
-                                     "the policy applies"),
-    "a step is missing": ("bsp", table("pushes", lambda p: p[p.version_applied != 3]), "the policy applies"),
+    "arrivals are removed": ("ssp", forge.without_file("arrivals.csv"), "the record has no table of arrivals"),
+    "a drop is hidden": ("backup", forge.hidden_drop, "worker"),
     "lives are removed": ("restarted", fact("lives", lambda lives: []), "the worker holds version"),
     "a divergence is invented": ("local", facts(refused=0, diverged={"worker": 1, "iteration": 3}), "refuses"),
 }, "rerun": {
@@ -102,11 +79,11 @@ def test_a_true_record_is_not_objected_to(records, name):
 @pytest.mark.parametrize(("who", "what"), [(who, what) for who, rows in FORGED.items() for what in rows])
 def test_a_change_is_noticed_though_its_sums_are_made_anew(records, tmp_path, who, what):
     name, falsify, words = FORGED[who][what]
-    found, said = who_notices(falsified(records[name], tmp_path, falsify), again=who == "rerun")
+    found, said = who_notices(forge.falsified(records[name], tmp_path, falsify), again=who == "rerun")
     assert (found, words in said) == (who, True), said
 
 
 def test_what_is_changed_has_another_sum(records, tmp_path):
     for what, (name, falsify, words) in UNFORGED.items():
-        who, said = who_notices(falsified(records[name], tmp_path / what, falsify, sums=False), again=False)
+        who, said = who_notices(forge.falsified(records[name], tmp_path / what, falsify, sums=False), again=False)
         assert (who, words in said) == ("sums", True), said

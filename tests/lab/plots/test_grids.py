@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, product
 from random import Random
+from typing import Any
 
 import drawn
 import grids
@@ -35,40 +36,24 @@ def test_every_grid_is_shown_or_refused_in_a_sentence(seeds: Iterable[int]):
 
 def confused(figure: go.Figure) -> list[tuple[str, str]]:
     """Pairs of curves in one panel that look the same."""
-    panels = {trace.xaxis or "x" for trace in figure.data}
-    found = [
-        [
-            trace
-            for trace in figure.data
-            if trace.hovertemplate
-            and trace.legendgroup
-            and trace.type == "scatter"
-            and "diverged" not in trace.hovertemplate
-            and (trace.xaxis or "x") == panel
-        ]
-        for panel in panels
-    ]
-    return [(one.name, other.name) for own in found for one, other in combinations(own, 2)
+    panels: dict[str, list[Any]] = {}
+    for trace in figure.data:
+        if trace.type == "scatter" and trace.legendgroup and "diverged" not in (trace.hovertemplate or "diverged"):
+            panels.setdefault(trace.xaxis or "x", []).append(trace)
+    return [(one.name, other.name) for own in panels.values() for one, other in combinations(own, 2)
             if drawn.shape(one) == drawn.shape(other) and one.line.color == other.line.color]  # fmt: skip
 
 
-# -- the causes, one by one ------------------------------------------------------------------------
-
-BASE = Run(pushes=16, engine="virtual", cluster="lab")
-
-
 def results(**axes: object) -> pd.DataFrame:
-    return grids.finished(grid(BASE, **axes), Random(1), ["budget"])
+    return grids.finished(grid(Run(pushes=16, engine="virtual", cluster="lab"), **axes), Random(1), ["budget"])
 
 
 def test_labels_that_are_wider_than_the_page_are_wrapped():
-    clusters = {"a cluster of " + "many long words " * 12 + str(at): "lab" for at in range(3)}
-    for width in ("page", "column"):
-        for draw in (plots.bars, plots.dots):
-            figure = draw(results(cluster=clusters, sync=["bsp", "asp"]), ["seconds"], by=["cluster", "sync"],
-                          width=width)  # fmt: skip
-            assert all("<br>" in text for text in figure.layout.yaxis.ticktext)
-            assert figure.layout.xaxis.domain[1] - figure.layout.xaxis.domain[0] > 0.4
+    found = results(cluster={"many long words " * 12 + str(at): "lab" for at in range(3)}, sync=["bsp", "asp"])
+    for draw, width in product((plots.bars, plots.dots), ("page", "column")):
+        layout = draw(found, ["seconds"], by=["cluster", "sync"], width=width).layout
+        assert all("<br>" in text for text in layout.yaxis.ticktext)
+        assert layout.xaxis.domain[1] - layout.xaxis.domain[0] > 0.4
 
 
 def test_a_cluster_of_many_words_goes_by_its_preset_which_the_caption_explains():
@@ -79,7 +64,6 @@ def test_a_cluster_of_many_words_goes_by_its_preset_which_the_caption_explains()
 
 @pytest.mark.parametrize(("field", "values", "names"), [
     ("push_weight", [0.25, None, 1.0], ["push weight 1/W", "0.25", "1"]),
-    ("checkpoint_every", [None, 8], ["checkpoints as needed", "8"]),
     ("eval_every", [16, None], ["evaluated 20 times", "16"]),
 ])  # fmt: skip
 def test_what_is_not_given_stands_before_the_numbers_of_its_axis(field: str, values: list[object], names: list[str]):
@@ -87,9 +71,3 @@ def test_what_is_not_given_stands_before_the_numbers_of_its_axis(field: str, val
     for figure in (plots.points(found, field, ["seconds"]), plots.heat(found, field, "sync", "seconds")):
         assert [*figure.layout.xaxis.ticktext] == names
     assert len(plots.bars(found, ["seconds"], by=[field, "sync"]).layout.yaxis.ticktext) == 2 * len(values)
-
-
-def test_several_single_machines_look_different():
-    figure = plots.curves(results(workers=[1, 4], lease_s=[5.0, 60.0]))
-    assert len([name for name in drawn.lines(figure) if name.startswith("single machine")]) == 2
-    assert not confused(figure)

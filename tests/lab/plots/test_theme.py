@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Callable
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -12,17 +11,7 @@ import pytest
 from pslab.config.table import ROWS
 from pslab.lab.plots.charts.server_states import STATES
 from pslab.lab.plots.charts.timeline import WORDS
-from pslab.lab.plots.theme import (
-    DARK,
-    OTHERS,
-    PHASES,
-    SEEN,
-    Look,
-    contrast,
-    looks,
-    on_dark,
-    rgb,
-)
+from pslab.lab.plots.theme import DARK, OTHERS, PHASES, SEEN, Look, contrast, looks, on_dark, rgb
 
 # how people without one kind of cone see linear RGB (Machado, Oliveira and Fernandes, 2009, severity 1)
 EYES = {
@@ -47,26 +36,20 @@ def drawn(column: str, *values: object) -> list[Look]:
     return looks([{column: value} for value in values])
 
 
-# -- reserved colours ------------------------------------------------------------------------------
+#: How far apart the colours of one figure must be, and the colours by what they mean.
+APART: list[tuple[int, dict[str, str]]] = [
+    *((15, {name: row.colour for name, row in ROWS[kind].items()}) for kind in ("sync", "rate")),
+    (15, {each: each for each in OTHERS}), (20, STATES), (20, {activity: PHASES[activity] for activity in WORDS}),
+]  # fmt: skip
 
 
-def test_reserved_colours_never_change():
-    assert {name: row.colour for name, row in ROWS["sync"].items()} == {
-        "bsp": "#004488", "ssp": "#DDAA33", "asp": "#BB5566", "dssp": "#00A08A", "elastic": "#7FC4F0",
-        "eager": "#661133", "local": "#7A6A00", "backup": "#8877CC", "average": "#AACC88", "downpour": "#AA00EE",
-        "admm": "#6600AA", "diloco": "#FF4B4B", "streaming": "#769C55", "adiloco": "#8F4B82", "easgd": "#334400",
-        "decoupled": "#F078C3",
-    }  # fmt: skip
-    assert len({row.marker for row in ROWS["sync"].values()}) == len(ROWS["sync"])
-
-
-@pytest.mark.parametrize("ground", [str, on_dark])
 @pytest.mark.parametrize("eye", EYES)
-@pytest.mark.parametrize("colours", [[row.colour for row in ROWS["sync"].values()],
-                                     [row.colour for row in ROWS["rate"].values()], OTHERS])  # fmt: skip
-def test_colours_are_told_apart_by_every_eye(eye: str, colours: list[str], ground: Callable[[str], str]):
-    for one, other in combinations(map(ground, colours), 2):
-        assert np.linalg.norm(lab(one, EYES[eye]) - lab(other, EYES[eye])) > 15, (one, other)
+def test_colours_are_told_apart_by_every_eye_and_those_of_policies_on_dark_ground_too(eye: str):
+    for least, colours in APART:
+        for ground in (str, on_dark) if least == 15 else (str,):
+            for (one, first), (other, second) in combinations(colours.items(), 2):
+                away = np.linalg.norm(lab(ground(first), EYES[eye]) - lab(ground(second), EYES[eye]))
+                assert away > least, (one, other, ground)
 
 
 def test_every_colour_of_a_policy_is_seen_on_dark_ground_and_keeps_its_hue():
@@ -94,26 +77,16 @@ def test_neighbours_in_a_stack_differ_in_lightness():
         assert abs(lab(one)[0] - lab(other)[0]) > 12, (one, other)
 
 
-@pytest.mark.parametrize("eye", EYES)
-@pytest.mark.parametrize("areas", [{activity: PHASES[activity] for activity in WORDS}, STATES])
-def test_areas_of_a_legend_are_told_apart_by_every_eye(eye: str, areas: dict[str, str]):
-    for (one, first), (other, second) in combinations(areas.items(), 2):
-        assert np.linalg.norm(lab(first, EYES[eye]) - lab(second, EYES[eye])) > 20, (one, other)
-
-
 def test_policy_keeps_its_look_whatever_is_beside_it():
     assert drawn("sync", "asp", "bsp") == drawn("sync", "bsp", "ssp:1", "asp")[::-2]
-    assert drawn("sync", "ssp:9")[0].colour == "#DDAA33"
+    assert drawn("sync", "ssp:9")[0].colour == ROWS["sync"]["ssp"].colour
+    for family, values in FAMILIES.items():
+        specs = [f"{family}:{value}" for value in values]
+        among = drawn("prune", "none", *specs)[1:]
+        assert [drawn("prune", spec) for spec in specs] == [[look] for look in among]
 
 
 def test_an_own_policy_keeps_its_look_whatever_is_beside_it_and_from_its_record():
     alone, recorded = (looks([{"sync": name}])[0] for name in ("Turns(every=10)", "Turns#4f65a0b1"))
     beside = looks([{"sync": name} for name in ("bsp", "asp", "Turns(every=10)")])[2]
     assert alone == recorded == beside != looks([{"sync": "Loosening(every=10)"}])[0]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_threshold_looks_the_same_alone_and_among_others(family: str):
-    specs = [f"{family}:{value}" for value in FAMILIES[family]]
-    for spec, among in zip(specs, drawn("prune", "none", *specs)[1:], strict=True):
-        assert drawn("prune", spec) == [among]
