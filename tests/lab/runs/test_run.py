@@ -83,14 +83,9 @@ def test_a_policy_of_ones_own_that_holds_nobody_back_or_answers_nothing_warns(tm
     assert all(re.search(words, str(each.message)) for each in found)
 
 
-@pytest.fixture
-def unkept(tmp_path):
-    """A record that is well, and one whose emulation was not kept."""
-    return [handmade.curve(tmp_path, tiny(seed=seed), [0.1, 0.9], emulation_ok=seed == 0) for seed in (0, 1)]
-
-
-def test_what_was_not_emulated_in_time_is_run_again_where_it_is_asked_for(tmp_path, failing, monkeypatch, unkept):
-    runs, old = [result.run for result in unkept], unkept[1]
+def test_what_was_not_emulated_in_time_is_run_again_where_it_is_asked_for(tmp_path, failing, monkeypatch):
+    kept = [handmade.curve(tmp_path, tiny(seed=seed), [0.1, 0.9], emulation_ok=seed == 0) for seed in (0, 1)]
+    runs, old = [result.run for result in kept], kept[1]
     assert [result.cached for result in sweep(runs, results=tmp_path, progress=False)] == [True, True]
     failing(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -183,14 +178,11 @@ class Remembers(ASP):
         object.__setattr__(self, "chance", (each for each in range(3)))
 
 
-TESTS = Path(__file__).parents[2]
 SCRIPT = """
 from pslab import Run, run
 from pslab.policies.sync.asp import ASP
-
 class Mine(ASP):
     pass
-
 run(Run.of({"sync": Mine(), "data": "tiny:digits", "model": "tiny:net", "workers": 1, "batch_size": 16, "pushes": 8}))
 """
 
@@ -198,7 +190,7 @@ run(Run.of({"sync": Mine(), "data": "tiny:digits", "model": "tiny:net", "workers
 @pytest.mark.slow
 def test_a_script_needs_no_guard_around_its_main(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    paths = os.pathsep.join([str(TESTS / "support"), str(TESTS.parent)])
+    paths = os.pathsep.join(str(Path(__file__).parents[2] / folder) for folder in ("support", ".."))
     subprocess.run([sys.executable, "script.py"], env={**os.environ, "PYTHONPATH": paths}, cwd=tmp_path, check=True,
                    timeout=120)  # fmt: skip
     (made,) = (load(path) for path in (tmp_path / "results" / "runs").iterdir())
@@ -301,14 +293,6 @@ LIMIT_S = 60.0
 LONG = {"pushes": 100_000, "cluster": {"compute_s": 0.005}, "evaluate": "beside"}
 
 
-@pytest.fixture
-def pushed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once the first round of a run's four workers is applied: pushes are counted before that."""
-    seen = threading.Event()
-    monkeypatch.setattr(Progress, "update", lambda self, name, news: news.get("pushes", 0) < 4 or seen.set())
-    return seen
-
-
 def test_runs_in_the_background_end_and_one_that_fails_is_said_beside_what_is_completed(tmp_path: Path, failing):
     failing(MemoryError("of 9 GB"))
     wanted = [tiny(sync="asp"), tiny()]
@@ -320,7 +304,9 @@ def test_runs_in_the_background_end_and_one_that_fails_is_said_beside_what_is_co
     assert background.error.startswith("1 of 3 runs failed; the others are recorded:")
 
 
-def test_a_second_one_is_refused_and_a_stop_ends_the_run_in_order_and_keeps_it(tmp_path, pushed: threading.Event):
+def test_a_second_one_is_refused_and_a_stop_ends_the_run_in_order_and_keeps_it(tmp_path: Path, monkeypatch):
+    pushed = threading.Event()  # the first round of the run's four workers is applied: pushes are counted before that
+    monkeypatch.setattr(Progress, "update", lambda self, name, news: news.get("pushes", 0) < 4 or pushed.set())
     background = Background([tiny(**LONG), tiny(**LONG, seed=1)], tmp_path)
     try:
         with pytest.raises(StartFailed, match="executed in this notebook already"):
