@@ -19,6 +19,11 @@ from pslab.lab.records.trace import SERVER, WORKERS, trace
 from pslab.lab.runs.run import sweep
 
 
+def test_a_release_by_a_worker_that_died_names_no_push():
+    result = handmade.record(None, Run(workers=2), [row for row in handmade.BSP if row[0] == 0], handmade.BSP_PUSHES)
+    assert spans.releases(result)[["by", "by_iteration"]].to_numpy().tolist() == [[1, -1]]
+
+
 @pytest.mark.parametrize(("made", "window", "share"), [
     (handmade.bsp, (2.1, 4.1), 0.5), (handmade.bsp, (1.1, 3.1), 0.25), (handmade.bsp, (0.0, 2.0), 0.0),
     (handmade.bsp, (), (2.1 / 10.6 + 2.8 / 10.5) / 2),  # of each worker's own time
