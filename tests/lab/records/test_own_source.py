@@ -12,6 +12,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from cells import CELLS
 
 from pslab.config.content import content
 from pslab.config.run import Run
@@ -26,89 +27,22 @@ from torch import nn
 from torch.nn import functional as F
 WIDTH = {'a': [3]}
 """
-#: Cells, the last of which ends with the object.
-OBJECTS = {"a class": """
-class Base(nn.Module):
-    size = 4
-
-    @property
-    def wide(self):
-        return WIDTH['a']
-# %%
-class Net(Base):
-    def __init__(self, wide=WIDTH):
-        super().__init__()
-Net
-""", "a class without methods": """
-class Empty:
-    size = 4
-Empty
-""", "an object": """
-@dataclasses.dataclass(frozen=True)
-class Turns:
-    every: int = 2
-    also: tuple = ()
-    def start(self, x):
-        return WIDTH
-Turns(every=10, also=(1, 'b'))
-""", "an object that keeps its arguments": """
-class Turns:
-    def __init__(self, every, loss=None):
-        self.every, self.loss = every, loss
-Turns(3, F.mse_loss)
-""", "a function": """
-def helper(x):
-    return F.relu(x) + len(WIDTH)
-# %%
-def loss(output, target):
-    x = 3
-    return helper(output - target) * x
-x = object()
-loss
-""", "an attribute": """
-def metric(output, target):
-    return 1.0
-metric.lower_is_better = True
-metric
-""", "a decorated function": """
-@functools.lru_cache
-def loss(*given):
-    return WIDTH
-loss
-""", "a closure": """
-def make(k, other):
-    def loss(output, target):
-        return k * other(output, target)
-    return loss
-make(2.0, F.mse_loss)
-""", "a lambda": """
-one, two = (lambda x: x + 1), (lambda x: x + len(WIDTH))
-two
-""", "a lambda in a closure": """
-def make(k):
-    return lambda x: k + x
-make(3)
-""", "a partial": """
-functools.partial(F.huber_loss, delta=0.5)
-""", "a method": """
-class Maker:
-    def make(self):
-        return nn.Linear(6, 3)
-Maker().make
-""", "an indented class": """
-if True:
-    class Net:
-        def f(self):
-            return 1
-Net
-""", "numbers of a cell": """
-x = torch.arange(6.0)
-y = x + 1
-# %%
-def data():
-    return x, y, x, y
-data
-"""}  # fmt: skip
+#: Cells, the last of which ends with the object; what is set on an object afterwards is in no text.
+OBJECTS = {kind: f"{cell.format(4)}\n{'factory' if 'factory' in cell else 'Net'}\n"
+           for kind, cell in CELLS.items() if kind != "slots"} | {
+    "two cells": "class Base(nn.Module):\n    @property\n    def wide(self):\n        return WIDTH['a']\n# %%\n"
+                 "class Net(Base):\n    def __init__(self, wide=WIDTH):\n        super().__init__()\nNet",
+    "an object": "@dataclasses.dataclass(frozen=True)\nclass Turns:\n    every: int = 2\n    also: tuple = ()\n"
+                 "    def start(self, x):\n        return WIDTH\nTurns(every=10, also=(1, 'b'))",
+    "a helper": "def helper(x):\n    return F.relu(x) + len(WIDTH)\n# %%\ndef loss(output, target):\n    x = 3\n"
+                "    return helper(output - target) * x\nloss.lower_is_better = True\nx = object()\nloss",
+    "two closures": "def make(k, other):\n    def loss(output, target):\n        return k * other(output, target)\n"
+                    "    return loss\nmake(2.0, functools.partial(F.huber_loss, delta=0.5))",
+    "a lambda": "one, two = (lambda x: x + 1), (lambda x: x + len(WIDTH))\ntwo",
+    "a lambda in a closure": "def make(k):\n    return lambda x: k + x\nmake(3)",
+    "indented": "if True:\n    class Net:\n        def f(self):\n            return 1\nNet",
+    "numbers of a cell": "x = torch.arange(6.0)\ny = x + 1\n# %%\ndef data():\n    return x, y, x, y\ndata",
+}  # fmt: skip
 
 Cells = Callable[..., Any]
 

@@ -1,13 +1,13 @@
-"""Own objects: workers have them as the notebook has them, or the run is refused; a second run has the same digest."""
+"""Own objects: workers have them as the notebook has them, or the run is refused; a second run has the same
+digest. Parameters that no loss reaches stay as they are, as in torch, whatever optimizer or codes a run has."""
 
 from __future__ import annotations
 
-import enum
 import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 import torch
 from cells import of_cell
-from torch import nn
+from tiny import finished, tiny
+from torch import Tensor, nn
 
 from pslab.config.run import Run
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, WorkerFailed
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
+from pslab.tensors.workload.models import build_model
 
 OTHER = "FACTOR = 1.0\n"
 MODULE = """
@@ -85,46 +87,40 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "users_module.py").write_text(MODULE)
     (tmp_path / "users_other.py").write_text(OTHER)
     monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("users_module")
-    cell: dict[str, Any] = {"__name__": "__main__"}
+    cell: dict[str, Any] = {"__name__": "__main__", "module": importlib.import_module("users_module")}
     exec(CELL, cell)
-    yield SimpleNamespace(module=module, other=sys.modules["users_other"], cell=cell["cell"], inside=cell["inside"],
-                          held=cell["Held"]())  # fmt: skip
+    yield SimpleNamespace(**cell, other=sys.modules["users_other"])
     del sys.modules["users_module"], sys.modules["users_other"]
 
 
-#: What is set where -> the fields of a run that reaches it, and the words of the refusal.
-SET: dict[str, tuple[Callable[[Any], Any], dict[str, Callable[[Any], Any]], str]] = {
-    "a global": (lambda u: setattr(u.module, "GAIN", 2.0), {"model": lambda u: u.module.Net},
+NET, GAIN = {"model": "module.Net"}, "GAIN': is 2.0"
+#: What is set where -> the statement, the field of a run that reaches it, and the words of the refusal.
+SET: dict[str, tuple[str, dict[str, str], str]] = {
+    "a global": ("module.GAIN = 2.0", NET,
                  "users_module.GAIN': is 2.0 in this process, and 1.0 where workers import users_module"),
-    "by name": (lambda u: setattr(u.module, "GAIN", 2.0), {"model": lambda u: "users_module:Net"}, "GAIN': is 2.0"),
-    "an item": (lambda u: u.module.CONFIG.update(gain=3.0), {"model": lambda u: u.module.Net}, "'gain': 3.0"),
-    "of a class": (lambda u: setattr(u.module.Net, "scale", 2.0), {"model": lambda u: u.module.Net()},
-                   "users_module.Net.scale': is 2.0"),
-    "imported": (lambda u: setattr(u.module, "FACTOR", 2.0), {"model": lambda u: u.module.Net},
-                 "users_module.FACTOR': is 2.0"),
-    "another": (lambda u: setattr(u.other, "FACTOR", 2.0), {"model": lambda u: u.module.Net},
-                "users_other.FACTOR': is 2.0"),
-    "a method": (lambda u: setattr(u.module.Net, "forward", lambda net, x: net.layer(x)),
-                 {"model": lambda u: u.module.Net},
+    "by name": ("module.GAIN = 2.0", {"model": "'users_module:Net'"}, GAIN),
+    "an item": ("module.CONFIG['gain'] = 3.0", NET, "'gain': 3.0"),
+    "of a class": ("module.Net.scale = 2.0", {"model": "module.Net()"}, "users_module.Net.scale': is 2.0"),
+    "imported": ("module.FACTOR = 2.0", NET, "users_module.FACTOR': is 2.0"),
+    "another": ("other.FACTOR = 2.0", NET, "users_other.FACTOR': is 2.0"),
+    "a method": ("module.Net.forward = lambda net, x: net.layer(x)", NET,
                  "Net.forward': is other code here than where workers import"),
-    "a loss": (lambda u: setattr(u.module, "GAIN", 2.0), {"loss": lambda u: u.module.scaled}, "GAIN': is 2.0"),
-    "a metric": (lambda u: setattr(u.module, "GAIN", 2.0), {"metric": lambda u: u.module.scaled}, "GAIN': is 2.0"),
-    "a helper": (lambda u: setattr(u.module, "squared", u.cell), {"loss": lambda u: u.module.scaled},
-                 "squared': is other code"),
-    "a cell": (lambda u: setattr(u.module, "GAIN", 2.0), {"loss": lambda u: u.cell}, "GAIN': is 2.0"),
-    "an import": (lambda u: setattr(u.module, "GAIN", 2.0), {"loss": lambda u: u.inside}, "GAIN': is 2.0"),
-    "a module in an object": (lambda u: setattr(u.module, "GAIN", 2.0), {"loss": lambda u: u.held}, "GAIN': is 2.0"),
+    "a loss": ("module.GAIN = 2.0", {"loss": "module.scaled"}, GAIN),
+    "a metric": ("module.GAIN = 2.0", {"metric": "module.scaled"}, GAIN),
+    "a helper": ("module.squared = cell", {"loss": "module.scaled"}, "squared': is other code"),
+    "a cell": ("module.GAIN = 2.0", {"loss": "cell"}, GAIN),
+    "an import": ("module.GAIN = 2.0", {"loss": "inside"}, GAIN),
+    "a module in an object": ("module.GAIN = 2.0", {"loss": "Held()"}, GAIN),
 }  # fmt: skip
 
 
 @pytest.mark.one_of(3)
 @pytest.mark.parametrize(("change", "fields", "words"), SET.values(), ids=[*SET])
-def test_a_setting_that_only_the_notebook_has_is_refused(users: Any, change: Any, fields: Any, words: str):
-    before = tried(**{name: make(users) for name, make in fields.items()})
+def test_a_setting_that_only_the_notebook_has_is_refused(users: Any, change: str, fields: dict[str, str], words: str):
+    before = tried(**{name: eval(text, vars(users)) for name, text in fields.items()})
     resolve(before)
-    change(users)
-    after = tried(**{name: make(users) for name, make in fields.items()})
+    exec(change, vars(users))
+    after = tried(**{name: eval(text, vars(users)) for name, text in fields.items()})
     assert isinstance(after.model, str) or after.digest != before.digest
     for _ in range(2):  # and again
         with pytest.raises(ConfigError) as error:
@@ -149,38 +145,32 @@ def test_a_module_that_another_process_cannot_import_is_refused(users: Any, tmp_
 
 
 def test_a_global_that_was_changed_since_the_run_was_named_makes_another_record(tmp_path: Path):
-    cell: dict[str, Any] = {"__name__": "__main__"}
-    exec("SCALE = 1.0\ndef loss(output, target):\n    return SCALE * ((output - target) ** 2).mean()\n", cell)
-    wanted = tried(loss=cell["loss"])
+    loss = of_cell("SCALE = 1.0\ndef factory(output, target):\n    return SCALE * ((output - target) ** 2).mean()\n")
+    wanted = tried(loss=loss)
     first = run(wanted, results=tmp_path)
-    cell["SCALE"] = 3.0
+    loss.__globals__["SCALE"] = 3.0
     second = run(wanted, results=tmp_path)
     assert (first.digest != second.digest, first.final != second.final) == (True, True)
 
 
-class Penalty:
-    def __init__(self, net: nn.Module) -> None:
-        self.net = net
+class Holds:
+    """A loss, a metric or a schedule that depends on a network."""
 
-    def __call__(self, *given: Any) -> Any:
-        return nn.functional.mse_loss(*given) + sum(each.pow(2).sum() for each in self.net.parameters())
-
-
-class Falling:
     needs_budget = False
 
     def __init__(self, net: nn.Module) -> None:
         self.net = net
 
-    def factor(self, used: float) -> float:
-        return 1 / (1 + float(self.net.weight.norm()))
+    def __call__(self, *given: Any) -> Any:
+        return nn.functional.mse_loss(*given) + self.net.weight.norm()
+
+    factor = __call__
 
 
 @pytest.mark.parametrize("field", ["loss", "metric", "schedule"])
 def test_a_network_in_training_is_no_part_of_a_loss_a_metric_or_a_policy(field: str):
-    run = tried(**{field: (Falling if field == "schedule" else Penalty)(small())})
     with pytest.raises(ConfigError, match=rf"{field}=.* contains a Parameter that requires a gradient.*freeze"):
-        resolve(run)
+        resolve(tried(**{field: Holds(small())}))
 
 
 def test_defaults_of_torch_that_only_the_notebook_has_are_refused():
@@ -194,37 +184,65 @@ def test_defaults_of_torch_that_only_the_notebook_has_are_refused():
             setter(default)
 
 
-class Flag(enum.Flag):
-    A, B = 1, 2
+class Counts(nn.Module):
+    """A loss that counts its calls."""
+
+    count = 0
+
+    def forward(self, *given: Any) -> Any:
+        self.count += 1
+        return nn.functional.mse_loss(*given)
 
 
-class Combines:
-    kinds = Flag
-
-    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return nn.functional.mse_loss(output, target) * (Flag.A | Flag.B).value
-
-
-#: Each kind of own object.
-KINDS: dict[str, dict[str, Any]] = {
-    "a class": {"model": of_cell("from torch import nn\nclass Half:\n    def __call__(self, x):\n        return x / 2\n"
-                                 "class factory(nn.Linear):\n    def __init__(self):\n        super().__init__(6, 3)\n"
-                                 "        self.half = Half()\n    def forward(self, x):\n"
-                                 "        return super().forward(self.half(x))\n")},
-    "an instance": {"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))},
-    "a loss": {"loss": of_cell("from torch import nn\nclass Loss:\n    def __call__(self, *given):\n"
-                               "        return nn.functional.mse_loss(*given)\nfactory = Loss()\n")},
-    "a loss that counts": {"loss": of_cell("from torch import nn\nclass Loss(nn.Module):\n    count = 0\n"
-                                           "    def forward(self, *given):\n        self.count += 1\n"
-                                           "        return nn.functional.mse_loss(*given)\nfactory = Loss()\n")},
-    "flags": {"loss": Combines()},
-    "a partial": {"metric": functools.partial(nn.functional.huber_loss, delta=0.5)},
-}  # fmt: skip
-
-
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("fields", KINDS.values(), ids=[*KINDS])
+@pytest.mark.parametrize("fields", [
+    {"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, {"loss": Counts()},
+    pytest.param({"metric": functools.partial(nn.functional.huber_loss, delta=0.5)}, marks=pytest.mark.slow),
+], ids=["an instance", "a loss that counts", "a partial"])  # fmt: skip
 def test_a_run_has_the_same_digest_when_it_has_been_run(fields: dict[str, Any], tmp_path: Path):
-    first = run(tried(**fields), results=tmp_path)
-    second = run(tried(**fields), results=tmp_path)
+    first, second = (run(tried(**fields), results=tmp_path) for _ in range(2))
     assert (second.digest, second.cached) == (first.digest, True)
+
+
+# -- parameters that no loss reaches ---------------------------------------------------------------
+
+X, Y = torch.linspace(-1, 2, 128).view(32, 4), torch.linspace(0, 1, 64).view(32, 2)
+GIVEN: dict[str, Any] = {"data": lambda: (X, Y, X, Y), "loss": "mse", "metric": "loss", "workers": 1, "batch_size": 32,
+                         "pushes": 6, "engine": "virtual", "cluster": "lab", "dtype": "float64"}  # fmt: skip
+
+
+class Spare(nn.Module):
+    """Two of its parts are not used, before and behind the one that is, unless an example is met that is not tried."""
+
+    def __init__(self, late: bool = False) -> None:
+        super().__init__()
+        self.first, self.head, self.late = nn.Linear(6, 3), nn.Linear(4, 2), late
+        self.spare = nn.Parameter(torch.ones(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        met = self.late and bool((x == X[-5]).all(1).any())
+        return self.head(x) + (self.spare.sum() if met else 0.0)
+
+
+@pytest.mark.parametrize("quantize", ["none", "sign"])
+def test_weights_are_those_of_torch_and_signs_do_not_move_them(quantize: str):
+    fields = {"optimizer": "sgd:weight_decay=0.1,momentum=0.9", "learning_rate": 0.01, "quantize": quantize}
+    with pytest.warns(UserWarning, match="no loss reaches spare, first.weight, first.bias of the model"):
+        experiment = resolve(tiny(**GIVEN, model=Spare, **fields))
+    assert experiment.keyspace.size == 10
+    model = build_model(Spare, experiment.run.seed).double()
+    before = nn.utils.parameters_to_vector(model.parameters()).detach()
+    steps = torch.optim.SGD(model.parameters(), lr=0.01, weight_decay=0.1, momentum=0.9)
+    for _ in range(6):
+        steps.zero_grad()
+        nn.functional.mse_loss(model(X.double()), Y.double()).backward()
+        steps.step()
+    wanted, weights = nn.utils.parameters_to_vector(model.parameters()), torch.tensor(finished(experiment).weights)
+    if quantize == "none":
+        torch.testing.assert_close(weights, wanted.detach())
+    assert (before != weights).nonzero().flatten().tolist() == [*range(26, 36)]  # spare, first and head, in this order
+
+
+def test_a_gradient_that_comes_later_ends_the_run_with_its_name():
+    problem = "parameter spare got no gradient when the model was tried"
+    with pytest.warns(UserWarning, match="no loss reaches"), pytest.raises(WorkerFailed, match=problem):
+        finished(tiny(**{**GIVEN, "model": Spare(late=True), "batch_size": 4, "pushes": 40}))

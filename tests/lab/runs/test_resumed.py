@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ from resumed import folder_of, interrupted, pushes_resumed, quiet, same
 from tiny import net, tiny
 from torch import nn
 
-from pslab.config.run import Run
-from pslab.config.table import ROWS
 from pslab.engines.experiment.checkpoint.file import pack, unpack
 from pslab.errors import RunsInterrupted
 from pslab.lab.records.record import Result
@@ -53,65 +50,48 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture
-def results(left: Path, tmp_path: Path) -> Path:
-    """The same, for a test to change."""
-    return Path(shutil.copytree(left, tmp_path / "results"))
-
-
 # -- where it goes on --------------------------------------------------------------------------------
 
-Change = Callable[[int, Path], None]  # of the checkpoint that is the last but so many, at this path
+
+def forge(path: Path, changed: dict[str, Any]) -> None:
+    """Write a checkpoint anew with other facts, or without tensors of these names, and a right sum."""
+    facts, tensors = unpack(path.read_bytes())
+    facts |= {name: value for name, value in changed.items() if name in facts}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in changed}
+    path.write_bytes(b"".join(pack(facts, kept)))
 
 
-def untouched(behind: int, path: Path) -> None:
-    """Change nothing."""
-
-
-def damaged(behind: int, path: Path) -> None:
-    """Flip a bit of the newest."""
+def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= not behind
+    content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def both_damaged(behind: int, path: Path) -> None:
-    damaged(0, path)
-
-
-def forged(**changed: Any) -> Change:
-    """Write both anew with other facts, or without tensors of these names, and a right sum."""
-
-    def change(behind: int, path: Path) -> None:
-        facts, tensors = unpack(path.read_bytes())
-        tensors = {name: each for name, each in tensors.items() if name not in changed}
-        facts |= {name: value for name, value in changed.items() if name in facts}
-        path.write_bytes(b"".join(pack(facts, tensors)))
-
-    return change
-
-
-CHANGES: list[tuple[Change, dict[str, Any], int, str]] = [
-    (untouched, {}, 1, "goes on after"), (untouched, {"fresh": True}, 0, ""),
-    (damaged, {}, 1, "was passed over: the checksum differs"),
-    (both_damaged, {}, 0, "was passed over: the checksum differs"),
-    (forged(**{"server 0": None}), {}, 0, "was passed over: it does not match this run's state: KeyError('server 0')"),
-    (forged(**{"table 1": None}), {}, 0, "it does not match this run's state"),
-    (forged(dilation="x"), {}, 0, "its facts must have"), (forged(server={}), {}, 0, "of the same checkpoint"),
-    (forged(source="another"), {}, 0, "the checkpoint was made with source 'another', but this"),
+OVER = "was passed over: "
+#: How many of the newest have a flipped bit, what is forged in all, arguments; from how many it goes on, and the words.
+CHANGES: list[tuple[int, dict[str, Any], dict[str, Any], int, str]] = [
+    (0, {}, {}, 1, "goes on after"), (0, {}, {"fresh": True}, 0, ""),
+    (1, {}, {}, 1, f"{OVER}the checksum differs"), (2, {}, {}, 0, f"{OVER}the checksum differs"),
+    (0, {"server 0": None}, {}, 0, f"{OVER}it does not match this run's state: KeyError('server 0')"),
+    (0, {"table 1": None}, {}, 0, "it does not match this run's state"),
+    (0, {"dilation": "x"}, {}, 0, "its facts must have"), (0, {"server": {}}, {}, 0, "of the same checkpoint"),
+    (0, {"source": "another"}, {}, 0, "the checkpoint was made with source 'another', but this"),
 ]  # fmt: skip
 
 
 @pytest.mark.one_of(3)
-@pytest.mark.parametrize(("change", "named", "count", "words"), CHANGES, ids=range(len(CHANGES)))
+@pytest.mark.parametrize(("flipped", "forged", "named", "count", "words"), CHANGES, ids=range(len(CHANGES)))
 def test_a_run_goes_on_from_its_newest_whole_checkpoint_and_leaves_none(
-    results: Path, undisturbed: Result, capsys, change: Change, named: dict, count: int, words: str
+    left: Path, tmp_path: Path, undisturbed: Result, capsys, flipped, forged, named, count, words
 ):
+    results = Path(shutil.copytree(left, tmp_path / "results"))
     paths = sorted(folder_of(RUN, results).iterdir(), reverse=True)
     assert len(paths) == 2
     assert {"digest", "torch", "numpy", "capability", "source", "python"} <= {*checkpoints(RUN, results).facts}
-    for behind, path in enumerate(paths):
-        change(behind, path)
+    for path in paths[:flipped]:
+        flip(path)
+    for path in paths if forged else ():
+        forge(path, forged)
     found = run(RUN.but(checkpoint_every=None), results=results, progress=True, **named)
     same(found, undisturbed)
     assert len(pushes_resumed(found)) == count
@@ -122,16 +102,13 @@ def test_a_run_goes_on_from_its_newest_whole_checkpoint_and_leaves_none(
 
 
 @pytest.mark.parametrize("fields", [
-    {"servers": 3}, {"downlink": "int8", "pull": "whole"},
-    *(pytest.param({"sync": sync, "servers": servers, "pushes": 400}, marks=pytest.mark.slow)
-      for sync in ("asp", "ssp:3", "eager", "dssp:1,2") for servers in (1, 2)),
-    *(pytest.param(more, marks=pytest.mark.slow) for more in (
+    {"servers": 3}, {"downlink": "int8", "pull": "whole"}, *(pytest.param(more, marks=pytest.mark.slow) for more in (
+        *({"sync": sync, "servers": servers, "pushes": 400}
+          for sync in ("asp", "ssp:3", "eager", "dssp:1,2") for servers in (1, 2)),
         {"rate": "dynsgd", "prune": "none", "sync": "asp"}, {"rate": "split", "sync": "asp"}, {"optimizer": "adam"},
         {"sync": "admm:2", "prune": "none", "pull": "whole"}, {"ranges": "layers", "servers": 2, "sync": "ssp:1"})),
 ], ids=str)  # fmt: skip
-def test_a_resumed_run_is_valid_and_under_a_barrier_has_the_bits_of_an_undisturbed_one(
-    tmp_path: Path, fields: dict[str, Any]
-):
+def test_a_resumed_run_is_valid_and_under_a_barrier_has_the_bits_of_an_undisturbed_one(tmp_path: Path, fields: dict):
     wanted = tiny(**{**LOCAL, **fields})
     interrupted(wanted, tmp_path)
     found = quiet(wanted, tmp_path)
@@ -147,33 +124,6 @@ def test_a_resumed_run_is_valid_and_under_a_barrier_has_the_bits_of_an_undisturb
 # -- while it is evaluated ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wanted", [
-    tiny(**VIRTUAL), pytest.param(tiny(pushes=40), marks=pytest.mark.slow)], ids=["virtual", "local"])  # fmt: skip
-def test_a_run_that_was_interrupted_while_it_was_evaluated_goes_on_with_that(
-    wanted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    real, seen = Progress.update, list[list[int]]()
-
-    def interrupt(self: Progress, name: str, news: Any) -> None:
-        real(self, name, news)
-        seen.append(news.get("evaluating", []))
-        if seen[-1] and seen[-1][0] >= 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Progress, "update", interrupt)
-        with pytest.raises(RunsInterrupted, match="the next call continues with its evaluation"):
-            quiet(wanted, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(ROWS["engine"][wanted.engine].load(), "execute", lambda *_: pytest.fail("it began anew"))
-        result = quiet(wanted, tmp_path)
-    assert pushes_resumed(result) == [wanted.pushes]
-    assert len(result.accuracy) == seen[-1][1]
-    assert not folder_of(wanted, tmp_path).exists()
-    if wanted.engine == "virtual":
-        same(result, quiet(wanted, tmp_path / "undisturbed"))
-
-
 class Dawdling(nn.Module):
     """A model whose evaluation takes longer than an interrupt waits for, until there is a file."""
 
@@ -186,12 +136,15 @@ class Dawdling(nn.Module):
         return self.net(x)
 
 
-@pytest.mark.slow
-def test_runs_side_by_side_that_were_interrupted_while_they_were_evaluated_go_on_with_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("engine", "count"), [
+    ("virtual", 1), pytest.param("local", 1, marks=pytest.mark.slow), pytest.param("virtual", 2, marks=pytest.mark.slow)
+])  # fmt: skip
+def test_runs_that_were_interrupted_while_they_were_evaluated_go_on_with_that(
+    engine: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     fields = {"model": partial(Dawdling, tmp_path / "over"), "pushes": 40, "eval_every": 2}
-    wanted = [tiny(**{**VIRTUAL, "seed": seed, **fields}) for seed in (1, 2)]
+    like = VIRTUAL if engine == "virtual" else {}
+    wanted = [tiny(**{**like, "seed": seed, **fields}) for seed in range(count)]
     update, sent = Progress.update, []
 
     def interrupt(self: Progress, name: str, news: Any) -> None:
@@ -205,8 +158,9 @@ def test_runs_side_by_side_that_were_interrupted_while_they_were_evaluated_go_on
             sweep(wanted, results=tmp_path, progress=False)
     (tmp_path / "over").touch()
     found = sweep(wanted, results=tmp_path, progress=False)
-    assert [wanted[0].pushes] in [pushes_resumed(each) for each in found]
-    same(found[0], run(wanted[0], results=tmp_path / "undisturbed", progress=False))
+    assert [wanted[0].pushes] in [pushes_resumed(each) for each in found]  # nothing was trained again
+    assert not [*tmp_path.glob("checkpoints/*")]
+    same(found[0], quiet(wanted[0], tmp_path / "undisturbed"))
 
 
 # -- ends of the process and the disk ----------------------------------------------------------------

@@ -1,13 +1,16 @@
-"""run and sweep: what is finished is not run again, and everything is checked before anything starts."""
+"""run and sweep: what is finished is not run again, everything is checked before anything starts, and whatever ends a
+run, what it had completed is kept."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import handmade
@@ -18,103 +21,19 @@ from tiny import Raises, tiny
 import pslab.engines.local.engine
 import pslab.lab.runs.run
 from pslab.config.run import Run
-from pslab.errors import ConfigError, RecordError, StartFailed, SweepFailed, Unwritable, WorkerFailed, in_a_sentence
+from pslab.engines.processes import pool
+from pslab.errors import ConfigError, RecordError, RunError, StartFailed, SweepFailed, Unwritable, in_a_sentence
+from pslab.errors import WorkerFailed as Failed
 from pslab.lab.records.disk import Damaged
 from pslab.lab.records.results import load
 from pslab.lab.records.summary import applied
+from pslab.lab.runs import interrupts as module
+from pslab.lab.runs import machine
 from pslab.lab.runs.background import Background, current
 from pslab.lab.runs.grid import grid
+from pslab.lab.runs.progress import Progress
 from pslab.lab.runs.run import InvalidRun, NobodyWaited, NotFoundAgain, NothingApplied, run, sweep
 from pslab.policies.sync.asp import ASP
-
-
-@pytest.fixture
-def executed(monkeypatch):
-    """The digests of the runs that really ran."""
-    seen = []
-    real = pslab.engines.local.engine.execute
-
-    def counted(experiment, on_progress):
-        seen.append(experiment.run.digest)
-        return real(experiment, on_progress)
-
-    monkeypatch.setattr(pslab.engines.local.engine, "execute", counted)
-    return seen
-
-
-def test_a_finished_run_is_never_run_twice_and_nothing_runs_if_one_of_them_cannot(tmp_path, executed):
-    with pytest.raises(ConfigError):
-        sweep([tiny(), tiny(sync="bps")], results=tmp_path, progress=False)
-    assert executed == []
-    first = run(tiny(), results=tmp_path, progress=False)
-    wanted = [tiny(), tiny(seed=1), tiny()]
-    second, *others = sweep(wanted, results=tmp_path, progress=False)
-    assert executed == [tiny().digest, tiny(seed=1).digest]
-    assert [first.cached, second.cached] == [False, True]
-    assert second.accuracy.equals(first.accuracy)
-    assert [result.digest for result in (second, *others)] == [each.digest for each in wanted]
-
-
-@pytest.mark.parametrize(("computing", "held"), [(0, False), (3, True)])  # whether it counts the first iteration
-def test_a_policy_of_ones_own_that_holds_nobody_back_warns(tmp_path, computing, held, recwarn):
-    wanted = tiny(sync=AtMost(2, computing), engine="virtual", workers=3, cluster={"compute_s": 0.01, "slow": {0: 3.0}})
-    result = run(wanted, results=tmp_path, progress=False)
-    found = [str(each.message) for each in recwarn if issubclass(each.category, NobodyWaited)]
-    assert result.manifest["verdict"] == "valid"
-    assert found == [] if held else "Iteration 0 starts without an event Asked" in found[0]
-
-
-def test_a_policy_that_answers_nothing_says_so(tmp_path):
-    wanted = tiny(sync=Silent(), engine="virtual", cluster="lab")
-    with pytest.warns(InvalidRun, match=r"every worker waited, .*let the policy answer more pushes \(Apply"):
-        assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 0
-
-
-@pytest.fixture
-def unkept(tmp_path):
-    """A record whose emulation was not kept, and one that is well."""
-    bad, good = (handmade.curve(tmp_path, tiny(seed=seed), [0.1, 0.9], emulation_ok=seed > 0) for seed in (0, 1))
-    return [bad, good]
-
-
-def test_what_was_not_emulated_in_time_is_run_again_where_it_is_asked_for(tmp_path, executed, unkept):
-    runs = [result.run for result in unkept]
-    sweep(runs, results=tmp_path, progress=False)
-    assert executed == []
-    new, other = sweep(runs, results=tmp_path, progress=False, again=True)
-    assert executed == [runs[0].digest]
-    assert (new.cached, new.manifest["emulation_ok"], other.cached) == (False, True, True)
-    (old,) = (tmp_path / "replaced").iterdir()
-    assert old.name.startswith(f"{runs[0].digest}-")
-    assert load(old).accuracy.accuracy.tolist() == [0.1, 0.9]  # whole
-    with pytest.raises(RecordError, match="was changed since"):  # who held the old one reads no mixture
-        _ = unkept[0].accuracy
-    assert sweep(runs, results=tmp_path, progress=False, again=True)[0].cached
-
-
-def test_an_interrupted_second_attempt_keeps_the_first(tmp_path, executed, unkept, monkeypatch):
-    def interrupted(experiment, on_progress):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pslab.engines.local.engine, "execute", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(unkept[0].run, results=tmp_path, progress=False, again=True)
-    assert unkept[0].accuracy.accuracy.tolist() == [0.1, 0.9]
-    assert not (tmp_path / "replaced").exists()
-
-
-def test_what_a_result_makes_unwanted_is_not_begun_and_what_was_recorded_is_told_first(tmp_path, executed):
-    runs, told = [tiny(pushes=4, seed=seed) for seed in range(4)], []
-    run(runs[3], results=tmp_path, progress=False)
-
-    def ended(result):
-        told.append((result.run.seed, result.cached))
-        return [runs[1].digest] if result.run.seed == 3 else [runs[2].digest, runs[3].digest]
-
-    found = sweep(runs, results=tmp_path, progress=False, ended=ended)
-    assert told == [(3, True), (0, False)]
-    assert executed == [runs[3].digest, runs[0].digest]
-    assert [result.run.seed for result in found] == [0, 3]  # what is recorded is there
 
 
 @pytest.fixture
@@ -133,7 +52,70 @@ def failing(monkeypatch):
     return of
 
 
-@pytest.mark.parametrize("error", [WorkerFailed("worker 1", 3, "Traceback\nValueError: mine"), MemoryError("of 9 GB"),
+def recorded(results: Path) -> list[int]:
+    """The seeds of all records."""
+    return sorted(load(path).run.seed for path in (results / "runs").glob("[!.]*"))
+
+
+def test_a_finished_run_is_never_run_twice_and_nothing_runs_if_one_of_them_cannot(tmp_path):
+    with pytest.raises(ConfigError):
+        sweep([tiny(), tiny(sync="bps")], results=tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+    first = run(tiny(), results=tmp_path, progress=False)
+    wanted = [tiny(), tiny(seed=1), tiny()]
+    second, *others = sweep(wanted, results=tmp_path, progress=False)
+    assert [result.cached for result in (first, second, *others)] == [False, True, False, True]
+    assert second.accuracy.equals(first.accuracy)
+    assert [result.digest for result in (second, *others)] == [each.digest for each in wanted]
+
+
+@pytest.mark.parametrize(("sync", "warned", "words"), [
+    (AtMost(2, 0), [NobodyWaited], "Iteration 0 starts without an event Asked"),  # it does not count the first one
+    (AtMost(2, 3), [], ""), (Silent(), [InvalidRun], "every worker waited, .*let the policy answer more pushes"),
+])  # fmt: skip
+def test_a_policy_of_ones_own_that_holds_nobody_back_or_answers_nothing_warns(tmp_path, sync, warned, words, recwarn):
+    wanted = tiny(sync=sync, engine="virtual", workers=3, cluster={"compute_s": 0.01, "slow": {0: 3.0}})
+    result = run(wanted, results=tmp_path, progress=False)
+    assert (result.manifest["verdict"], result.manifest["pushes"] == 0) == (
+        ("invalid", True) if warned == [InvalidRun] else ("valid", False))  # fmt: skip
+    found = [each for each in recwarn if each.category in (NobodyWaited, InvalidRun)]
+    assert [each.category for each in found] == warned
+    assert all(re.search(words, str(each.message)) for each in found)
+
+
+def test_what_was_not_emulated_in_time_is_run_again_where_it_is_asked_for(tmp_path, failing, monkeypatch):
+    kept = [handmade.curve(tmp_path, tiny(seed=seed), [0.1, 0.9], emulation_ok=seed == 0) for seed in (0, 1)]
+    runs, old = [result.run for result in kept], kept[1]
+    assert [result.cached for result in sweep(runs, results=tmp_path, progress=False)] == [True, True]
+    failing(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(runs[1], results=tmp_path, progress=False, again=True)
+    assert load(old.path).accuracy.accuracy.tolist() == [0.1, 0.9]  # an interrupted second attempt keeps the first
+    monkeypatch.undo()
+    other, new = sweep(runs, results=tmp_path, progress=False, again=True)
+    assert (other.cached, new.cached, new.manifest["emulation_ok"]) == (True, False, True)
+    (aside,) = (tmp_path / "replaced").iterdir()
+    assert aside.name.startswith(f"{old.digest}-")
+    assert load(aside).accuracy.accuracy.tolist() == [0.1, 0.9]  # whole
+    with pytest.raises(RecordError, match="was changed since"):  # who held the old one reads no mixture
+        _ = old.accuracy
+    assert sweep(runs, results=tmp_path, progress=False, again=True)[1].cached
+
+
+def test_what_a_result_makes_unwanted_is_not_begun_and_what_was_recorded_is_told_first(tmp_path):
+    runs, told = [tiny(pushes=4, seed=seed) for seed in range(4)], []
+    run(runs[3], results=tmp_path, progress=False)
+
+    def ended(result):
+        told.append((result.run.seed, result.cached))
+        return [runs[1].digest] if result.run.seed == 3 else [runs[2].digest, runs[3].digest]
+
+    found = sweep(runs, results=tmp_path, progress=False, ended=ended)
+    assert told == [(3, True), (0, False)]
+    assert [result.run.seed for result in found] == recorded(tmp_path) == [0, 3]  # what is recorded is there
+
+
+@pytest.mark.parametrize("error", [Failed("worker 1", 3, "Traceback\nValueError: mine"), MemoryError("of 9 GB"),
                                    ConfigError("data", "folder:x", "gone"), ZeroDivisionError()],
                          ids=["raised", "memory", "refused", "policy"])  # fmt: skip
 def test_a_run_that_fails_for_its_own_reason_does_not_stop_the_others(tmp_path, failing, error, capsys):
@@ -151,7 +133,7 @@ def test_a_run_that_fails_for_its_own_reason_does_not_stop_the_others(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "pushes.csv", ""])
-def test_a_damaged_record_is_set_aside_and_its_run_executed_again(tmp_path, executed, name):
+def test_a_damaged_record_is_set_aside_and_its_run_executed_again(tmp_path, name):
     place = run(tiny(), results=tmp_path, progress=False).path
     if name:  # as after a loss of power
         os.truncate(place / name, 99)
@@ -160,26 +142,22 @@ def test_a_damaged_record_is_set_aside_and_its_run_executed_again(tmp_path, exec
         place.symlink_to("nowhere")
     with pytest.warns(Damaged, match=rf"{place}.* was moved to {tmp_path / 'damaged'}"):
         found = sweep([tiny(), tiny(seed=1)], results=tmp_path, progress=False)
-    assert executed == [tiny().digest, tiny().digest, tiny(seed=1).digest]
     assert [each.cached for each in found] == [False, False]
     assert [path.name[:16] for path in (tmp_path / "damaged").iterdir()] == [tiny().digest]
     assert sweep([tiny()], results=tmp_path, progress=False)[0].cached
 
 
-def test_a_record_that_cannot_be_opened_keeps_no_other_run_from_being_tried(tmp_path, executed):
+def test_a_record_that_cannot_be_opened_keeps_no_other_run_from_being_tried_and_a_full_disk_does(tmp_path, failing):
     place = run(tiny(), results=tmp_path, progress=False).path
     os.truncate(place / "manifest.json", 2**43)  # without a byte on disk
     with pytest.raises(SweepFailed, match=r"1 of 2 runs failed; the others are recorded:\n.* do not fit in the memory"):
-        sweep([tiny(), tiny(seed=1)], results=tmp_path, progress=False)
-    assert executed == [tiny().digest, tiny(seed=1).digest]
-    assert place.is_dir()
-
-
-def test_what_cannot_be_written_ends_a_sweep(tmp_path, executed, failing):
+        sweep([tiny(), tiny(seed=2)], results=tmp_path, progress=False)
+    place.rename(tmp_path / "large")
+    assert recorded(tmp_path) == [2]
     failing(Unwritable("there is no room"))
     with pytest.raises(Unwritable, match="no room"):
         sweep([tiny(pushes=8, seed=1), tiny(pushes=8)], results=tmp_path, progress=False)
-    assert executed == []
+    assert recorded(tmp_path) == [2]
 
 
 def test_an_object_whose_content_is_unknown_is_run_again_and_says_so(tmp_path):
@@ -189,7 +167,8 @@ def test_an_object_whose_content_is_unknown_is_run_again_and_says_so(tmp_path):
             run(Run(engine="timing", cluster="lab", sync=sync, pushes=4), results=tmp_path, progress=False)
     with pytest.raises(ConfigError, match=r"sync=.*cannot be sent to a worker's process"):
         run(tiny(engine="virtual", cluster="lab", sync=sync), results=tmp_path, progress=False)
-    assert len(list((tmp_path / "runs").iterdir())) == 2
+    first, second = (load(path).manifest["not_found_again"] for path in (tmp_path / "runs").iterdir())
+    assert first == second != ""
 
 
 class Remembers(ASP):
@@ -199,29 +178,23 @@ class Remembers(ASP):
         object.__setattr__(self, "chance", (each for each in range(3)))
 
 
-TESTS = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS / "support"), str(TESTS.parent)])}
 SCRIPT = """
-import sys
 from pslab import Run, run
 from pslab.policies.sync.asp import ASP
-
 class Mine(ASP):
     pass
-
-result = run(Run.of({"sync": Mine(), "data": "tiny:digits", "model": "tiny:net", "workers": 1, "batch_size": 16,
-                     "pushes": 8}), results=sys.argv[1], progress=False)
-print("pushed", result.manifest["pushes"])
+run(Run.of({"sync": Mine(), "data": "tiny:digits", "model": "tiny:net", "workers": 1, "batch_size": 16, "pushes": 8}))
 """
 
 
 @pytest.mark.slow
 def test_a_script_needs_no_guard_around_its_main(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(script), str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True,
-                          check=True, timeout=120)  # fmt: skip
-    assert done.stdout.splitlines() == ["pushed 8"]
+    (tmp_path / "script.py").write_text(SCRIPT)
+    paths = os.pathsep.join(str(Path(__file__).parents[2] / folder) for folder in ("support", ".."))
+    subprocess.run([sys.executable, "script.py"], env={**os.environ, "PYTHONPATH": paths}, cwd=tmp_path, check=True,
+                   timeout=120)  # fmt: skip
+    (made,) = (load(path) for path in (tmp_path / "results" / "runs").iterdir())
+    assert (made.run.pushes, made.manifest["pushes"]) == (8, 8)
 
 
 @pytest.mark.parametrize(("sync", "least"), [("bsp", 4), ("diloco:8", 32), ("local:3", 12)])
@@ -233,27 +206,91 @@ def test_a_run_that_ends_before_its_first_step_says_so_with_the_least_budget(tmp
     assert run(wanted.but(pushes=least), results=tmp_path, progress=False).manifest["pushes"] == least
 
 
+# -- whatever ends it --------------------------------------------------------------------------------
+
+ENDLESS = tiny(workers=2, pushes=100_000, cluster={"compute_s": 0.002}, eval_every=20)
+
+
+class RaisesInEvaluation(Raises):
+    def forward(self, x):
+        if not self.training and multiprocessing.parent_process() is not None:
+            raise RuntimeError("the evaluation broke here")
+        return self.net(x)
+
+
+DIED, BROKEN = ENDLESS.but(lease_s=0.5), ENDLESS.but(model=RaisesInEvaluation, pushes=40, eval_every=None)
+
+
+@pytest.mark.usefixtures("small_pool")
+@pytest.mark.parametrize(("wanted", "struck", "words"), [
+    (DIED, (1, signal.SIGKILL), "worker 1 is gone"), (DIED, (pool.SERVER, signal.SIGKILL), "server is gone"),
+    pytest.param(DIED, (pool.SERVER, signal.SIGSTOP), "server was stopped", marks=pytest.mark.slow),
+    *(pytest.param(BROKEN.but(engine=engine), None, "the evaluation broke here", marks=pytest.mark.slow)
+      for engine in ("local", "virtual")),
+])  # fmt: skip
+def test_what_was_completed_is_kept_where_a_process_dies_or_an_evaluation_raises(
+    tmp_path, monkeypatch, wanted, struck, words
+):
+    sent = []
+
+    def update(self, name, news):
+        if struck and news.get("pushes", 0) > 20 and not sent:
+            sent.append(os.kill(pool.acquire(ENDLESS.workers).processes[struck[0]].pid, struck[1]))
+
+    monkeypatch.setattr(Progress, "update", update)
+    with pytest.raises(RunError, match=words) as error:
+        run(wanted, results=tmp_path, progress=False)
+    found = re.search(r"the run ended after (\d+) pushes; kept in (.*)$", str(error.value))
+    result = load(found[2])
+    assert result.manifest["pushes"] == len(result.pushes) == int(found[1])
+    assert len(result.pushes) > 10 if struck else len(result.pushes) == 40  # counted before their step is applied
+    assert len(result.phases) > 0  # of a worker that could still report
+    assert result.weights.shape == (1930,)
+    assert result.manifest["outcome"] == "interrupted"
+    assert result.manifest["verdict"] == "unknown", result.manifest["violations"]
+    assert result.manifest["error"] in str(error.value)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_record_that_does_not_fit_is_refused_before_a_process_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "acquire", None)
+    monkeypatch.setattr(machine, "free_bytes", lambda place: (place, 0))
+    with pytest.raises(RecordError, match=rf"needs at least \d+\.\d .B, but 0 bytes are free in {tmp_path}"):
+        run(tiny(), results=tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("heeded", [False, True])
+def test_a_later_interrupt_takes_effect_unless_the_first_one_is_heeded(monkeypatch, heeded):
+    """A policy of a virtual run that loops for ever, in this process, never asks; a record that is written is whole."""
+    clock = iter([0.0, module.UNHEEDED_S / 2, 2 * module.UNHEEDED_S])
+    stop, passed = threading.Event(), []
+
+    def loop():
+        for number in range(3):
+            with monkeypatch.context() as patch:
+                patch.setattr(module.time, "monotonic", lambda: next(clock))
+                signal.raise_signal(signal.SIGINT)
+            passed.append(number)
+
+    def end():
+        try:
+            if heeded:
+                stop.set()
+                module.heed(stop)
+        finally:
+            loop()
+
+    words = "every run that was finished is recorded" if heeded else "interrupted at once"
+    with pytest.raises(KeyboardInterrupt, match=words), module.noted(stop):
+        end()
+    assert (passed, stop.is_set()) == ([0, 1, 2] if heeded else [0, 1], True)
+
+
 # -- in a thread -------------------------------------------------------------------------------------
 
 LIMIT_S = 60.0
 LONG = {"pushes": 100_000, "cluster": {"compute_s": 0.005}, "evaluate": "beside"}
-
-
-@pytest.fixture
-def pushed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once the first round of a run's four workers is applied: pushes are counted before that."""
-    seen, real = threading.Event(), pslab.engines.local.engine.execute
-
-    def watched(experiment: object, on_progress: Callable[[dict], None]):
-        def heard(news: dict) -> None:
-            if news.get("pushes", 0) >= 4:
-                seen.set()
-            on_progress(news)
-
-        return real(experiment, heard)
-
-    monkeypatch.setattr(pslab.engines.local.engine, "execute", watched)
-    return seen
 
 
 def test_runs_in_the_background_end_and_one_that_fails_is_said_beside_what_is_completed(tmp_path: Path, failing):
@@ -267,7 +304,9 @@ def test_runs_in_the_background_end_and_one_that_fails_is_said_beside_what_is_co
     assert background.error.startswith("1 of 3 runs failed; the others are recorded:")
 
 
-def test_a_second_one_is_refused_and_a_stop_ends_the_run_in_order_and_keeps_it(tmp_path, pushed: threading.Event):
+def test_a_second_one_is_refused_and_a_stop_ends_the_run_in_order_and_keeps_it(tmp_path: Path, monkeypatch):
+    pushed = threading.Event()  # the first round of the run's four workers is applied: pushes are counted before that
+    monkeypatch.setattr(Progress, "update", lambda self, name, news: news.get("pushes", 0) < 4 or pushed.set())
     background = Background([tiny(**LONG), tiny(**LONG, seed=1)], tmp_path)
     try:
         with pytest.raises(StartFailed, match="executed in this notebook already"):
@@ -284,13 +323,3 @@ def test_a_second_one_is_refused_and_a_stop_ends_the_run_in_order_and_keeps_it(t
     assert (load(kept).run.seed, len(load(kept).accuracy) > 0) == (0, True)
     assert list((tmp_path / "runs").iterdir()) == []
     assert run(tiny(), results=tmp_path, progress=False).manifest["pushes"] == 40
-
-
-@pytest.mark.parametrize(("fields", "field", "words"), [
-    ({"sync": "bps"}, "sync", "did you mean 'bsp'"), ({"model": Raises}, "", "the model broke here"),
-])  # fmt: skip
-def test_what_is_wrong_is_said_with_its_field(tmp_path: Path, fields: dict, field: str, words: str):
-    background = Background([tiny(**fields)], tmp_path)
-    assert background.wait(LIMIT_S)
-    assert background.field == field
-    assert words in background.error

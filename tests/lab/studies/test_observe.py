@@ -31,7 +31,6 @@ from pslab.tensors.compression.sparse import Deviation, Static
 from pslab.tensors.device import one_thread
 from pslab.tensors.workload.data import Batches, batch
 
-FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))
 VECTOR = np.array([0.1, -0.2, 0.3, -0.4, 2.0, -3.0, 0.05, 0.0])
 
 
@@ -68,26 +67,21 @@ def test_statistics_of_a_vector(values, wanted: dict[str, object]):
     assert {name: found[name] for name in wanted} == wanted
 
 
-def test_histogram_bins_are_tenths_of_a_decade_without_zeros():
-    rows = histogram(np.array([0.0, 1.0, -1.2, 1.3, 0.05, -120.0]))
-    assert rows == [{"log10": -1.4, "count": 1}, {"log10": 0.0, "count": 2}, {"log10": 0.1, "count": 1},
-                    {"log10": 2.0, "count": 1}]  # fmt: skip
-
-
-def test_concentration_is_the_squared_norm_in_the_largest_entries():
-    rows = {row["sent_share"]: row["norm_share"] for row in concentration(np.array([1.0, -2.0, 0.0, 2.0]))}
-    assert rows == pytest.approx({0.25: 4 / 9, 0.5: 8 / 9, 0.75: 1, 1.0: 1})
+def test_histograms_and_concentrations_are_those_worked_out_by_hand():
+    rows = histogram(np.array([0.0, 1.0, -1.2, 1.3, 0.05, -120.0]))  # tenths of a decade, without zeros
+    assert [(row["log10"], row["count"]) for row in rows] == [(-1.4, 1), (0.0, 2), (0.1, 1), (2.0, 1)]
+    found = {row["sent_share"]: row["norm_share"] for row in concentration(np.array([1.0, -2.0, 0.0, 2.0]))}
+    assert found == pytest.approx({0.25: 4 / 9, 0.5: 8 / 9, 0.75: 1, 1.0: 1})
     assert concentration(np.zeros(4)) == []
 
 
-def test_selection_counts_what_a_rule_would_send():
-    v = torch.from_numpy(VECTOR)
-    assert selection(VECTOR, looking.chosen(Deviation(1), v)) == {
-        "entries": 8, "sent": 2, "threshold": 2.0, "norm_share": pytest.approx(13 / 13.3025)}  # fmt: skip
-    assert selection(VECTOR, looking.chosen(Static(0.25), v))["sent"] == 2
-    nothing = selection(VECTOR, looking.chosen(Deviation(3), v))
-    assert (nothing["sent"], nothing["norm_share"]) == (0, 0)
-    assert math.isnan(nothing["threshold"])
+@pytest.mark.parametrize(("rule", "wanted"), [
+    (Deviation(1), {"sent": 2, "threshold": 2.0, "norm_share": pytest.approx(13 / 13.3025)}),
+    (Static(0.25), {"sent": 2, "threshold": 2.0, "norm_share": pytest.approx(13 / 13.3025)}),
+    (Deviation(3), {"sent": 0, "threshold": NAN, "norm_share": 0}),
+])  # fmt: skip
+def test_selection_counts_what_a_rule_would_send(rule: Any, wanted: dict[str, Any]):
+    assert selection(VECTOR, looking.chosen(rule, torch.from_numpy(VECTOR))) == {"entries": 8, **wanted}
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -130,7 +124,7 @@ def test_default_moments_and_period_are_shares_of_the_budget():
 # -- records ---------------------------------------------------------------------------------------
 
 
-def test_tables_have_a_row_for_each_observed_iteration_and_layer(seen: Observed):
+def test_tables_have_a_row_for_each_observed_iteration_and_layer_and_each_cost(seen: Observed):
     looks, layers = [0, 5, 10, 11], ["1", "3"]
     assert [(row.iteration, row.layer) for row in seen.layers.itertuples()] == [(i, n) for i in looks for n in layers]
     assert len(seen.rules) == len(looks) * len(layers) * 2
@@ -141,38 +135,24 @@ def test_tables_have_a_row_for_each_observed_iteration_and_layer(seen: Observed)
     static = seen.rules[seen.rules.rule == "static:10%"]
     assert (static.sent == np.ceil(static.entries / 10)).all()
     assert ((seen.rules.norm_share > 0) & (seen.rules.norm_share <= 1)).all()
-
-
-def test_costs_have_each_operation_in_each_round(seen: Observed):
     on_cpu = seen.costs[seen.costs.device == "cpu"]
-    assert set(on_cpu.operation) == {"gradient", "deviation", "static:10%", "std:2"}
-    assert (on_cpu.groupby("operation").size() == looking.ROUNDS).all()
+    assert on_cpu.groupby("operation").size().to_dict() == dict.fromkeys(
+        ["gradient", "deviation", "static:10%", "std:2"], looking.ROUNDS)  # fmt: skip
     assert (on_cpu.seconds > 0).all()
 
 
-def test_observation_is_measured_once_then_read_and_each_argument_makes_another(seen: Observed):
-    again = observe(RUN, **ASKED, results=seen.path.parents[1])
+def test_observation_is_measured_once_then_read_and_each_argument_makes_another(seen: Observed, tmp_path: Path):
+    results = Path(shutil.copytree(seen.path.parents[1], tmp_path / "results"))
+    again = observe(RUN, **ASKED, results=results)
     assert (seen.cached, again.cached) == (False, True)
     assert again.layers.equals(seen.layers)
-    assert [*seen.path.parent.iterdir()] == [seen.path]
-    assert sorted(path.name for path in again.path.iterdir()) == sorted(FILES)
+    assert [path.name for path in (results / FOLDER).iterdir()] == [seen.path.name]
+    assert {path.name for path in again.path.iterdir()} == {"manifest.json", *(f"{name}.csv" for name in TABLES)}
     changes: list[dict[str, Any]] = [{"moments": [0]}, {"every": 6}, {"rules": ["std:1"]}, {"repeats": 2}]
-    others = [observe(RUN, **ASKED | change, results=seen.path.parents[1]) for change in changes]
-    assert len({seen.path, *(other.path for other in others)}) == 5
+    others = [observe(RUN, **ASKED | change, results=results) for change in changes]
+    assert len({again.path, *(other.path for other in others)}) == 5
     assert not any(other.cached for other in others)
-    for other in others:
-        shutil.rmtree(other.path)
-
-
-@pytest.mark.parametrize(("name", "content", "words"), [
-    ("rules.csv", None, "not a complete record"), ("rules.csv", "layer\n", "was changed since"),
-    ("manifest.json", "{", "cannot be read")])  # fmt: skip
-def test_a_damaged_record_is_set_aside(seen: Observed, tmp_path: Path, name: str, content: str | None, words: str):
-    digest = seen.path.name
-    assert Observed.find(digest, tmp_path) is None
-    copy = Path(shutil.copytree(seen.path, tmp_path / FOLDER / digest))
-    (copy / name).unlink() if content is None else (copy / name).write_text(content)
-    with pytest.warns(Damaged, match=words):
-        assert Observed.find(digest, tmp_path) is None
-    assert not copy.exists()
-    assert len(list((tmp_path / "damaged").iterdir())) == 1
+    (again.path / "rules.csv").write_text("layer\n")
+    with pytest.warns(Damaged, match="was changed since"):
+        assert Observed.find(again.path.name, results) is None
+    assert len(list((results / "damaged").iterdir())) == 1
