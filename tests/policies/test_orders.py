@@ -103,9 +103,6 @@ def test_orders_work_without_any_knowledge(name: str):
     assert sorted(all_of(build("order", name), ready, View(0))) == sorted(ready)
 
 
-# --- credit -----------------------------------------------------------------------------------------------------------
-
-
 def under_way(credit: float, sizes: Sequence[float], greedy: bool) -> list[int]:
     """Which of these, by priority, are under way before any has arrived."""
     gone: list[int] = []
@@ -122,9 +119,6 @@ def test_greedy_and_strict_credit():
     assert not admits(2, 0, 3, greedy=False)  # what is larger than the credit never goes
     assert under_way(2, (1, 1, 1, 1, 1), greedy=False) == [0, 1]  # unless it is cut
     assert build("order", "front:16000000,greedy=on") == Front(16_000_000, greedy=True)
-
-
-# --- TIC and TAC on a chain of layers ---------------------------------------------------------------------------------
 
 
 layer_times = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(1, 3)), min_size=1, max_size=5)

@@ -15,10 +15,6 @@ from pslab.policies.sync.dssp import DSSP, forecast
 from pslab.policies.sync.elastic import ElasticBSP, Superstep, WorkerProgress
 from pslab.protocol.messages import Apply, Searched, Start
 
-SPEEDS = [1.0, 1.37, 2.11, 2.9]
-
-# --- DSSP -------------------------------------------------------------------------------------------------------------
-
 times = st.floats(0, 100)
 
 
@@ -41,15 +37,9 @@ def test_a_cap_is_never_exceeded_and_the_literal_reading_has_none():
     assert forecast(10, 1, 8, 4, 4) == 2  # 10, 11, 12, 13, 14 beside 12, 16, 20, 24, 28
 
 
-def test_waiting_time_counts_in_intervals_between_pushes_only():
-    push, release = (simulate(DSSP(1, 4, "literal", None, interval), [1, 4], 16) for interval in ("push", "release"))
-    assert push.pushes[0][2:5] == [5, 9, 10]  # at 9: 4 s between pushes, so one more iteration would end at 13
-    assert release.pushes[0][2:5] == [5, 6, 7]  # at 5: 1 s; the slow worker's first interval counts from its start
-
-
-def ahead(sync: DSSP | None = None) -> Driven:
+def ahead() -> Driven:
     """Worker 0 has pushed four iterations, the last at 4 s, a second each; worker 1 two, the last at 3 s, 3 s each."""
-    driven = Driven(sync or DSSP(1, 2), 2)
+    driven = Driven(DSSP(1, 2), 2)
     for worker, now in ((1, 0.0), (0, 1.0), (0, 2.0), (1, 3.0), (0, 3.0), (0, 4.0)):
         iteration = driven.next[worker]
         assert driven.push(worker, now) == (Apply(worker, iteration),)
@@ -68,15 +58,6 @@ def test_a_grant_is_used_up_by_credit_and_not_by_a_request_that_comes_again():
     assert driven.ask(0, 6.0) == (Searched(6),)  # the slow worker ends now: it waits
     assert [driven.push(1, now) for now in (6.0, 8.0)] == [(Apply(1, 2),), (Apply(1, 3),)]
     assert driven.push(1, 10.0) == (Apply(1, 4), Start(0, 6))
-
-
-@pytest.mark.parametrize(("cap", "granted"), [(None, 3), (True, 2)])  # one more iteration, or up to the cap
-def test_a_literal_grant(cap: bool | None, granted: int):
-    driven = ahead(DSSP(1, 2, "literal", cap=cap))
-    for iteration in range(4, 4 + granted):
-        assert driven.ask(0, float(iteration))[-1] == Start(0, iteration)
-        driven.push(0, iteration + 1.0)
-    assert driven.ask(0, 4.0 + granted)[0] == Searched(6)  # the grant is used up
 
 
 def test_only_the_fastest_worker_is_granted_iterations():
@@ -109,33 +90,23 @@ def test_no_forecast_while_the_interval_of_a_slowest_worker_is_unknown():
     assert driven.ask(0, 6.75)[0] == Searched(6)
 
 
-# --- ElasticBSP -------------------------------------------------------------------------------------------------------
-
-
-def test_searches_and_predictions_agree_on_constant_intervals():
-    usual = simulate(ElasticBSP(15), SPEEDS, 100)
-    for search in ZIPLINES:
-        for predict in ("last", "median", "ewma"):
-            other = simulate(ElasticBSP(15, search, predict), SPEEDS, 100)
-            assert other.searched == usual.searched
-            for worker in range(4):  # averages round otherwise
-                assert other.pushes[worker] == pytest.approx(usual.pushes[worker])
-    trace = simulate(ElasticBSP(15), SPEEDS, 300)
-    assert [trace.waited[worker] for worker in range(4)] == pytest.approx([1.3, 0, 5.7, 10.8], abs=0.05)
-
-
-@pytest.mark.parametrize(("sync", "expected"), [
-    (ElasticBSP(), 9), (ElasticBSP(predict="median"), 3), (ElasticBSP(predict="median", k=2), 5.5),
-    (ElasticBSP(predict="median", k=3), 4), (ElasticBSP(predict="median", k=1), 9),
-    (ElasticBSP(predict="ewma", weight=0.5), 5.8125), (ElasticBSP(predict="ewma", weight=1.0), 9),
+@pytest.mark.parametrize(("fields", "interval_s"), [
+    ({}, 9), ({"predict": "median"}, 3), ({"predict": "median", "k": 2}, 5.5), ({"predict": "median", "k": 1}, 9),
+    ({"predict": "ewma", "weight": 0.5}, 5.8125), ({"predict": "ewma", "weight": 1.0}, 9),
 ])  # fmt: skip
-def test_predicted_intervals(sync, expected):
-    row, pushes_s = WorkerProgress(0), [0, 2, 5, 9, 11, 20]
-    for iteration, now in enumerate(pushes_s):
-        row = sync._pushed(row, iteration, now)
-    first, second = sync._ends(row)[:2]
-    assert first == pytest.approx(pushes_s[-1] + second - first)
-    assert second - first == pytest.approx(expected)
+def test_iterations_are_predicted_from_the_intervals_between_pushes(fields, interval_s, monkeypatch):
+    searched, sweep = list[list[float]](), ZIPLINES["sweep"]
+
+    def search(points):
+        searched.append(points[0])
+        return sweep(points)
+
+    monkeypatch.setitem(ZIPLINES, "sweep", search)
+    driven = Driven(ElasticBSP(2, **fields), 2)
+    for now in (0, 2, 5, 9, 11, 20):
+        driven.push(0, now)
+    driven.leave(1)  # whose speed is not known: the plan is made now
+    assert searched == [pytest.approx([20 + interval_s, 20 + 2 * interval_s])]
 
 
 def planned() -> Driven:
@@ -185,18 +156,6 @@ def test_workers_that_leave_leave_the_plan_to_the_others():
     assert driven.state == Superstep(frozenset())
     driven.join(1, 2)
     assert driven.ask(1) == (Start(1, 2),)
-
-
-def test_a_worker_that_joins_before_the_plan_is_part_of_it():
-    driven = Driven(ElasticBSP(1), 1)
-    driven.push(0, 1.0)
-    driven.join(1, 1)
-    assert driven.ask(1) == (Start(1, 1),)
-    for iteration in range(1, 4):
-        assert driven.ask(0) == (Start(0, iteration),)
-        assert driven.push(0, iteration + 1.0) == (Apply(0, iteration),)
-    assert driven.push(1, 4.0) == (Apply(1, 1),)
-    assert driven.push(1, 5.0) == (Apply(1, 2), Searched(2))
 
 
 @pytest.mark.parametrize("in_time", [True, False])

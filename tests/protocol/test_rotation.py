@@ -1,16 +1,14 @@
-"""Fragments in turn: iterations and turns, and what server and worker make of them."""
+"""Fragments in turn: iterations and turns, and what a server makes of them."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pslab.policies.methods.streaming import Streaming
-from pslab.protocol.messages import Ack, Pull, Push, Weights
+from pslab.protocol.messages import Push
 from pslab.protocol.rotation import ALL, Rotation
-from pslab.protocol.server import Refuse, Reply, Server, Step
-from pslab.protocol.worker import Compute, Send, worker_of
+from pslab.protocol.server import Refuse, Server, Step
 
 fragments, ranges, turns = st.integers(1, 7), st.integers(0, 20), st.integers(0, 50)
 
@@ -37,45 +35,14 @@ def test_iterations_are_complete_as_their_ranges_have_had_their_turns(count, ite
     assert sorted(index for t in range(count) for index in rotation.ranges(t, size)) == [*range(size)]
 
 
-def test_a_worker_awaits_and_pushes_the_fragment_in_turn_alone():
-    worker = worker_of(0, 3, Streaming(3, 3))
-    assert worker.start() == [Compute(0)]
-    for iteration in range(5):
-        turn, index = divmod(iteration, 3)
-        sent = [Send(Push(0, index, iteration, turn, "d")), Send(Pull(0, index, iteration + 1, turn))]
-        assert worker.computed(index, "d") == sent
-        assert worker.ack(Ack(0, index, iteration)) == []
-        assert worker.weights(Weights(0, index, iteration + 1, turn + 1)) == [Compute(iteration + 1)]
-
-
-def test_a_worker_that_joins_awaits_every_fragment():
-    worker = worker_of(0, 3, Streaming(3, 3))
-    assert worker.join(4) == [Send(Pull(0, index, 4, 0)) for index in range(3)]
-    assert worker.weights(Weights(0, 0, 4, 2)) == worker.weights(Weights(0, 2, 4, 1)) == []
-    assert worker.weights(Weights(0, 1, 4, 1)) == [Compute(4)]
-
-
-@pytest.mark.parametrize(("index", "iteration"), [(0, 1), (1, 0), (1, 2), (0, 3)])
-def test_a_push_of_a_fragment_that_is_not_in_turn_is_refused(index, iteration):
-    server = Server([0, 1], 2, Streaming(2, 2))
-    assert server.handle(Push(1, 0, 0, 0), 0.0) == []
-    assert [type(effect) for effect in server.handle(Push(0, 0, 0, 0), 0.0)] == [Step]
-    (effect,) = server.handle(Push(0, index, iteration, 0), 0.0)
-    assert isinstance(effect, Refuse)
-    assert (server.accepted, server.gradients) == (2, 2)
-
-
-def test_nobody_waits_for_a_fragment_that_is_not_in_turn():
-    """Worker 0 has pushed fragment 1, too, and gets fragment 0 as soon as all have pushed that."""
-    server = Server([0, 1], 2, Streaming(2, 2))
-    for push in (Push(0, 0, 0, 0), Push(1, 0, 0, 0)):
-        server.handle(push, 0.0)
-    assert [type(effect) for effect in server.handle(Pull(0, 0, 1, 0), 0.0)] == [Reply]
-    server.answered(0)
-    assert server.handle(Push(0, 1, 1, 0), 0.0) == []
-    assert server.handle(Pull(0, 1, 2, 0), 0.0) == []  # that one waits for worker 1
-    assert [type(effect) for effect in server.handle(Pull(1, 0, 1, 0), 0.0)] == [Reply]
-    assert (server.clock(0), server.clock(1)) == (2, 1)
+def test_a_push_of_a_fragment_that_is_not_in_turn_is_refused():
+    for index, iteration in ((0, 1), (1, 0), (1, 2), (0, 3)):
+        server = Server([0, 1], 2, Streaming(2, 2))
+        assert server.handle(Push(1, 0, 0, 0), 0.0) == []
+        assert [type(effect) for effect in server.handle(Push(0, 0, 0, 0), 0.0)] == [Step]
+        (effect,) = server.handle(Push(0, index, iteration, 0), 0.0)
+        assert isinstance(effect, Refuse)
+        assert (server.accepted, server.gradients) == (2, 2)
 
 
 def test_a_worker_joins_with_the_first_iteration_that_every_fragment_takes():

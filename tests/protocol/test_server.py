@@ -8,9 +8,7 @@ from pslab.config.spec import build
 from pslab.errors import ProtocolError
 from pslab.policies.methods.downpour import Downpour
 from pslab.policies.sync.asp import ASP
-from pslab.policies.sync.backup import Backup
 from pslab.policies.sync.bsp import BSP
-from pslab.policies.sync.eager import Eager
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import NO_WORKER, Apply, Drop, Pull, Push, Pushed, Start
 from pslab.protocol.server import Refuse, Reply, Server, Step, least_budget
@@ -78,14 +76,6 @@ def test_what_a_driver_or_a_policy_must_not_do_is_an_error(sync, before, call, w
         call(server)
 
 
-def test_an_answered_pull_is_answered_again():
-    server = Server(range(1), 1, ASP())
-    server.handle(push(0, 0), 1.0)
-    first = server.handle(pull(0, 1), 1.0)
-    server.answered(0)
-    assert server.handle(pull(0, 1), 2.0) == first  # its answer was lost
-
-
 def test_held_pushes_are_applied_when_the_last_worker_leaves():
     server = Server(range(2), 1, BSP())
     server.handle(push(0, 0), 1.0)
@@ -118,42 +108,17 @@ def test_an_incomplete_push_of_a_worker_that_left_is_never_counted():
     assert server.accepted == 1
 
 
-# --- policies that decide for the whole model, or drop; eager workers -------------------------------------------------
-
-
-def test_a_bound_holds_an_eager_pull():
-    server = Server(range(2), 1, Eager(1))
-    for message in (pull(0, 1), push(0, 0)):
-        server.handle(message, 1.0)
-        if isinstance(message, Pull):
-            server.answered(0)
-    assert server.handle(pull(0, 2), 1.0) == []
-    step, reply = server.handle(push(1, 0), 2.0)
-    assert (step.version, reply) == (2, Reply(pull(0, 2), 2, 1, 1))
-
-
-def test_weights_that_are_not_fetched_are_those_that_the_worker_has():
-    server = Server(range(1), 1, Downpour(n_fetch=3, n_push=1))
-    replies = []
+def test_weights_are_fetched_when_they_are_due_and_by_a_worker_that_joins():
+    server, replies = Server(range(2), 1, Downpour(n_fetch=3, n_push=1)), []
     for iteration, version in ((0, 0), (1, 0), (2, 0), (3, 3)):
         server.handle(push(0, iteration, version=version), 1.0)
-        (reply,) = server.handle(pull(0, iteration + 1, version=version), 1.0)
+        replies += server.handle(pull(0, iteration + 1, version=version), 1.0)
         server.answered(0)
-        replies.append((reply.version, reply.empty))
-    assert replies == [(0, True), (0, True), (3, False), (3, True)]
-
-
-def test_a_worker_that_joins_is_given_weights_even_if_none_were_due():
-    server = Server(range(2), 1, Downpour(n_fetch=3, n_push=1))
-    server.handle(push(0, 0), 1.0)
     server.leave(0, 1.0)
-    assert server.join(0) == 1
-    (reply,) = server.handle(pull(0, 1, version=0), 2.0)
-    server.answered(0)
-    assert (reply.version, reply.empty) == (1, False)
-    server.handle(push(0, 1, version=1), 3.0)
-    (reply,) = server.handle(pull(0, 2, version=1), 3.0)
-    assert (reply.version, reply.empty) == (1, True)
+    assert server.join(0) == 4
+    replies += server.handle(pull(0, 4, version=0), 2.0)
+    assert [(reply.version, reply.empty) for reply in replies] == [
+        (0, True), (0, True), (3, False), (3, True), (4, False)]  # fmt: skip
 
 
 def test_several_ranges_end_with_the_last_round_that_the_budget_has_whole():
@@ -165,15 +130,6 @@ def test_several_ranges_end_with_the_last_round_that_the_budget_has_whole():
                     server.handle(push(worker, iteration, index=index), 1.0)
             found.append(server.spent(budget))
         assert found == over
-
-
-def test_a_policy_for_the_whole_model_hears_once_of_a_request_that_comes_again():
-    server = Server(range(2), 2, Backup(0))
-    for index in range(2):
-        server.handle(push(0, 0, index=index), 1.0)
-    for index in range(2):
-        assert server.handle(pull(0, 1, index=index), 1.0) == []
-    assert server.handle(pull(0, 1), 1.0) == [Refuse(pull(0, 1), "duplicate pull")]
 
 
 @pytest.mark.parametrize(("sync", "gradients"), [

@@ -23,15 +23,14 @@ EXPECTED = {
     "local": Traits(1, rounds=True, method="average"),  # and it accumulates gradients
     "diloco": Traits(1, rounds=True, method="inner", changes=True),
     "streaming": Traits(1, rounds=True, method="inner", changes=True, rotation=Rotation(2), overlap=5),
-    "decoupled": Traits(
-        method="inner", changes=True, aggregate="changes", counted=True, rotation=Rotation(2), overlap=2
-    ),
+    "decoupled": Traits(method="inner", changes=True, aggregate="changes", counted=True, rotation=Rotation(2),
+                        overlap=2),
     "adiloco": Traits(method="inner", changes=True, counted=True),
     "easgd": Traits(1, rounds=True, method="elastic", changes=True),
     "average": Traits(1, rounds=True),  # until it is sized
     "downpour": Traits(method="replica"),
     "admm": Traits(1, rounds=True, method="consensus", changes=True, repeats=True),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXPECTED)

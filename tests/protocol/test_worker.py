@@ -22,34 +22,15 @@ def test_one_iteration():
         worker.computed(0)
 
 
-# --- eager ------------------------------------------------------------------------------------------------------------
-
-
-def eager() -> EagerWorker:
+def test_an_eager_worker_pulls_as_it_computes_and_its_push_waits_for_the_next_weights_and_says_how_stale_it_is():
     worker = EagerWorker(0, 1)
     assert worker.start() == [Send(Pull(0, 0, 1, 0)), Compute(0)]
-    return worker
-
-
-def test_an_eager_worker_pulls_as_it_starts_to_compute():
-    worker = eager()
-    assert worker.weights(Weights(0, 0, 1, 3)) == []  # it computes
-    effects = worker.computed(0, "g0")
-    assert effects == [Send(Push(0, 0, 0, 0, "g0", 3)), Send(Pull(0, 0, 2, 3)), Compute(1)]
-    assert worker.versions == [3]
-    assert [push.iteration for push in worker.missing()] == [0]
-
-
-def test_an_eager_push_waits_for_the_next_weights_and_reports_its_staleness():
-    worker = eager()
     assert worker.computed(0, "g0") == []
-    effects = worker.weights(Weights(0, 0, 1, 5, own_pushes=0))
-    assert effects[0] == Send(Push(0, 0, 0, 0, "g0", 5))
-    assert worker.weights(Weights(0, 0, 2, 9, own_pushes=1)) == []
+    sent = worker.weights(Weights(0, 0, 1, 5, own_pushes=0))
+    assert sent == [Send(Push(0, 0, 0, 0, "g0", 5)), Send(Pull(0, 0, 2, 5)), Compute(1)]
+    assert (worker.versions, [push.iteration for push in worker.missing()]) == ([5], [0])
+    assert worker.weights(Weights(0, 0, 2, 9, own_pushes=1)) == []  # it computes
     assert worker.computed(0, "g1")[0] == Send(Push(0, 0, 1, 5, "g1", 3))  # 9 - 5, of which one is its own
-
-
-# --- layer by layer ---------------------------------------------------------------------------------------------------
 
 
 def test_a_layered_worker_pushes_each_range_and_starts_at_once():

@@ -74,8 +74,6 @@ def trained(**fields: Any) -> tuple[Run, Outcome, pd.DataFrame]:
     return run, outcome, pushes.astype(dict.fromkeys(("worker", "iteration", "range", "version_pulled"), int))
 
 
-# --- each change from the weights of a version ------------------------------------------------------------------------
-
 OUTER = {  # the server's optimizer, by the run
     "diloco": lambda weights, run: torch.optim.SGD([weights], 0.7, momentum=0.9, nesterov=True),
     "local": lambda weights, run: torch.optim.SGD([weights], 1.0),
@@ -115,9 +113,6 @@ def test_changes_of_workers_are_gradients_of_an_outer_optimizer(sync, fields):
     assert gradients[-1] == outcome.facts["pushes"]
     assert name != "adiloco" or pushes.worker.value_counts()[1] > pushes.worker.value_counts()[0] or "dylu" in sync
     np.testing.assert_allclose(outcome.weights, weights.numpy(), rtol=0, atol=1e-12)
-
-
-# --- weights that stay at their workers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("sync", "fields"), [
@@ -220,8 +215,6 @@ def test_fragments_are_merged_while_workers_go_on(sync, fields):
         found[place] = each
     np.testing.assert_allclose(outcome.weights, found.numpy(), rtol=0, atol=1e-12)
 
-
-# --- how many steps a worker takes, and how far ahead it gets ---------------------------------------------------------
 
 SECONDS = 0.58, 0.75, 1.51, 3.33  # a step, of the workers of asyncdiloco's notebook
 OF_NOTEBOOK = {"compute_s": SECONDS[0], "slow": {w: each / SECONDS[0] for w, each in enumerate(SECONDS)}}

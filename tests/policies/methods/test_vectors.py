@@ -15,7 +15,6 @@ from pslab.lab.judge import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.methods.admm import ADMM
 from pslab.policies.methods.average import Average
-from pslab.policies.methods.diloco import DiLoCo
 from pslab.policies.methods.downpour import Downpour
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.protocol.traits import Lengths, traits_of
@@ -25,30 +24,15 @@ SGD = {"inner": "sgd", "optimizer": "sgd:momentum=0", "outer_learning_rate": 1.0
 NESTEROV = {"inner": "sgd", "optimizer": "sgd:momentum=0.9,nesterov=True", "outer_learning_rate": 0.7}
 
 
-class One(torch.autograd.Function):
-    """Logits that say nothing, with the gradient 1."""
-
-    @staticmethod
-    def forward(ctx: Any, w: torch.Tensor, count: int) -> torch.Tensor:
-        ctx.save_for_backward(w)
-        return torch.zeros(count, 2, dtype=w.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (w,) = ctx.saved_tensors
-        return torch.ones_like(w), None
-
-
 class Falling(torch.nn.Module):
-    """One weight, whose gradient is 1 everywhere."""
+    """One weight, which is its own output."""
 
     def __init__(self) -> None:
         super().__init__()
         self.w = torch.nn.Parameter(torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = One.apply(self.w, len(x))
-        return found
+        return self.w.expand(len(x), 2)
 
 
 class TwoEach:
@@ -60,15 +44,19 @@ class TwoEach:
         return x, y, x[:2], y[:2]
 
 
-FALLS = {"model": Falling, "learning_rate": 1.0, "pushes": 4}
+FALLS = {
+    "model": Falling,
+    "loss": lambda output, target: output[:, 0].mean(),
+    "metric": "loss",
+    "learning_rate": 1.0,
+    "pushes": 4,
+}  # whose gradient is 1 everywhere; fmt: skip
 BOTH = (0.0, 4.0)
 #: The policy, each worker's target, fields, and the weight after each step.
 VECTORS: list[tuple[str, tuple[float, ...], dict[str, Any], list[float]]] = [
     ("local:2,after=2", BOTH, {"pushes": 8}, [1.0, 1.5, 1.875]),  # from 1.5 as in the second round of local:2
-    ("local:4", BOTH, {"pushes": 8}, [2 * (1 - 0.5**4)]),  # one averaging, at the end
     ("local:2", (4.0,), {"schedule": "linear", "pushes": 4}, [2.75, 3.1796875]),  # which counts gradients
     ("average", (2.0, 0.0), {"data": TwoEach(), "pushes": 4}, [1.75]),  # of 1.5 and 2
-    ("diloco:2", BOTH, {**SGD, "pushes": 12}, [1.5, 1.875, 1.96875]),
     ("diloco:2", BOTH, {"inner": "sgd", "pushes": 12}, [1.995, 2.8504875, 2.76970247]),  # what nothing names: paper's
     ("diloco:1,after=2", BOTH, {**SGD, "pushes": 6}, [1.0, 1.5, 1.75]),
     ("diloco:1,after=2", BOTH, {**NESTEROV, "pushes": 8}, [1.0, 1.5, 1.8325, 2.0856375]),  # momentum begins after them
@@ -77,8 +65,6 @@ VECTORS: list[tuple[str, tuple[float, ...], dict[str, Any], list[float]]] = [
     ("diloco:2,after=1,periods=1;2", BOTH, {**SGD, "pushes": 5}, [1.0, 1.875]),
     ("downpour:2,2", (0.0,), FALLS, [-2, -4]),
     ("downpour:2,2", (0.0,), {**FALLS, "pushes": 3}, [-2, -3]),  # what is left at the end of the budget is pushed
-    *(("downpour:1,1", (0.0,), {**FALLS, **how}, [-1, -1.70710678, -2.28445705, -2.78445705])
-      for how in ({"rate": "adagrad:server"}, {"optimizer": "adagrad"})),
     *(("downpour:2,2", (0.0,), {**FALLS, **how}, [-1, -1.70710678])  # of the sum's square
       for how in ({"rate": "adagrad:server"}, {"optimizer": "adagrad"})),
     ("downpour:2,4,literal=off", (1.0,), {"pushes": 4}, [0, 0.9375]),  # at 0, .5, .75, .875
@@ -103,13 +89,8 @@ def test_weights_after_each_step(sync, targets, fields, expected, monkeypatch):
         assert outcome.facts["seconds"] == pytest.approx(10.0 * run.pushes / len(targets))
 
 
-# --- exchanges --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("policy", "steps", "pushes", "fetches"), [
-    (LocalSGD(4, after=2), [0, 1, 2, 6, 10], [1] * 4, [1] * 4),
-    (DiLoCo(4, after=2), [0, 1, 2, 6, 10], [1] * 4, [1] * 4), (ADMM(5), [0, 5, 10, 15], [1] * 3, [1] * 3),
-    (Downpour(2, 4), [0, 2, 4, 6, 8], [0, 1, 0, 1], [1, 1, 1, 1]),
+    (LocalSGD(4, after=2), [0, 1, 2, 6, 10], [1] * 4, [1] * 4), (ADMM(5), [0, 5, 10, 15], [1] * 3, [1] * 3),
     (Downpour(3, 1), [0, 1, 2, 3, 4], [1, 1, 1, 1], [1, 0, 0, 1]),
     (Downpour(2, 3), [0, 2, 3, 4, 6, 8], [0, 1, 0, 1, 0], [1, 1, 0, 1, 1]),
     (Downpour(5, 5, end=7), [0, 5, 7, 10, 15], [1, 1, 1, 1], [1, 1, 1, 1]),
@@ -134,9 +115,8 @@ def test_a_policy_is_sized_by_the_pass_and_the_budget(policy, lengths, sized):
     assert policy.sized(lengths) == sized
 
 
-@pytest.mark.parametrize("engine", ["virtual", "timing"])
-def test_what_is_not_exchanged_takes_no_bytes(engine):
-    for sync in ("downpour:2,4", "downpour:4,2", "downpour:3,2", "downpour:3,3"):
+def test_what_is_not_exchanged_takes_no_bytes():
+    for engine, sync in (("virtual", "downpour:2,4"), ("timing", "downpour:4,2"), ("timing", "downpour:3,2")):
         outcome = finished(run := tiny(engine=engine, sync=sync, cluster="steady", pushes=48))
         tables, _, facts = tables_of(run, outcome)
         assert facts["verdict"] == "valid", facts

@@ -6,8 +6,6 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pslab.policies.planning.baselines import BASELINES, full_grid_scan, grid_scan, naive
 from pslab.policies.planning.zipline import ZIPLINES, Plan
@@ -33,15 +31,11 @@ def test_vectors_by_hand():
     assert (best.spread, full_grid_scan(points).spread, grid_scan(points).spread) == (13, 14, 15)
 
 
-def instance(rng: random.Random, workers: int, count: int, span: int) -> list[list[float]]:
-    """Rows of different lengths; instants of a small span, so that many are equal."""
-    return [sorted(rng.randint(0, span) for _ in range(rng.randint(1, count))) for _ in range(workers)]
-
-
 def test_three_thousand_small_instances_are_optimal():
     rng = random.Random(2019)
-    for _ in range(3_000):
-        points = instance(rng, rng.randint(1, 4), 4, rng.choice((6, 30)))
+    for _ in range(3_000):  # rows of different lengths; instants of a small span, so that many are equal
+        span = rng.choice((6, 30))
+        points = [sorted(rng.randint(-2, span) / 2 for _ in range(rng.randint(1, 4))) for _ in range(rng.randint(1, 4))]
         best = naive(points)
         for name, search in ZIPLINES.items():
             assert search(points) == best, (name, points)
@@ -52,35 +46,10 @@ def test_three_thousand_small_instances_are_optimal():
             assert found.spread >= best.spread
 
 
-rows = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4).map(sorted)
-
-
-@given(st.lists(rows, min_size=1, max_size=4))
-def test_instances_of_any_floats_are_optimal(points):
-    best = naive(points)
-    assert all(search(points) == best for search in ZIPLINES.values())
-
-
-@pytest.mark.parametrize(("workers", "count"), [(2, 500), (30, 40), (200, 5)])
-def test_all_variants_find_the_same_plan_of_large_instances(workers, count):
-    rng = random.Random(workers)
-    for _ in range(5):
-        points = [[begin + step * count for count in range(1, count + 1)]
-                  for begin, step in ((rng.random(), rng.uniform(1.0, 1.5)) for _ in range(workers))]  # fmt: skip
-        plans = {search(points) for search in ZIPLINES.values()}
-        assert len(plans) == 1
-        (plan,) = plans
-        chosen = [row[place - 1] for row, place in zip(points, plan.idx, strict=True)]
-        assert (max(chosen) - min(chosen), max(chosen)) == plan[:2]
-        assert plan.spread <= full_grid_scan(points).spread <= grid_scan(points).spread
-
-
 @pytest.mark.parametrize(("points", "words"), [
-    ([], "needs the instants of at least one worker"),
-    ([(1.0,), ()], "worker 1 has no instants"),
+    ([], "needs the instants of at least one worker"), ([(1.0,), ()], "worker 1 has no instants"),
     ([(1.0, 2.0), (6.0, 5.0)], "worker 1's instants must ascend: 5.0 comes after 6.0"),
     ([(1.0, math.nan, 2.0)], "worker 0's instants are not finite: nan at position 2"),
-    ([(math.nan,)], "worker 0's instants are not finite: nan at position 1"),
     ([(1.0,), (2.0, math.inf)], "worker 1's instants are not finite: inf at position 2"),
 ])  # fmt: skip
 def test_invalid_instances_are_refused(points, words):

@@ -23,8 +23,6 @@ from pslab.tensors.datasets import image_folder
 from pslab.tensors.datasets.text import BLOCK, WINDOW
 from pslab.tensors.workload.data import Dataset, resolve_data
 
-# --- images -----------------------------------------------------------------------------------------------------------
-
 COLOURS = {"ants": (200, 40, 0), "bees": (0, 40, 200)}
 
 
@@ -74,15 +72,13 @@ def test_the_same_folder_is_the_same_object_with_the_same_digest_until_it_change
     assert Run(data="folder:/nowhere").digest  # a record can be read without its images
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [(lambda path: (path / "train" / "ants" / "3.png").write_bytes(b"no image"), "3.png cannot be read as an image"),
-     (lambda path: (path / "test" / "bees").rename(path / "test" / "bears"), "same classes: only one has bears, bees"),
-     (lambda path: (path / "train" / "cats").mkdir(), "Found no valid file for the classes cats"),
-     (lambda path: (path / "test").rename(path / "tests"), "needs a folder train and one of test and val"),
-     (lambda path: (path / "val").mkdir(), "needs a folder train and one of test and val")],
-    ids=["broken", "other class", "empty class", "no test", "two tests"],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda path: (path / "train/ants/3.png").write_bytes(b"no image"), "3.png cannot be read as an image"),
+    (lambda path: (path / "test/bees").rename(path / "test/bears"), "same classes: only one has bears, bees"),
+    (lambda path: (path / "train/cats").mkdir(), "Found no valid file for the classes cats"),
+    (lambda path: (path / "test").rename(path / "tests"), "needs a folder train and one of test and val"),
+    (lambda path: (path / "val").mkdir(), "needs a folder train and one of test and val"),
+], ids=["broken", "other class", "empty class", "no test", "two tests"])  # fmt: skip
 def test_folders_that_do_not_fit_are_refused(pictures: Path, change, words: str):
     change(pictures)
     check_refused([("data", lambda: load(pictures), words)])
@@ -94,8 +90,6 @@ def test_too_many_images_are_refused_before_one_is_decoded(pictures: Path, monke
     check_refused([("data", lambda: load(pictures, ""),
                     r"24 images of 12288 bytes take 0.0 GB .*: side=10 fits, or colour=off")])  # fmt: skip
 
-
-# --- text -------------------------------------------------------------------------------------------------------------
 
 HASHES = {"3.11.7": "fe9b4ed9d54db922353d02300c0774db017dbf8cdf92b3de9640d98caaa681e8"}  # as released
 
@@ -111,8 +105,11 @@ def test_the_text_of_a_release_is_known():
 
 def test_every_tenth_block_is_tested_with_and_no_byte_is_in_both_parts(monkeypatch: pytest.MonkeyPatch):
     content = np.repeat(np.arange(26, dtype=np.uint8), BLOCK)[: 25 * BLOCK + BLOCK // 2]  # each repeats its number
+    before, run = resolve_data("text").name, Run(data="text:100").digest
     monkeypatch.setattr(sources, "language_reference", content.tobytes)
     data = resolve_data("text")
+    assert data.name != before  # another text is another dataset, and another digest
+    assert Run(data="text:100").digest != run
     assert {*data.test_x.unique().tolist()} == {9, 19}
     assert {*data.train_x.unique().tolist()} == {*range(26)} - {9, 19}
     assert len(data.train_x) == (23 * BLOCK + BLOCK // 2 - 1) // WINDOW  # one byte is needed behind the last window
@@ -129,15 +126,6 @@ def test_windows_follow_each_other_targets_are_the_next_bytes_and_sizes_take_the
     assert torch.equal(part.train_x, data.train_x[:200])
     assert torch.equal(part.test_y, data.test_y[:30])
     assert part.name == data.name
-
-
-def test_another_text_is_another_dataset_and_another_digest(monkeypatch: pytest.MonkeyPatch):
-    name, run = resolve_data("text").name, Run(data="text:100")
-    before, mnist = run.digest, Run().digest
-    monkeypatch.setattr(sources, "language_reference", lambda: b"another release" * 10_000)
-    assert resolve_data("text").name != name
-    assert run.but().digest != before
-    assert Run().digest == mnist
 
 
 def test_sizes_that_the_text_does_not_have_and_an_interpreter_without_it_are_refused(monkeypatch: pytest.MonkeyPatch):

@@ -46,13 +46,11 @@ def test_the_real_mnist_is_the_official_one_and_a_part_is_its_first_examples():
     assert resolve_data("mnist", ROOT) is data
     assert (data.train_x.shape, data.test_x.shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
     assert (data.train_x.dtype, data.train_y.dtype, data.classes) == (torch.uint8, torch.int64, 10)
-    assert data.train_y.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert data.test_y.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     pixels = data.train_x.numpy().ravel()
     assert (round(pixels.mean() / 255, 4), round(pixels.std() / 255, 4)) == (data.mean, data.std) == (0.1307, 0.3081)
-    assert torch.equal(part.train_x, data.train_x[:4096])
-    assert torch.equal(part.train_y, data.train_y[:4096])
-    assert torch.equal(part.test_x, data.test_x[:1000])
+    for name, count in (("train_x", 4096), ("train_y", 4096), ("test_x", 1000), ("test_y", 1000)):
+        assert torch.equal(getattr(part, name), getattr(data, name)[:count])
     assert part.train_x.untyped_storage().nbytes() == 4096 * 784  # the other images are not kept in memory
     assert torch.equal(resolve_data("mnist:128", ROOT).train_y, data.train_y[:128])
 
@@ -87,14 +85,11 @@ def test_parts_labels_and_files_that_are_not_there_are_refused(small: Path):
     check_refused([("data", lambda: resolve_data("mnist", small), words)])
 
 
-# --- idx files --------------------------------------------------------------------------------------------------------
-
 WHOLE = idx(digits(3)[0])
 HUGE = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1)
 BROKEN = [
-    (b"", "starts with"), (WHOLE[:3], "starts with 00 00 08"), (WHOLE[:10], "starts with 00 00 08 03"),
+    (b"", "starts with"), (WHOLE[:10], "starts with 00 00 08 03"),
     (b"\x00\x00\x0d\x03" + WHOLE[4:], "starts with 00 00 0d 03, but .* of 16 bytes that starts with 00 00 08 03"),
-    (b"\x00\x00\x08\x01" + WHOLE[4:], "starts with 00 00 08 01"), (b"\x80\x04\x95\x00" + WHOLE[4:], "starts with 80 0"),
     (HUGE, r"shape is \[4294967295, 4294967295, 4294967295\], not \[5, 28, 28\]"),
     (idx(digits(6)[0]), r"shape is \[6, 28, 28\]"), (idx(np.zeros((0, 28, 28), np.uint8)), r"shape is \[0, 28, 28\]"),
     (idx(np.zeros((3, 28, 27), np.uint8)), r"shape is \[3, 28, 27\]"),
@@ -119,11 +114,8 @@ def test_broken_files_are_refused(tmp_path: Path):
         read_idx(tmp_path, (5,))
 
 
-@pytest.mark.parametrize("content", [HUGE + b"0" * 10**7, idx(np.zeros((5, 28, 28), np.uint8)) + b"0" * 10**7])
-def test_a_file_that_unpacks_to_too_much_takes_no_memory(content: bytes, tmp_path: Path):
-    path = tmp_path / "bomb.gz"
-    path.write_bytes(gzip.compress(content, 1))
-    del content
+def test_a_file_that_unpacks_to_too_much_takes_no_memory(tmp_path: Path):
+    (path := tmp_path / "bomb.gz").write_bytes(gzip.compress(idx(np.zeros((5, 28, 28), np.uint8)) + b"0" * 10**7, 1))
     tracemalloc.start()
     try:
         with pytest.raises(ConfigError):

@@ -29,9 +29,6 @@ def planted():
     return Planted(rows=600, keys=1200, per_row=10, communities=8, noise=0.1).load()
 
 
-# --- traffic -----------------------------------------------------------------------------------------------------
-
-
 def test_batches_ask_for_the_keys_that_they_hold_but_those_that_their_worker_owns():
     for parts, spread in (([0, 0, 1, 1], [2, 2, 2, 1]), ([1, 0, 1, 0], [1, 1, 1, 1])):
         found = traffic.spread(FOUR, np.array(parts), 2)
@@ -55,9 +52,6 @@ def test_bytes_are_those_of_frames():
         assert traffic.reply_bytes(keys) == 24 + 4 * len(keys)
 
 
-# --- rows --------------------------------------------------------------------------------------------------------
-
-
 def test_rows_move_where_there_is_room_and_traffic_to_save():
     assert partition(FOUR, 2, "parsa").tolist() == [1, 0, 1, 0]  # the row that adds the fewest keys
     for most, parts in ((2, [0, 0, 1, 1]), (3, [1, 0, 1, 0])):
@@ -65,25 +59,21 @@ def test_rows_move_where_there_is_room_and_traffic_to_save():
     assert capacity(np.full(10, 3), 4, 0.03) == 8  # of 30: 7.5, so 8, and 3 % more is 8.24
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
 @pytest.mark.parametrize("rule", RULES)
-def test_every_row_has_one_worker_loads_are_balanced_and_a_seed_repeats_it(planted, rule, workers):
-    parts, again = (partition(planted, workers, rule, balance="rows", epsilon=0.05, seed=5) for _ in range(2))
-    assert parts.tolist() == again.tolist()
-    assert parts.shape == (len(planted),)
-    load = np.bincount(parts, minlength=workers)
-    assert load.sum() == len(planted)
-    assert load.max() <= capacity(np.ones(len(planted), np.int64), workers, 0.05)
-
-
-def test_entries_are_balanced_unless_it_is_said_otherwise(planted):
-    uneven = planted.take(np.sort(np.argsort(planted.labels, kind="stable")))
-    keep = np.arange(len(uneven.keys)) % 3 != uneven.row_of[np.arange(len(uneven.keys))] % 3
-    starts = np.concatenate([[0], np.cumsum(np.bincount(uneven.row_of[keep], minlength=len(uneven)))])
-    rows = rows_of("uneven", uneven.key_count, [(uneven.keys[keep][a:b], np.ones(b - a)) for a, b in
-                   pairwise(starts)], uneven.labels, uneven.test)  # fmt: skip
-    load = np.bincount(partition(rows, 5, "multilevel"), rows.entries_of, minlength=5)
-    assert load.max() <= capacity(rows.entries_of, 5, 0.03)
+def test_every_row_and_every_key_has_one_place_loads_are_balanced_and_a_seed_repeats_it(planted, rule):
+    for workers, balance in ((1, "rows"), (7, "rows"), (5, "entries")):
+        parts, again = (partition(planted, workers, rule, balance=balance, epsilon=0.05, seed=5) for _ in range(2))
+        assert parts.tolist() == again.tolist()
+        weights = np.ones(len(planted), np.int64) if balance == "rows" else planted.entries_of
+        load = np.bincount(parts, weights, minlength=workers)
+        assert load.sum() == weights.sum()
+        assert load.max() <= capacity(weights, workers, 0.05)
+    owner = placement.place(traffic.used(planted, parts, 5), planted.key_count, 4)
+    assert (len(owner), set(owner.tolist())) == (planted.key_count, set(range(4)))
+    weights, places = np.arange(planted.key_count), renumbered(owner)
+    held = as_held(weights, places)
+    assert np.array_equal(owner[held], np.sort(owner))
+    assert np.array_equal(by_key(held, places), weights)
 
 
 def test_each_step_from_random_to_multilevel_saves_traffic(planted):
@@ -92,8 +82,6 @@ def test_each_step_from_random_to_multilevel_saves_traffic(planted):
     assert remote["multilevel"] < remote["two-step"] < remote["random"]
     assert remote["parsa"] < remote["random"]
     assert remote["multilevel"] < remote["random"] / 4
-    rows = Planted(rows=400, keys=800, per_row=8, communities=8, noise=0.0).load()
-    assert traffic.remote(traffic.spread(rows, partition(rows, 8, balance="rows"), 8)) == 0  # it is separable
 
 
 def test_what_cannot_be_is_refused_with_what_can():
@@ -104,9 +92,6 @@ def test_what_cannot_be_is_refused_with_what_can():
             partition(FOUR, **{"workers": 2, **fields})
     with pytest.raises(ConfigError, match="a row has 9 entries"):
         capacity(np.array([9, 1]), 4, 0.5)
-
-
-# --- bisection ---------------------------------------------------------------------------------------------------
 
 
 def lists(each):
@@ -146,8 +131,6 @@ def test_nets_are_contracted_and_vertices_matched_with_those_that_share_most():
     assert pairs.tolist() == [0, 0, 1, 1]
 
 
-# --- keys --------------------------------------------------------------------------------------------------------
-
 USES = (np.array([0, 3, 5, 6]), np.array([A, B, C, B, C, C]))  # of three workers
 
 
@@ -158,18 +141,6 @@ def test_parsas_owner_has_the_smallest_share_so_far_and_a_key_whose_users_have_n
     uses = np.array([0, 2, 3, 4]), np.array([A, B, B, C])  # C of worker 2 alone
     assert placement.parsa(uses, 3, 2).tolist() == [0, 0, 1]
     assert placement.parsa(uses, 3, 3).tolist() == placement.parsa(uses, 3).tolist() == [0, 0, 2]
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_each_key_has_one_server(planted, rule):
-    parts = partition(planted, 4, rule)
-    owner = placement.place(traffic.used(planted, parts, 4), planted.key_count, 4)
-    assert len(owner) == planted.key_count
-    assert set(owner.tolist()) == set(range(4))
-    weights, places = np.arange(planted.key_count), renumbered(owner)
-    held = as_held(weights, places)
-    assert np.array_equal(owner[held], np.sort(owner))
-    assert np.array_equal(by_key(held, places), weights)
 
 
 def test_keys_that_nobody_uses_even_out_what_servers_hold():
@@ -188,9 +159,6 @@ def test_what_each_server_exchanges_follows_from_the_keys_that_it_has():
     found = traffic.exchanged(np.array([1, 2, 4, 5]), np.array([0, 4, 6, 9]))
     assert found.tolist() == [[24 + 16 + 8, 24 + 9, 24 + 8], [24 + 16 + 8, 24 + 9, 24 + 8], [0, 0, 0]]
     assert renumbered(np.array([1, 0, 1, 0])).tolist() == [2, 0, 3, 1]
-
-
-# --- capacity ----------------------------------------------------------------------------------------------------
 
 
 @st.composite

@@ -97,8 +97,6 @@ numbers = st.integers(-8, 8)
 turns = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
                            st.lists(numbers, min_size=SIZE, max_size=SIZE)), min_size=1, max_size=25)  # fmt: skip
 
-# --- versions ---------------------------------------------------------------------------------------------------------
-
 
 @settings(max_examples=60, deadline=None)
 @given(turns, st.booleans(), st.sampled_from([WHOLE, RANGES]))
@@ -133,9 +131,6 @@ def test_a_push_whose_version_was_dropped_joins_the_oldest():
     assert moved == [4, 6, 8]  # the mean of 2 and 6: worker 1 may still join them
 
 
-# --- squares ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("parts", [WHOLE, RANGES])
 def test_squares_by_hand(parts, sparse):
@@ -152,9 +147,6 @@ def test_squares_by_hand(parts, sparse):
     assert squares.divide(gradient, out=gradient).tolist() == pytest.approx([1, 1, 0])
     assert squares.divide(torch.tensor([4.0, 1.0, 0.0]), out=gradient).tolist() == pytest.approx([0.8, 2**-0.5, 0])
     assert squares.total.tolist() == [25, 2, 0]
-
-
-# --- directions -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)

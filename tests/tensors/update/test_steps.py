@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.sync.asp import ASP
 from pslab.tensors.entries import Entries
-from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.update.changes import over_users
 from pslab.tensors.update.inner import InnerSteps, resolve_inner
 from pslab.tensors.update.part import Part
@@ -56,9 +53,6 @@ def test_several_rates_make_one_gradient_of_the_first():
     assert worker.seen[-2:] == [0, 0]  # at the end of its schedule
 
 
-# --- an optimizer of the worker's own ---------------------------------------------------------------------------------
-
-
 def inner_steps(text: str) -> InnerSteps:
     inner = resolve_inner(text, fresh=False)
     kept = {name: memory.zeros("cpu") for name, memory in inner.memories(3, torch.float64).items()}
@@ -83,7 +77,7 @@ def moved(worker: InnerSteps, iteration: int, at: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("text", "make", "options"), [
     ("adamw:betas=(0.9;0.95)", torch.optim.AdamW, {"betas": (0.9, 0.95)}), ("sgd:clip=1", torch.optim.SGD, {}),
     ("sgd:momentum=0.9,clip=2", torch.optim.SGD, {"momentum": 0.9})])  # fmt: skip
-@pytest.mark.parametrize("norm", [0.0, 0.5, 1 - 5e-7, 1.0, 3.0])
+@pytest.mark.parametrize("norm", [0.0, 1 - 5e-7, 3.0])
 def test_steps_are_torchs_whose_state_goes_on_to_the_next_iteration_and_is_new_after_an_absence(
     text: str, make: type[torch.optim.Optimizer], options: dict[str, object], norm: float
 ):
@@ -104,25 +98,17 @@ def test_steps_are_torchs_whose_state_goes_on_to_the_next_iteration_and_is_new_a
             torch.testing.assert_close(moved(worker, iteration, at), wanted, rtol=1e-12, atol=1e-15)
 
 
-# --- means ------------------------------------------------------------------------------------------------------------
-
 ONE, OTHER = Entries(3, np.array([0, 1]), np.array([1.0, 2.0])), Entries(3, np.array([0]), np.array([3.0]))
 
 
-@pytest.mark.parametrize(
-    ("vectors", "mean", "users"),
-    [([ONE, OTHER], [2, 2], [2, 1]),
-     ([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.0])], [2, 1], [2, 2]),
-     ([torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), OTHER], [2, 2, 3], [2, 1, 1])],
-    ids=["sparse", "dense", "dense among sparse"],
-)  # fmt: skip
-def test_a_mean_is_over_the_vectors_that_hold_an_entry(vectors, mean, users):
-    found, counts = mean_over_users(vectors)
-    assert (found.tolist() if isinstance(found, torch.Tensor) else found.values.tolist()) == mean
-    assert counts.tolist() == users
-
-
-def test_the_server_averages_over_users_only_where_the_policy_averages():
+def test_a_mean_is_over_the_vectors_that_hold_an_entry_where_the_policy_averages():
+    for vectors, mean, users in (
+        ([ONE, OTHER], [2, 2], [2, 1]), ([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.0])], [2, 1], [2, 2]),
+        ([torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), OTHER], [2, 2, 3], [2, 1, 1]),
+    ):  # fmt: skip
+        found, counts = mean_over_users(vectors)
+        assert (found.tolist() if isinstance(found, torch.Tensor) else found.values.tolist()) == mean
+        assert counts.tolist() == users
     (found,) = over_users(LocalSGD(2), Part((slice(0, 3),)), [ONE, OTHER])
     assert (found.indices.tolist(), found.values.tolist()) == ([0, 1], [2, 2])
     assert over_users(ASP(), Part((slice(0, 3),)), [ONE, OTHER]) == [ONE, OTHER]
@@ -137,15 +123,9 @@ def test_a_radial_directional_mean_by_hand():
     ):  # fmt: skip
         found = radial_directional([torch.tensor(vector) for vector in vectors], weights).tolist()
         np.testing.assert_allclose(found, wanted, atol=1e-7)
-
-
-@given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 99))
-def test_its_length_is_the_mean_of_the_lengths_and_equal_vectors_are_it(count: int, size: int, seed: int):
-    rng = numpy_generator(seed, "vectors")
-    vectors = [torch.from_numpy(rng.random(size) + 0.1) for _ in range(count)]  # whose directions never cancel
-    weights = rng.integers(1, 9, count).tolist()
-    found = radial_directional(vectors, weights)
-    lengths = [float(vector.norm()) for vector in vectors]
-    np.testing.assert_allclose(float(found.norm()), np.average(lengths, weights=weights), rtol=1e-12)
-    np.testing.assert_allclose(radial_directional(vectors[:1] * count, weights), vectors[0], rtol=1e-12)
-    np.testing.assert_allclose(radial_directional([5 * vector for vector in vectors], weights), 5 * found, rtol=1e-12)
+    three = [
+        torch.tensor(vector, dtype=torch.float64) for vector in ((1.0, 2.0, 2.0), (0.3, 0.1, 0.2), (4.0, 0.0, 3.0))
+    ]
+    found = radial_directional(three, [2, 1, 5])  # as long as the vectors are in the mean
+    np.testing.assert_allclose(float(found.norm()), (2 * 3 + 0.14**0.5 + 5 * 5) / 8, rtol=1e-12)
+    np.testing.assert_allclose(radial_directional(three[:1] * 3, [2, 1, 5]), three[0], rtol=1e-12)

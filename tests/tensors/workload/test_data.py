@@ -74,21 +74,16 @@ def test_a_users_function_gives_floats_as_they_are_or_bytes_that_are_measured_or
     assert "tensor" not in repr(given)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bytes_are_normalized_as_torchvision_does_and_tokens_and_floats_are_not(dtype: torch.dtype):
+def test_bytes_are_normalized_as_torchvision_does_and_tokens_and_floats_are_not():
     x = torch.arange(256, dtype=torch.uint8).view(2, 1, 8, 16)
-    wanted = torchvision().transforms.Normalize([0.1307], [0.3081])(x.to(dtype) / 255)
-    assert torch.equal(batch(x, dtype, 0.1307, 0.3081), wanted)
-    floats = torch.tensor([[1.0, 3.0]])  # not divided by 255, and not changed
-    assert batch(floats, dtype, 1.0, 2.0).tolist() == [[0.0, 1.0]]
-    assert floats.tolist() == [[1.0, 3.0]]
-    x = x.view(2, 128)
-    data = Dataset("tokens", x, x.long(), x, x.long(), mean=None, std=1.0, classes=256)
-    read = batch(data.train_x, dtype, data.mean, data.std)
-    assert (data.tokens, read.dtype, read.tolist()) == (True, torch.int64, x.tolist())
-
-
-# --- batches ----------------------------------------------------------------------------------------------------------
+    tokens = Dataset("tokens", x, x.long(), x, x.long(), mean=None, std=1.0, classes=256)
+    for dtype in (torch.float32, torch.float64):
+        wanted = torchvision().transforms.Normalize([0.1307], [0.3081])(x.to(dtype) / 255)
+        assert torch.equal(batch(x, dtype, 0.1307, 0.3081), wanted)
+        floats = torch.tensor([[1.0, 3.0]])  # not divided by 255, and not changed
+        assert (batch(floats, dtype, 1.0, 2.0).tolist(), floats.tolist()) == ([[0.0, 1.0]], [[1.0, 3.0]])
+        read = batch(tokens.train_x, dtype, tokens.mean, tokens.std)
+        assert (tokens.tokens, read.dtype, read.tolist()) == (True, torch.int64, x.tolist())
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,21 +14,17 @@ from tiny import Noisy, global_states
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pslab.errors import ConfigError
 from pslab.tensors.random_streams import generator, seed_of
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.layer_costs import Uses, shares
+from pslab.tensors.workload.layer_costs import shares
 from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, resolve_model
-from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
+from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 X, Y = torch.randn(5, 1, 28, 28, generator=generator(0, "x")), torch.tensor([0, 3, 1, 9, 2])
 
 
 def some_bytes(*shape: int) -> Tensor:
     return torch.randint(256, shape, generator=generator(0, "bytes"))
-
-
-# --- the networks -----------------------------------------------------------------------------------------------------
 
 
 def gpt(model: nn.Module, x: Tensor) -> Tensor:
@@ -87,24 +83,15 @@ def test_first_weights_of_the_language_model_are_normal_and_smaller_where_blocks
         assert float(weight.detach().std()) == pytest.approx(deviation, rel=0.05), name
 
 
-# --- names and objects ------------------------------------------------------------------------------------------------
-
-
 def test_names_of_a_users_module_callables_and_modules_are_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = ("from torch import nn\ndef small(): return nn.Linear(4, 3)\nclass Deep(nn.Module):\n"
               "    def __init__(self, width=2):\n        super().__init__()\n        self.layer = nn.Linear(4, width)\n"
-              "    @classmethod\n    def wide(cls): return cls(5)\nready = nn.Linear(4, 3)\nnumber = 3\n")  # fmt: skip
+              "    @classmethod\n    def wide(cls): return cls(5)\nready = nn.Linear(4, 3)\n")  # fmt: skip
     (tmp_path / "pslab_test_models.py").write_text(source)
-    (tmp_path / "pslab_test_models_wrong.py").write_text("def f(:")
     monkeypatch.syspath_prepend(tmp_path)
     shapes = [build_model(f"pslab_test_models:{name}", 0).state_dict().popitem(last=False)[1].shape
               for name in ("small", "Deep", "Deep.wide", "ready")]  # fmt: skip
     assert shapes == [(3, 4), (2, 4), (5, 4), (3, 4)]
-    assert import_named("data", "pslab_test_models:number") == 3
-    with pytest.raises(ConfigError) as caught:
-        import_named("data", "pslab_test_models_wrong:f")
-    assert (caught.value.field, type(caught.value.__cause__)) == ("data", SyntaxError)
-    assert resolve_model(MLP) is MLP
     given = nn.Linear(2, 2)
     one, other = resolve_model(given)(), build_model(given, 5)
     assert torch.equal(one.weight, given.weight)
@@ -125,28 +112,13 @@ def test_the_initial_model_depends_on_the_seed_alone():
         assert all(map(torch.equal, build_model(text, 3).state_dict().values(), wanted.values()))
 
 
-class Shaped(nn.Module):
-    """Its outputs always have this shape."""
-
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bias + 0 * x.sum()
-
-
-@pytest.mark.parametrize("model", [build_model("mlp", 0), build_model("cnn", 0), Shaped(2, 10), Shaped(2, 99),
-                                   nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 10))])  # fmt: skip
-def test_checking_a_model_changes_neither_it_nor_the_global_generator(model: nn.Module):
-    state, before = {name: value.clone() for name, value in model.state_dict().items()}, global_states()
-    check_model(model, X, Y)
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert all(p.grad is None for p in model.parameters())
-    assert global_states() == before
-
-
-# --- costs of layers --------------------------------------------------------------------------------------------------
+def test_checking_a_model_changes_neither_it_nor_the_global_generator():
+    for model in (build_model("cnn", 0), nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 99))):
+        state, before = {name: value.clone() for name, value in model.state_dict().items()}, global_states()
+        check_model(model, X, Y)
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+        assert all(p.grad is None for p in model.parameters())
+        assert global_states() == before
 
 
 class Attention(nn.Module):
@@ -174,25 +146,13 @@ def test_layers_cost_their_operations():
     assert max(range(5), key=lambda layer: got[layer][0]) == 2  # conv2
     assert 0 < got[1][0] < 0.001  # a normalization
     assert got[4][0] < 0.01 < 2890 / 16186  # the last layer has many parameters and few operations
-    got = costs(Attention(), torch.zeros(2, 5, 16))
+    got = costs(attention := Attention(), torch.zeros(2, 5, 16))
     assert len(got) == 3
     assert got[0][0] / got[1][0] == pytest.approx(3, rel=0.01)  # three projections in, one out
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in attention.modules())
     with torch.device("meta"):
         got = costs(with_operators(lambda: torchvision().models.vgg16(weights=None)), torch.empty(1, 3, 224, 224))
     assert (len(got), sum(map(sum, got[:13])) > 0.98) == (16, True)  # of the operations; 11 % of the parameters
-
-
-def test_uses_records_the_first_user_and_removes_its_hooks():
-    uses = Uses(module := Attention())
-    uses.watch(lambda: module(torch.zeros(2, 5, 16)))
-    assert {name: at for name, at in uses.first.items() if "weight" in name} == {
-        "attention.in_proj_weight": "attention", "attention.out_proj.weight": "attention", "output.weight": "output",
-    }  # fmt: skip
-    assert not module._forward_hooks
-    assert not module._forward_pre_hooks
-
-
-# --- torchvision with any build of torch ------------------------------------------------------------------------------
 
 
 def test_a_fresh_process_unpickles_a_model_of_torchvision_which_it_imports_late_as_numba():
