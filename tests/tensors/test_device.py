@@ -59,47 +59,28 @@ def test_a_worker_on_a_host_without_a_cuda_device_says_which_host_lacks_it(monke
         Cuda().of(3)
 
 
-class Runtime:
-    """CUDA's functions that lock pages: what is locked now, and what was."""
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_runs_memory_is_locked_once_and_that_of_the_run_before_no_longer(monkeypatch: pytest.MonkeyPatch, refuses):
+    """Memory that cannot be locked is copied through other memory."""
+    locked, asked = dict[int, int](), list[int]()
 
-    def __init__(self, refused: int = 0) -> None:
-        self.refused, self.locked, self.asked = refused, dict[int, int](), list[int]()
+    def lock(at: int, size: int, flags: int) -> int:
+        asked.append(at)
+        locked.update({} if refuses else {at: size})
+        return 2 * refuses
 
-    def lock(self, at: int, size: int, flags: int) -> int:
-        self.asked.append(at)
-        self.locked |= {} if self.refused else {at: size}
-        return self.refused
-
-    def unlock(self, at: int) -> int:
-        del self.locked[at]
-        return 0
-
-
-@pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    found = Runtime()
-    functions = SimpleNamespace(cudaHostRegister=found.lock, cudaHostUnregister=found.unlock)
+    functions = SimpleNamespace(cudaHostRegister=lock, cudaHostUnregister=locked.pop)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: functions)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda each: each.data_ptr() in found.locked)
-    return found
-
-
-def test_a_runs_memory_is_locked_once_and_that_of_the_run_before_no_longer(runtime: Runtime):
-    a, b = torch.zeros(3), torch.zeros(5)
-    run, other = object(), object()
-    Cuda().pin(run, [a, b])
-    Cuda().pin(run, [a])  # another worker in this process computes on the same weights
-    assert (runtime.locked, len(runtime.asked)) == ({a.data_ptr(): 12, b.data_ptr(): 20}, 2)
-    Cuda().pin(other, [b])  # at the same place, whose pages may be others by now
-    assert (runtime.locked, len(runtime.asked)) == ({b.data_ptr(): 20}, 3)
-    Cuda().pin(object(), [])
-    assert runtime.locked == {}
-
-
-def test_memory_that_cannot_be_locked_is_copied_through_other_memory(runtime: Runtime):
-    runtime.refused = 2
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda each: each.data_ptr() in locked)
+    a, b, run, found = torch.zeros(3), torch.zeros(5), object(), []
     with elsewhere():
-        Cuda().pin(object(), [torch.zeros(3)])
-        Cuda().pin(object(), [])
-    assert (len(runtime.asked), runtime.locked) == (1, {})
+        for owner, blocks in (
+            (run, [a, b]), (run, [a]),  # another worker in this process computes on the same weights
+            (object(), [b]), (object(), []),  # at the same place, whose pages may be others by now
+        ):  # fmt: skip
+            Cuda().pin(owner, blocks)
+            found.append((dict(locked), len(asked)))
+    at_a, at_b = {a.data_ptr(): 12}, {b.data_ptr(): 20}
+    assert found == ([({}, 2), ({}, 3), ({}, 4), ({}, 4)] if refuses else
+                     [({**at_a, **at_b}, 2), ({**at_a, **at_b}, 2), (at_b, 3), ({}, 3)])  # fmt: skip

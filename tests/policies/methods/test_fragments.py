@@ -57,11 +57,7 @@ def test_no_fragment_is_empty_and_balanced_ones_differ_by_a_layer_at_most(sizes,
     assert layout != "balanced" or max(sums) - min(sums) <= max(sizes)
 
 
-def test_each_iteration_pushes_one_fragment_in_turn_whose_ranges_are_its_layers():
-    pushes = tables(tiny(**SENT))["pushes"]
-    assert (pushes.range == pushes.iteration % 2).all()
-    assert [*pushes.groupby("iteration").size()] == [2] * 12
-    assert sorted(set(pushes.bytes_up_raw)) == sorted(8 * part.size for part in resolve(tiny(**SENT)).parts)
+def test_the_ranges_of_a_fragment_are_its_layers():
     deep = nn.Sequential(nn.Flatten(), nn.Linear(49, 8), nn.Linear(8, 8), nn.Linear(8, 10))
     experiment = resolve(tiny(**{**SENT, "model": deep, "sync": "streaming:6,2"}))
     assert sum(part.size for part in experiment.parts) == experiment.keyspace.size

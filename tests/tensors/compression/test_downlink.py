@@ -136,34 +136,25 @@ def test_of_fragments_in_turn_the_last_answer_lies_a_rotation_back(shared: bool)
             assert torch.equal(held, side.parts[index].views(side.server.of(worker))[0])
 
 
-def test_weights_that_are_not_finite_are_sent_whole():
-    side = Side("int8", keyspace(), 1)
-    side.weights.fill_(float("inf"))
-    assert side.pull(0, 1, 0, 1) == 0
-    assert torch.equal(side.workers[0], side.weights)
-
-
-def test_an_empty_answer_moves_nothing_and_the_next_difference_is_to_what_was_held():
-    side = Side("int8", keyspace(), 1)
+def test_weights_that_are_not_finite_are_sent_whole_and_an_empty_answer_moves_nothing():
+    side = Side("int8", keyspace(), 2)
     side.weights.fill_(1.0)
     reply = Reply(Pull(0, 0, 1, 0), 1, NO_WORKER, empty=True)
     assert side.server.lay(reply, side.weights, side.place) == 0
     assert not side.workers[0].any()
-    assert side.pull(0, 2, 1, 2) > 0
+    assert side.pull(0, 2, 1, 2) > 0  # the next difference is to what was held
     assert torch.equal(side.workers[0], side.server.of(0))
     assert side.workers[0].min() > 0.9
-
-
-REFUSED = [
-    ("int88", "did you mean 'int8'"), ("static:1%+std:2", "two rules of one kind"),
-    ("int8+fp16", "two rules of one kind"),
-    ("sign", "which replies lack"), ("signum", "which replies lack"),
-    ("dgc:1%", "which replies lack"), ("lowrank:2", "which replies lack"),
-    ("ef21:1%", "which replies lack"), ("range:5", "which replies lack"),
-    ("static:1%,warm_up=2", "which replies lack"), ("dynamic:3,mode=literal", "which replies lack"),
-    ("qsgd:4", "use residual=on"), ("terngrad", "use residual=on"), ("static", "static:1%"), ("", "unknown name"),
-]  # fmt: skip
+    side.weights.fill_(float("inf"))
+    assert side.pull(1, 1, 0, 1) == 0
+    assert torch.equal(side.workers[1], side.weights)
 
 
 def test_rules_that_cannot_make_differences_are_refused():
-    check_refused(("downlink", functools.partial(downlink_rules, text), words) for text, words in REFUSED)
+    lacks = ("sign", "signum", "dgc:1%", "lowrank:2", "ef21:1%", "range:5", "static:1%,warm_up=2",
+             "dynamic:3,mode=literal")  # fmt: skip
+    check_refused(("downlink", functools.partial(downlink_rules, text), words) for text, words in (
+        ("int88", "did you mean 'int8'"), ("static:1%+std:2", "two rules of one kind"),
+        ("int8+fp16", "two rules of one kind"), *((text, "which replies lack") for text in lacks),
+        ("qsgd:4", "use residual=on"), ("terngrad", "use residual=on"), ("static", "static:1%"),
+        ("", "unknown name")))  # fmt: skip

@@ -15,7 +15,7 @@ from pslab.tensors.compression import frame
 from pslab.tensors.datasets.planted import Planted
 from pslab.tensors.entries import Entries, as_held, by_key, renumbered
 from pslab.tensors.partitioning import multilevel, placement, traffic
-from pslab.tensors.partitioning.partition import RULES, Problem, capacity, moved, partition, relieve
+from pslab.tensors.partitioning.partition import RULES, Problem, capacity, moved, partition
 from pslab.tensors.sparse import rows_of
 
 A, B, C, D = range(4)
@@ -116,21 +116,6 @@ def test_refinement_counts_what_it_cuts_and_never_cuts_more():
         assert (np.bincount(side, weights, minlength=2) <= limits).all()
 
 
-def test_what_is_too_heavy_sheds_weight():
-    pins, side, parts = lists([[0, 1, 2, 3]]), np.zeros(4, np.int64), np.zeros(4, np.int64)
-    multilevel.refined(multilevel.transposed(pins, 4), pins, ONES, side, np.array([2, 2]))
-    relieve(Problem(FOUR, ONES, 2, 0.0, 2, 0), parts)
-    assert sorted(side.tolist()) == sorted(parts.tolist()) == [0, 0, 1, 1]
-
-
-def test_nets_are_contracted_and_vertices_matched_with_those_that_share_most():
-    found = multilevel.contracted(lists([[0, 1], [0, 2], [2, 3], [1, 2, 3]]), np.array([0, 0, 1, -1]), 2)
-    assert [found[1][a:b].tolist() for a, b in pairwise(found[0])] == [[0, 1], [0, 1]]
-    pins = lists([[0, 1], [0, 1], [2, 3], [1, 2, 3]])
-    pairs = multilevel.matched(multilevel.transposed(pins, 4), pins, ONES, np.array([0, 2, 1, 3]), 2)
-    assert pairs.tolist() == [0, 0, 1, 1]
-
-
 USES = (np.array([0, 3, 5, 6]), np.array([A, B, C, B, C, C]))  # of three workers
 
 
@@ -158,7 +143,6 @@ def test_what_each_server_exchanges_follows_from_the_keys_that_it_has():
     """Keys 1 and 2 of the first server's four, all of the second's two, none of the third's."""
     found = traffic.exchanged(np.array([1, 2, 4, 5]), np.array([0, 4, 6, 9]))
     assert found.tolist() == [[24 + 16 + 8, 24 + 9, 24 + 8], [24 + 16 + 8, 24 + 9, 24 + 8], [0, 0, 0]]
-    assert renumbered(np.array([1, 0, 1, 0])).tolist() == [2, 0, 3, 1]
 
 
 @st.composite

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 import torch
@@ -26,17 +24,16 @@ RANGES = (Part((slice(0, 2), slice(3, 5))), Part((slice(2, 3), slice(5, 6))))
 LAYERS, FLAT = (slice(0, 3), slice(3, SIZE)), (slice(0, SIZE),)
 
 
-@dataclass
 class Rate:
-    """A rate that needs `needs`; `shares` by staleness."""
+    """A rate that needs `needs`, in which stale pushes have smaller shares if it `damps`."""
 
-    needs: str
-    eps: float = 1e-10
-    clamp: float = 10.0
-    shares: dict = field(default_factory=dict)
+    eps, clamp = 1e-10, 10.0
+
+    def __init__(self, needs: str, damps: bool = False) -> None:
+        self.needs, self.damps = needs, damps
 
     def share(self, staleness: int, pushes: int) -> float:
-        return self.shares.get(staleness, 1.0)
+        return 1 / (1 + staleness * self.damps)
 
 
 class Server:
@@ -68,8 +65,8 @@ class Server:
             applied = self.states[index].adjust(Step(index, messages, len(pushes) > 1, self.version), gradients,
                                                 list(self.computing.values()))  # fmt: skip
             self.store.step(index, applied, 1.0)
-            for g, before_ in zip(gradients, kept, strict=True):
-                assert np.array_equal(outside(inside(part, g)).values, before_)  # unchanged: they belong to the workers
+            for g, values in zip(gradients, kept, strict=True):
+                assert np.array_equal(outside(inside(part, g)).values, values)  # unchanged: they belong to the workers
             if sparse:
                 assert all(g.indices is not None for g in applied)
                 for g in gradients:
@@ -93,9 +90,9 @@ def full(*values: float) -> list[float]:
     return [*values, *[0.0] * (SIZE - len(values))]
 
 
-numbers = st.integers(-8, 8)
 turns = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True),
-                           st.lists(numbers, min_size=SIZE, max_size=SIZE)), min_size=1, max_size=25)  # fmt: skip
+                           st.lists(st.integers(-8, 8), min_size=SIZE, max_size=SIZE)), min_size=1,
+                 max_size=25)  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -131,8 +128,7 @@ def test_a_push_whose_version_was_dropped_joins_the_oldest():
     assert moved == [4, 6, 8]  # the mean of 2 and 6: worker 1 may still join them
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("parts", [WHOLE, RANGES])
+@pytest.mark.parametrize(("parts", "sparse"), [(WHOLE, False), (RANGES, True)])
 def test_squares_by_hand(parts, sparse):
     server, found = Server(Rate("squares"), parts=parts), []
     for value in (3, 4, 0):
@@ -153,14 +149,14 @@ def test_squares_by_hand(parts, sparse):
 @given(turns, st.booleans(), st.sampled_from([(WHOLE, LAYERS), (WHOLE, FLAT), (RANGES, LAYERS)]))
 def test_directions_keep_the_length_of_the_sum(history, sparse, cut):
     """In each piece of a layer that a range has; a worker whose turn it is twice leaves in between."""
-    (parts, layers), shares = cut, {tau: 1 / (1 + tau) for tau in range(99)}
-    server = Server(Rate("directions", shares=shares, clamp=10.0), workers=3, parts=parts, layers=layers)
+    (parts, layers), rate = cut, Rate("directions", damps=True)
+    server = Server(rate, workers=3, parts=parts, layers=layers)
     pieces = [[i for s in part.slices for i in range(s.start, s.stop) if i in range(layer.start, layer.stop)]
               for part in parts for layer in layers]  # fmt: skip
     latest: dict[int, tuple[torch.Tensor, float]] = {}
     for (worker, *others), values in history:
         gradient = torch.tensor([v + (v != 0) * worker for v in values], dtype=torch.float64)
-        latest[worker] = gradient, shares[server.version - server.held[worker]]
+        latest[worker] = gradient, rate.share(server.version - server.held[worker], 1)
         moved = server.push((worker, gradient.clone()), sparse=sparse)
         server.pull(worker)
         for piece in filter(None, pieces):
@@ -181,8 +177,8 @@ def test_directions_keep_the_length_of_the_sum(history, sparse, cut):
                 state.leave(gone)
 
 
-def test_directions_that_cancel_are_clamped_and_no_rounding_errors_add_up():
-    server = Server(Rate("directions", clamp=10.0), layers=FLAT)
+def test_directions_that_cancel_are_clamped_no_rounding_errors_add_up_and_a_rate_without_needs_has_no_state():
+    server = Server(Rate("directions"), layers=FLAT)
     server.push((0, full(1)))
     assert server.push((1, full(-4))).tolist() == pytest.approx(full(-1.5))  # 3, by equal shares of 2
     server.push((0, full(1, 1e-6)))
@@ -197,9 +193,6 @@ def test_directions_that_cancel_are_clamped_and_no_rounding_errors_add_up():
     assert [cuts(part, layers) for part, layers in ((RANGES[0], LAYERS), (RANGES[1], LAYERS),
                                                     (RANGES[1], (slice(0, 2), slice(2, SIZE))))] == [
         [slice(0, 2), slice(2, 4)], [slice(0, 1), slice(1, 2)], [slice(0, 2)]]  # fmt: skip
-
-
-def test_a_rate_without_needs_has_no_state():
     assert rate_state.at_server(object(), WHOLE, LAYERS, torch.float64) == []
     assert rate_state.at_server(Rate("own squares"), WHOLE, LAYERS, torch.float64) == []
     assert rate_state.at_worker(Rate("squares"), lambda: torch.zeros(1)) is None

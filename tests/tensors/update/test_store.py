@@ -21,10 +21,6 @@ def random(seed: int) -> torch.Tensor:
     return torch.randn(20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def entries(*pairs: tuple[int, float], n: int = 20) -> Entries:
-    return Entries(n, np.array([i for i, _ in pairs]), np.array([v for _, v in pairs]))
-
-
 def pushed(form: str, part: Part, vector: torch.Tensor) -> torch.Tensor | Entries:
     """A gradient as a flat vector, as all entries of a range, or as those of it that are not zero."""
     indices = vector.nonzero().flatten()

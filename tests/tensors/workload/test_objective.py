@@ -33,15 +33,15 @@ WEIGHTS = torch.arange(1.0, 6)
 
 def test_an_evaluation_in_batches_is_the_mean_over_all_examples_and_named_losses_are_those_of_torch():
     output, scores, words = torch.randn(4, 2), torch.randn(4, 5, 7), torch.randint(5, (4, 7))
-    assert torch.equal(mse(output, ZEROS), functional.mse_loss(output, ZEROS))
-    assert torch.equal(l1(output, ZEROS), functional.l1_loss(output, ZEROS))
-    assert torch.equal(cross_entropy(scores, words), functional.cross_entropy(scores, words))
     assert torch.equal(accuracy(scores, words), scores.argmax(1) == words)
-    for loss, metric, given, target in ((cross_entropy, accuracy, scores, words), (mse, l1, output, ZEROS)):
+    for loss, theirs, metric, given, target in (
+        (cross_entropy, functional.cross_entropy, accuracy, scores, words),
+        (mse, functional.mse_loss, l1, output, ZEROS), (l1, functional.l1_loss, mse, output, ZEROS),
+    ):  # fmt: skip
         sums = [[loss_sum(loss, given[part], target[part]), *metric_sums(metric, given[part], target[part])]
                 for part in (slice(0, 3), slice(3, 4))]  # fmt: skip
         found = [sum(each) / 4 for each in zip(*sums, strict=True)]
-        assert found == pytest.approx([float(loss(given, target)), float(metric(given, target).double().mean())])
+        assert found == pytest.approx([float(theirs(given, target)), float(metric(given, target).double().mean())])
 
 
 def test_a_metric_may_give_a_value_for_each_example_their_mean_or_a_number_of_torch_or_numpy():
@@ -65,16 +65,13 @@ def noisy(output: Tensor, target: Tensor) -> Tensor:
 
 
 RELATIONS: list[tuple[str, Any, Any, Tensor]] = [
-    ("mean", nn.CrossEntropyLoss(), SCORES, LABELS), ("mean", nn.CrossEntropyLoss(label_smoothing=0.1), SCORES, LABELS),
-    ("mean", nn.BCELoss(), NUMBER.sigmoid(), TRUTHS),
-    ("mean", nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0])), NUMBER, TRUTHS),
+    ("mean", nn.BCELoss(), NUMBER.sigmoid(), TRUTHS), ("mean", nn.CrossEntropyLoss(), SCORES, LABELS),
     ("mean", lambda output, target: squared(output[0], target) + output[1].mean(), (NUMBER, SCORES), TARGETS),
     ("mean", lambda output, target: squared(output["y"], target), {"y": NUMBER, "z": 3}, TARGETS),
     ("mean", lambda output, target: output.argmax(1) == target, SCORES, LABELS),
     ("sum", nn.MSELoss(reduction="sum"), NUMBER, TARGETS),
     ("sum", lambda output, target: (output - target).abs().sum() / 64, NUMBER, TARGETS),
-    ("broadcast", squared, NUMBER, TARGETS[:, 0]), ("broadcast", squared, NUMBER[:, 0], TARGETS),
-    ("broadcast", squared, torch.zeros(2, 1), TARGETS[:, 0]),
+    ("broadcast", squared, torch.zeros(2, 1), TARGETS[:, 0]), ("broadcast", squared, NUMBER[:, 0], TARGETS),
     ("weighted", nn.CrossEntropyLoss(weight=WEIGHTS), SCORES, LABELS),
     ("weighted", nn.CrossEntropyLoss(), SCORES, IGNORED),
     ("other", lambda output, target: squared(output, target).sqrt(), NUMBER, TARGETS),

@@ -269,7 +269,7 @@ def check_run(model: Any, data: tuple[Tensor, ...], form: Any, losses: tuple[Any
     close = {"rtol": 1e-9, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-6}
     torch.testing.assert_close(torch.from_numpy(outcome.weights.copy()), flat(module), **close)
     x, y = (part.to(dtype) if part.is_floating_point() else part for part in data[2:])
-    if any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
+    if any(isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)) for part in module.modules()):
         dataset = resolve_data(lambda: form(*data))
         update_bn([each.to(dtype) for each in calibration_batches(dataset, run.seed)], module)
     with torch.no_grad():
