@@ -1,20 +1,39 @@
-"""Where tensors lie, on the CPU."""
+"""Where tensors lie, random streams, and products by oneDNN, on the CPU."""
 
 from __future__ import annotations
 
+import copy
+import gc
 import os
 import platform
+import random
 import re
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from apart import elsewhere
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import global_states
+from torch import nn
 
+from pslab.config.products import MKL, ONEDNN
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import resident_bytes
 from pslab.tensors.device import Cuda, Device, one_thread, zeros
+from pslab.tensors.products import check_products, use_onednn
+from pslab.tensors.random_streams import (
+    Generators,
+    generator,
+    numpy_generator,
+    restored_globals,
+    seed_globals,
+    seed_of,
+)
 
 
 def test_zeros_take_memory_where_they_are_written():
@@ -84,3 +103,98 @@ def test_a_runs_memory_is_locked_once_and_that_of_the_run_before_no_longer(monke
     at_a, at_b = {a.data_ptr(): 12}, {b.data_ptr(): 20}
     assert found == ([({}, 2), ({}, 3), ({}, 4), ({}, 4)] if refuses else
                      [({**at_a, **at_b}, 2), ({**at_a, **at_b}, 2), (at_b, 3), ({}, 3)])  # fmt: skip
+
+
+def test_streams_are_pinned_and_each_name_is_another_one() -> None:
+    assert seed_of(0) == 7_520_536_977_032_167_579
+    assert seed_of(7, "epoch", 3) == 6_137_592_112_203_514_467
+    assert numpy_generator(0, "epoch", 0).permutation(8).tolist() == [0, 7, 5, 1, 3, 2, 6, 4]
+    before = torch.random.get_rng_state()
+    assert torch.randperm(8, generator=generator(0, "epoch", 0)).tolist() == [4, 6, 0, 2, 1, 3, 5, 7]
+    assert torch.equal(before, torch.random.get_rng_state())
+    seeds = [seed_of(0, "x", i) for i in range(1000)]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert (max(seeds) > 2**62, len(set(seeds))) == (True, 1000)
+    streams = [(0, "a", "b"), (0, "ab"), (0, "a", 1), (0, "a1"), (0, 1), (0, "1"), (0, "a,b"), (1, "a"), (0, "a"),
+               (0, 1, "a")]  # fmt: skip
+    assert len({seed_of(*names) for names in streams}) == len(streams)
+    assert seed_of(np.int64(3), "epoch", np.int64(4)) == seed_of(3, "epoch", 4)
+    with pytest.raises(TypeError):
+        seed_of(0, 1.5)  # type: ignore[arg-type]
+
+
+def test_global_generators_start_at_pinned_streams_of_their_own_and_are_restored() -> None:
+    def draw(*names: str | int) -> tuple[float, ...]:
+        seed_globals(3, *names)
+        return random.random(), np.random.rand(), float(torch.rand((), dtype=torch.float64))
+
+    before = global_states()
+    with restored_globals():
+        first, again, other = draw("layers", 0, 1), draw("layers", 0, 1), draw("layers", 0, 2)
+        assert len({*first, *other}) == 6
+        assert first == again
+        assert global_states() != before
+        seed_globals(0, "layers", 1, 2)
+        assert torch.initial_seed() == seed_of(0, "layers", 1, 2)
+        assert (random.randrange(10**6), np.random.randint(10**6)) == (360008, 75674)
+    assert global_states() == before
+
+
+class Holder:
+    """Holds a generator and a number, nothing that Python's garbage collector tracks."""
+
+    def __init__(self) -> None:
+        self.draw, self.count = torch.Generator(), 3
+
+
+@pytest.mark.parametrize("make", [Holder, lambda: copy.deepcopy(Holder()), lambda: [({"a": (torch.Generator(), 1)},)]],
+                         ids=["object", "copy", "containers"])  # fmt: skip
+def test_generators_are_found_in_what_python_does_not_track(make: Any) -> None:
+    holder = make()
+    gc.collect()  # which ends the tracking of such tuples
+    held = holder.draw if isinstance(holder, Holder) else holder[0][0]["a"][0]
+    Generators(holder).seed(5, "x")
+    first = held.initial_seed()
+    Generators(holder).seed(6, "x")
+    assert held.initial_seed() != first
+
+
+def drawn(*shape: int, offset: int = 0) -> torch.Tensor:
+    """The same numbers, at another place in memory."""
+    room = torch.empty(offset + torch.Size(shape).numel())
+    return room[offset:].view(shape).copy_(torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=st.integers(1, 200), inputs=st.integers(1, 300), outputs=st.integers(1, 300), offset=st.integers(0, 17),
+       twice=st.booleans())  # fmt: skip
+def test_products_differ_by_their_last_bits_alone(batch: int, inputs: int, outputs: int, offset: int, twice: bool):
+    """Output and gradients of a linear layer; of a gradient that is differentiated again, too."""
+    with one_thread():
+        found = []
+        for begin in (0, offset):
+            for library in (MKL, ONEDNN):
+                layer, x = nn.Linear(inputs, outputs), drawn(batch, inputs, offset=begin).requires_grad_()
+                layer.weight.data = drawn(outputs, inputs, offset=begin)
+                layer.bias.data = drawn(outputs)
+                if library == ONEDNN:
+                    use_onednn(layer)
+                output = layer(x)
+                loss = (output * drawn(batch, outputs, offset=begin)).sum()
+                if twice:
+                    (inner,) = torch.autograd.grad(loss, x, create_graph=True)
+                    loss = loss + inner.pow(2).sum()
+                loss.backward()
+                found.append((output.detach(), layer.weight.grad, layer.bias.grad, x.grad))
+        mkl, onednn, _, moved = found
+        for usual, other, again in zip(mkl, onednn, moved, strict=True):
+            torch.testing.assert_close(other, usual, rtol=0.0, atol=3e-6 * float(usual.abs().max()))
+            assert torch.equal(other, again)
+
+
+def test_a_torch_without_onednn_is_refused_with_the_way_out(monkeypatch):
+    check_products(ONEDNN)
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    check_products(MKL)
+    with pytest.raises(ConfigError, match="has no oneDNN: set PSLAB_PRODUCTS=mkl"):
+        check_products(ONEDNN)

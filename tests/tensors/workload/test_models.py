@@ -1,12 +1,16 @@
-"""Models by name and by object: the networks, their first weights, the costs of their layers, and torchvision's."""
+"""Models, losses and metrics, the costs of layers, running statistics, and torchvision's models."""
 
 from __future__ import annotations
 
+import copy
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from tiny import Noisy, global_states
@@ -14,9 +18,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pslab.tensors.random_streams import generator, seed_of
+from pslab.tensors.workload.example_check import check_objective, relation
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.layer_costs import shares
-from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, resolve_model
+from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, resolve_model, running_norms
+from pslab.tensors.workload.objective import (
+    accuracy,
+    cross_entropy,
+    l1,
+    loss_sum,
+    metric_sums,
+    mse,
+    placed,
+    resolve_loss,
+    resolve_metric,
+)
+from pslab.tensors.workload.running_statistics import recompute
 from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 X, Y = torch.randn(5, 1, 28, 28, generator=generator(0, "x")), torch.tensor([0, 3, 1, 9, 2])
@@ -172,3 +189,165 @@ def test_a_missing_operator_is_declared_and_the_import_tried_again_and_other_err
                 with_operators(lambda words=words: fail(words))
     finally:
         sys.modules.update(modules)
+
+
+BATCHES = [3 + 2 * torch.randn(16, 4, 6, generator=generator(0, "x", i)) for i in range(8)]
+SAMPLE = BATCHES[0][:2]
+
+
+class Frozen(nn.Sequential):
+    """A module that keeps its BatchNorm in evaluation mode, as one does with weights that were trained before."""
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self[0].eval()
+        return self
+
+
+class Fixed(nn.BatchNorm1d):
+    """Uses its first statistics in training, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x, self.running_mean, self.running_var)
+
+
+class Adversarial(nn.Sequential):
+    """Differentiates in each pass of training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            (gradient,) = torch.autograd.grad(super().forward(x := x.clone().requires_grad_()).sum(), x)
+            x = x.detach() + 0.1 * gradient.sign()
+        return super().forward(x)
+
+
+def renewed(module: nn.Module) -> nn.Module:
+    recompute(module, running_norms(module, SAMPLE), lambda: iter(BATCHES))
+    assert not any(each.training for each in module.modules())
+    return module
+
+
+def test_instance_norm_gets_the_plain_mean_over_the_batches():
+    module = renewed(nn.InstanceNorm1d(4, track_running_stats=True))
+    torch.testing.assert_close(module.running_mean, torch.stack([x.mean((0, 2)) for x in BATCHES]).mean(0))
+    torch.testing.assert_close(module.running_var, torch.stack([x.var(2).mean(0) for x in BATCHES]).mean(0))
+
+
+def test_norms_that_training_leaves_as_they_are_stay_as_they_are():
+    assert running_norms(Adversarial(nn.BatchNorm1d(4), nn.Linear(6, 2)), SAMPLE) == ("0",)
+    for model, norm in ((Frozen, nn.BatchNorm1d(4)), (nn.Sequential, nn.BatchNorm1d(4, momentum=0.0)),
+                        (nn.Sequential, Fixed(4))):  # fmt: skip
+        module = model(norm, nn.BatchNorm1d(4))
+        module[0].running_mean += 7
+        assert running_norms(module, SAMPLE) == ("1",)
+        assert (renewed(module)[0].running_mean == 7).all()
+
+
+def test_a_model_without_statistics_is_not_passed_through():
+    def batches() -> Iterator[Tensor]:
+        raise AssertionError("passed through")
+
+    for module in (nn.LayerNorm(6), nn.InstanceNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False)):
+        assert running_norms(module, SAMPLE) == ()
+        recompute(module, (), batches)
+
+
+def test_trying_changes_nothing():
+    module = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.BatchNorm1d(4, momentum=0.3))
+    before, states = copy.deepcopy(module), global_states()
+    running_norms(module, SAMPLE)
+    assert all(map(torch.equal, module.buffers(), before.buffers()))
+    assert [each.training for each in module.modules()] == [each.training for each in before.modules()]
+    assert global_states() == states
+
+
+ZEROS, DRAW = torch.zeros(4, 2), torch.Generator().manual_seed(3)
+SCORES, NUMBER = torch.randn(2, 5, generator=DRAW), torch.randn(2, 1, generator=DRAW)
+LABELS, TARGETS = torch.randint(5, (64,), generator=DRAW), torch.randn(64, 1, generator=DRAW)
+TRUTHS, IGNORED = (TARGETS > 0).float(), LABELS.where(torch.arange(64) % 7 > 0, -100)
+WEIGHTS = torch.arange(1.0, 6)
+
+
+def test_an_evaluation_in_batches_is_the_mean_over_all_examples_and_named_losses_are_those_of_torch():
+    output, scores, words = torch.randn(4, 2), torch.randn(4, 5, 7), torch.randint(5, (4, 7))
+    assert torch.equal(accuracy(scores, words), scores.argmax(1) == words)
+    for loss, theirs, metric, given, target in (
+        (cross_entropy, functional.cross_entropy, accuracy, scores, words),
+        (mse, functional.mse_loss, l1, output, ZEROS), (l1, functional.l1_loss, mse, output, ZEROS),
+    ):  # fmt: skip
+        sums = [[loss_sum(loss, given[part], target[part]), *metric_sums(metric, given[part], target[part])]
+                for part in (slice(0, 3), slice(3, 4))]  # fmt: skip
+        found = [sum(each) / 4 for each in zip(*sums, strict=True)]
+        assert found == pytest.approx([float(theirs(given, target)), float(metric(given, target).double().mean())])
+
+
+def test_a_metric_may_give_a_value_for_each_example_their_mean_or_a_number_of_torch_or_numpy():
+    each = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    for value in (each, each.mean(), 3.0, each[:, None], each.numpy(), np.float32(3.0)):
+        assert metric_sums(lambda output, target, value=value: value, None, torch.zeros(4)) == [12.0]
+    check_model(nn.Linear(3, 2), torch.ones(4, 3), ZEROS, mse, lambda output, target: np.abs(output.numpy()).mean())
+
+
+def contrastive(output: Tensor, target: Tensor) -> Tensor:
+    unit = functional.normalize(output, dim=1)
+    return functional.cross_entropy(unit @ unit.T / 0.1, torch.arange(len(output)))
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).pow(2).mean()
+
+
+def noisy(output: Tensor, target: Tensor) -> Tensor:
+    return squared(output + torch.randn_like(output), target)
+
+
+RELATIONS: list[tuple[str, Any, Any, Tensor]] = [
+    ("mean", nn.BCELoss(), NUMBER.sigmoid(), TRUTHS), ("mean", nn.CrossEntropyLoss(), SCORES, LABELS),
+    ("mean", lambda output, target: squared(output[0], target) + output[1].mean(), (NUMBER, SCORES), TARGETS),
+    ("mean", lambda output, target: squared(output["y"], target), {"y": NUMBER, "z": 3}, TARGETS),
+    ("mean", lambda output, target: output.argmax(1) == target, SCORES, LABELS),
+    ("sum", nn.MSELoss(reduction="sum"), NUMBER, TARGETS),
+    ("sum", lambda output, target: (output - target).abs().sum() / 64, NUMBER, TARGETS),
+    ("broadcast", squared, torch.zeros(2, 1), TARGETS[:, 0]), ("broadcast", squared, NUMBER[:, 0], TARGETS),
+    ("weighted", nn.CrossEntropyLoss(weight=WEIGHTS), SCORES, LABELS),
+    ("weighted", nn.CrossEntropyLoss(), SCORES, IGNORED),
+    ("other", lambda output, target: squared(output, target).sqrt(), NUMBER, TARGETS),
+    ("other", contrastive, SCORES, LABELS), ("unknown", noisy, NUMBER, TARGETS),
+    ("unknown", lambda output, target: output @ WEIGHTS, NUMBER, TARGETS),
+]  # fmt: skip
+
+
+def test_how_a_function_relates_to_its_examples():
+    for number, (wanted, function, output, target) in enumerate(RELATIONS):
+        assert relation(function, output, target) == wanted, f"row {number}"
+
+
+class Counting:
+    """A loss whose weight grows with its calls in training, or one that draws from a generator of its own."""
+
+    def __init__(self, counts: bool) -> None:
+        self.counts, self.steps, self.draw = counts, 0, torch.Generator()
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.steps += torch.is_grad_enabled()
+        factor = self.steps if self.counts else torch.rand((), generator=self.draw)
+        return factor * squared(output, target)
+
+
+def test_each_process_has_a_loss_of_its_own_on_its_device():
+    weighted, counting = nn.CrossEntropyLoss(weight=torch.ones(2)), Counting(True)
+    assert (resolve_loss(weighted, torch.float64).weight.dtype, weighted.weight.dtype) == (torch.float64, torch.float32)
+    assert resolve_metric("loss", torch.float32) is None
+    assert placed(weighted, torch.device("meta")).weight.is_meta
+    assert not weighted.weight.is_meta
+    one, other = (placed(counting, torch.device("cpu")) for _ in range(2))
+    assert [float(each(ZEROS + 1, ZEROS)) for each in (one, one, other)] == [1.0, 2.0, 1.0]
+    assert counting.steps == 0
+    assert placed(cross_entropy, torch.device("meta")) is cross_entropy  # a name stays what it is
+
+
+def test_a_loss_that_remembers_its_calls_is_remarked_on():
+    for loss, remark in ((Counting(True), "another value when it is called again"), (Counting(False), ""),
+                         (nn.MSELoss(), "")):  # fmt: skip
+        given = check_objective(nn.Linear(5, 1), SCORES, TARGETS, 10, loss, None).remark(1)
+        assert (remark in given, bool(given)) == (True, bool(remark))
