@@ -27,7 +27,7 @@ from pslab.policies.sync.ssp import SSP
 
 @dataclass(frozen=True)
 class Some:
-    share: Annotated[float, Bounds(above=0, at_most=1), "of the whole"] = 0.5
+    share: Annotated[float, Bounds(above=0, at_most=1), "of the whole"]
     count: Annotated[int | None, Bounds(at_least=1)] = None
     size: Annotated[int | str, OneOf("fit"), Bounds(at_least=1)] = "fit"
     mode: Annotated[str, OneOf("each", "frozen")] = "each"
@@ -55,7 +55,7 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
 
 
 def test_a_value_out_of_type_or_bounds_is_refused_and_others_are_taken():
-    check_refused((f"some.{next(iter(fields))}", functools.partial(Some, **fields), words)
+    check_refused((f"some.{next(iter(fields))}", functools.partial(Some, **{"share": 0.5, **fields}), words)
                   for fields, words in OUT_OF_BOUNDS)  # fmt: skip
     some = Some(share=1, count=7, size=3, mode="frozen", masked=False, other={"a": 1})
     assert (some.share, type(some.share)) == (1.0, float)
@@ -73,7 +73,7 @@ def test_text_is_read_by_the_type():
         with pytest.raises(ValueError, match=r".+"):
             found[name].read(text)
     assert list(found) == [f.name for f in dataclasses.fields(Some)]
-    assert (found["share"].doc, found["share"].shown, found["masked"].shown) == ("of the whole", "0.5", "on")
+    assert (found["share"].doc, found["percent"].shown, found["masked"].shown) == ("of the whole", "0", "on")
     assert parameters(len) == {}
     for rows in ROWS.values():
         for row in rows.values():
@@ -95,31 +95,17 @@ def test_every_row_of_the_table_checks_its_parameters_and_shows_an_example_where
         assert build(kind, text)
 
 
-@dataclass(frozen=True)
-class Rule:
-    share: Annotated[float, Bounds(above=0)]
-    times: int = 3
-    keep: bool = True
-    mode: Annotated[str, OneOf("one", "two")] = "one"
-    cap: float | None = None
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
 def test_values_of_a_string_are_read_in_order_or_by_name_and_a_bad_string_is_refused():
-    for text, rule in (("rule:0.5", Rule(0.5)), ("RULE: 1% , 2 ", Rule(0.01, 2)), ("rule:share=2,cap=none", Rule(2.0)),
-                       ("rule:1%,keep=off,mode=two", Rule(0.01, keep=False, mode="two")),
-                       ("rule:2,cap=7", Rule(2.0, cap=7.0))):  # fmt: skip
-        assert make("field", text, Rule) == rule
-    check_refused(("field", functools.partial(make, "field", text, Rule), words) for text, words in (
-        ("rule", "needs share"), ("rule:x", "share='x' cannot be read"), ("rule:1,2,on,one,1,9", "got 6 values"),
-        ("rule:1,keep=perhaps", "keep='perhaps'"), ("rule:1,mode=three", "allowed: one, two"),
-        ("rule:1,speed=2", "no parameter 'speed'"), ("rule:-1", "above 0"),
-        ("rule:1,share=0.5", "share is given twice: as '1' and as '0.5'")))  # fmt: skip
+    for text, some in (("some:0.5", Some(0.5)), ("SOME: 1% , 2 ", Some(0.01, 2)), ("some:share=1.0", Some(1)),
+                       ("some:1%,masked=off,mode=frozen", Some(0.01, mode="frozen", masked=False))):  # fmt: skip
+        assert make("field", text, Some) == some
+    check_refused(("field", functools.partial(make, "field", text, Some), words) for text, words in (
+        ("some", "needs share"), ("some:x", "share='x' cannot be read"), ("some:1,2,3,4,5,6,7,8,9", "got 9 values"),
+        ("some:1%,masked=perhaps", "masked='perhaps'"), ("some:1%,mode=three", "allowed: each, frozen"),
+        ("some:1%,speed=2", "no parameter 'speed'"), ("some:-1", "above 0"),
+        ("some:1%,share=0.5", "share is given twice: as '1%' and as '0.5'")))  # fmt: skip
     assert split("a:b,c=d") == ("a", ["b"], {"c": "d"})
-    assert split("a") == ("a", [], {})
-    assert describe(Rule).startswith("share, times=3, keep=on")
+    assert describe(Some).startswith("share, count=None, size=fit, mode=each, masked=on")
 
 
 def test_names_are_those_of_the_table_and_objects_those_that_can_do_what_their_kind_must():

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pslab.config.spec import build
 from pslab.config.table import ROWS
 from pslab.policies.orders import FIFO, FILO, TAC, TIC, Advancing, Front, Needed, Stalest, admits
-from pslab.policies.planning.tictac import Operation, tac
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.requests import Order, Request, View
 
@@ -135,7 +134,3 @@ def test_tic_and_tac_start_at_the_input_of_a_chain(chain: list[tuple[int, int, i
     for order in (TIC(), TAC()):
         assert [layers[r.range] for r in all_of(order, ready, seen)] == sorted(layers)
         assert [r.range for r in all_of(order, ready, seen)] == sorted(range(len(layers)))
-    graph = {("f", place): Operation(f, frozenset({("f", place - 1)} if place else ())
-                                     | {r for r, at in enumerate(layers) if at == place})
-             for place, (f, _, _) in enumerate(chain)}  # fmt: skip
-    assert tac(graph, dict(enumerate(map(float, sizes)))) == sorted(range(len(layers)))

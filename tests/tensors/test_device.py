@@ -10,7 +10,6 @@ import random
 import re
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -63,15 +62,12 @@ def test_a_gpu_computes_the_same_again_and_the_cpu_what_it_did(monkeypatch):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_torch_has_as_many_threads_after_one_thread_as_before():
+def test_torch_has_as_many_threads_after_one_thread_as_before_and_a_host_without_a_cuda_device_is_named(monkeypatch):
     with one_thread():  # as in all tests, once this one is over
         torch.set_num_threads(2)
         with one_thread():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
-
-
-def test_a_worker_on_a_host_without_a_cuda_device_says_which_host_lacks_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     words = f"torch sees no CUDA device on {re.escape(platform.node())}, the host of worker 3; use device='cpu'"
     with pytest.raises(ConfigError, match=words):
@@ -147,16 +143,14 @@ class Holder:
         self.draw, self.count = torch.Generator(), 3
 
 
-@pytest.mark.parametrize("make", [Holder, lambda: copy.deepcopy(Holder()), lambda: [({"a": (torch.Generator(), 1)},)]],
-                         ids=["object", "copy", "containers"])  # fmt: skip
-def test_generators_are_found_in_what_python_does_not_track(make: Any) -> None:
-    holder = make()
-    gc.collect()  # which ends the tracking of such tuples
-    held = holder.draw if isinstance(holder, Holder) else holder[0][0]["a"][0]
-    Generators(holder).seed(5, "x")
-    first = held.initial_seed()
-    Generators(holder).seed(6, "x")
-    assert held.initial_seed() != first
+def test_generators_are_found_in_what_python_does_not_track() -> None:
+    one, two, three = Holder(), copy.deepcopy(Holder()), torch.Generator()
+    for holder, held in ((one, one.draw), (two, two.draw), ([({"a": (three, 1)},)], three)):
+        gc.collect()  # which ends the tracking of such tuples
+        Generators(holder).seed(5, "x")
+        first = held.initial_seed()
+        Generators(holder).seed(6, "x")
+        assert held.initial_seed() != first
 
 
 def drawn(*shape: int, offset: int = 0) -> torch.Tensor:

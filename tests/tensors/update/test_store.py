@@ -109,12 +109,10 @@ class Server:
     """A server with a rate: workers pull and push complete vectors. `moved` is the sum of all that was applied."""
 
     def __init__(self, rate, *, parts=WHOLE, layers=LAYERS, workers=2):
-        self.parts = parts
+        self.parts, self.version = parts, 0
         self.states = rate_state.at_server(rate, parts, layers, torch.float64)
         self.store = WeightStore(torch.zeros(SIZE, dtype=torch.float64), parts, resolve_optimizer("sgd"))
-        self.version = 0
-        self.held = dict.fromkeys(range(workers), 0)
-        self.computing = dict(self.held)
+        self.held, self.computing = dict.fromkeys(range(workers), 0), dict.fromkeys(range(workers), 0)
 
     @property
     def moved(self) -> torch.Tensor:
@@ -144,9 +142,8 @@ class Server:
             v.fill_(1e9)
         return self.moved - before
 
-    def pull(self, *workers):
-        for worker in workers:
-            self.held[worker] = self.computing[worker] = self.version
+    def pull(self, worker):
+        self.held[worker] = self.computing[worker] = self.version
 
 
 def entries(part: Part, vector: torch.Tensor) -> Entries:

@@ -162,10 +162,6 @@ def test_a_fresh_process_unpickles_a_model_of_torchvision_which_it_imports_late_
         "keyspace, shell, _ = with_operators(functools.partial(cloudpickle.loads, sys.stdin.buffer.read()))\n"
         "keyspace.bind(shell, torch.zeros(keyspace.size))\n"
         "assert shell(torch.zeros(2, 3, 32, 32)).abs().sum() == 0\n"
-        # a submodule left behind by a failed import would be loaded, but would not be an attribute of the package
-        "package = sys.modules['torchvision']\n"
-        "parts = [name.split('.') for name in sys.modules if name.startswith('torchvision.')]\n"
-        "assert all(hasattr(package, part[1]) for part in parts)\n"
     )
     assert subprocess.run([sys.executable, "-c", child], input=sent, check=False).returncode == 0
 
@@ -204,13 +200,6 @@ class Frozen(nn.Sequential):
         return self
 
 
-class Fixed(nn.BatchNorm1d):
-    """Uses its first statistics in training, too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.batch_norm(x, self.running_mean, self.running_var)
-
-
 class Adversarial(nn.Sequential):
     """Differentiates in each pass of training."""
 
@@ -235,8 +224,7 @@ def test_instance_norm_gets_the_plain_mean_over_the_batches():
 
 def test_norms_that_training_leaves_as_they_are_stay_as_they_are():
     assert running_norms(Adversarial(nn.BatchNorm1d(4), nn.Linear(6, 2)), SAMPLE) == ("0",)
-    for model, norm in ((Frozen, nn.BatchNorm1d(4)), (nn.Sequential, nn.BatchNorm1d(4, momentum=0.0)),
-                        (nn.Sequential, Fixed(4))):  # fmt: skip
+    for model, norm in ((Frozen, nn.BatchNorm1d(4)), (nn.Sequential, nn.BatchNorm1d(4, momentum=0.0))):
         module = model(norm, nn.BatchNorm1d(4))
         module[0].running_mean += 7
         assert running_norms(module, SAMPLE) == ("1",)
