@@ -53,15 +53,6 @@ def test_modulated_factors():
         assert [rate.scale(push(tau, weight=1.0)) for tau in range(8)] == pytest.approx(factors)
 
 
-def test_declared_needs():
-    wanted = {
-        "constant": "", "modulated": "", "dynsgd": "versions", "dynsgd:inverse": "", "dynsgd:stalest": "",
-        "adagrad": "own squares", "adagrad:server": "squares", "split": "directions", "split:speed": "directions",
-        "split:identity": "",
-    }  # fmt: skip
-    assert {name: getattr(build("rate", name), "needs", "") for name in wanted} == wanted
-
-
 @pytest.mark.parametrize(("text", "factors"), [
     ("constant", [1, 1, 1, 1, 1]), ("linear", [1, 0.75, 0.5, 0.25, 0]),
     ("steps:0.1,at=0.5/0.75", pytest.approx([1, 1, 0.1, 0.01, 0.01])),

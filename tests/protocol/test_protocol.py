@@ -5,15 +5,12 @@ The checker has every order of events.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ownpolicies import NeverWaits
 
 from pslab.config.spec import build
-from pslab.config.table import ROWS
 from pslab.errors import ProtocolError
 from pslab.policies.methods.downpour import Downpour
 from pslab.policies.methods.streaming import Streaming
@@ -25,7 +22,7 @@ from pslab.protocol.messages import NO_WORKER, Ack, Apply, Drop, Pull, Push, Pus
 from pslab.protocol.rotation import ALL, Rotation
 from pslab.protocol.server import Discard, Refuse, Reply, Server, Step, least_budget
 from pslab.protocol.store import Done, Forget, Snapshot, StoreMachine
-from pslab.protocol.traits import Traits, always, never, one_each, traits_of
+from pslab.protocol.traits import Traits, one_each, traits_of
 from pslab.protocol.window import Window
 from pslab.protocol.worker import Compute, EagerWorker, LayeredWorker, Send, Worker, worker_of
 
@@ -296,35 +293,6 @@ def test_a_worker_joins_with_the_first_iteration_that_every_fragment_takes():
     assert server.join(1) == 4
     assert [part.clocks[1] for part in server.ranges] == [2, 1, 1]
     assert server.clock(1) == 4
-
-
-EXPECTED = {
-    "bsp": Traits(1, barrier=True, rounds=True),
-    "ssp": Traits(4),
-    "asp": Traits(),
-    "backup": Traits(whole=True),
-    "dssp": Traits(16, whole=True, plans=True),
-    "elastic": Traits(whole=True, plans=True),
-    "eager": Traits(eager=True, reads_own=True),
-    "local": Traits(1, rounds=True, method="average"),  # and it accumulates gradients
-    "diloco": Traits(1, rounds=True, method="inner", changes=True),
-    "streaming": Traits(1, rounds=True, method="inner", changes=True, rotation=Rotation(2), overlap=5),
-    "decoupled": Traits(method="inner", changes=True, aggregate="changes", counted=True, rotation=Rotation(2),
-                        overlap=2),
-    "adiloco": Traits(method="inner", changes=True, counted=True),
-    "easgd": Traits(1, rounds=True, method="elastic", changes=True),
-    "average": Traits(1, rounds=True),  # until it is sized
-    "downpour": Traits(method="replica"),
-    "admm": Traits(1, rounds=True, method="consensus", changes=True, repeats=True),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_traits_of_the_policies(name):
-    found = traits_of(build("sync", ROWS["sync"][name].example or name))
-    assert replace(found, gradients_before=one_each, pushes=always, fetches=always, averages=never) == EXPECTED[name]
-    several = "local", "diloco", "streaming", "decoupled", "adiloco", "easgd", "downpour", "admm"
-    assert found.accumulates is (name in several)
 
 
 def test_defaults_and_options():

@@ -35,7 +35,7 @@ from pslab.tensors.compression.downlink import DownlinkRules, HeldWeights, downl
 from pslab.tensors.compression.matrices import orthonormal
 from pslab.tensors.compression.pieces import Compression
 from pslab.tensors.compression.rule import At
-from pslab.tensors.compression.sparse import Static, keys_of, ranges_in
+from pslab.tensors.compression.sparse import Static, keys_of
 from pslab.tensors.compression.uncompressed import Plain
 from pslab.tensors.entries import Entries
 from pslab.tensors.finite import NonFinite
@@ -229,14 +229,6 @@ def test_clipping_is_by_the_norm_of_the_whole_gradient():
     for clip, scale in ((10.0, 1.0), (5.0, 0.5), (1.0, 0.1), (100.0, 1.0)):
         rule = build("prune", f"dgc:100%,momentum=0,warm_up=0,clip={clip}")
         assert rule.before(torch.tensor([3.0, 4, 0, 0]), 4).tolist() == pytest.approx([3 * scale, 4 * scale, 0, 0])
-
-
-def test_ranges_are_pushed_in_turn():
-    for size, keys in ((1, 7), (3, 7), (7, 7), (9, 7)):
-        starts = [keys_of(size, keys, turn).start for turn in range(9)]
-        assert starts == [size * (turn % -(-keys // size)) for turn in range(9)]
-        assert ranges_in(size, keys) == -(-keys // size)
-        assert max(keys_of(size, keys, turn).stop for turn in range(9)) == keys
 
 
 class Fixed:

@@ -100,32 +100,23 @@ def test_weights_after_each_push_and_a_period_that_is_the_number_of_workers_and_
     assert found == pytest.approx([found[0]] * 3)
 
 
-class Worker:
-    """A worker whose gradient is 1 everywhere; it writes down where each was computed."""
+def test_nothing_is_kept_before_it_is_committed():
+    seen, weights, gradient = list[float](), torch.zeros(1), torch.empty(1)
 
-    def __init__(self, steps: LocalSteps) -> None:
-        self.steps, self.seen = steps, list[float]()
-        self.weights, self.gradient = torch.zeros(1), torch.empty(1)
-
-    def at(self, batch: int) -> float:
-        self.seen.append(float(self.weights))
-        self.gradient.fill_(1.0)
+    def at(batch: int) -> float:
+        seen.append(float(weights))
+        gradient.fill_(1.0)
         return float(batch)
 
-    def iteration(self, *rates: float, fetched: bool = True, pushed: bool = True) -> Iteration:
-        return Iteration(range(len(rates)), rates, self.at, self.weights, self.gradient, fetched, pushed)
-
-
-def test_nothing_is_kept_before_it_is_committed():
-    worker = Worker(LocalSteps(1.0, torch.zeros(1), torch.zeros(1), False))
-    made = worker.iteration(0.5, 0.5, pushed=False)
+    steps = LocalSteps(1.0, torch.zeros(1), torch.zeros(1), False)
+    made = Iteration(range(2), (0.5, 0.5), at, weights, gradient, True, False)
     for _ in range(2):  # the gradient was not finite, say: the iteration is computed again
-        assert worker.steps.run(made) == 0.5
-        assert worker.weights == 0
-    assert worker.seen == [0, -0.5, 0, -0.5]
-    worker.steps.commit(made)
-    worker.steps.run(worker.iteration(0.5, 0.5, fetched=False))
-    assert (worker.gradient, worker.seen[-2:]) == (4, [-1, -1.5])
+        assert steps.run(made) == 0.5
+        assert weights == 0
+    assert seen == [0, -0.5, 0, -0.5]
+    steps.commit(made)
+    steps.run(made._replace(fetched=False, pushed=True))
+    assert (gradient, seen[-2:]) == (4, [-1, -1.5])
 
 
 ONE, OTHER = Entries(3, np.array([0, 1]), np.array([1.0, 2.0])), Entries(3, np.array([0]), np.array([3.0]))
