@@ -18,7 +18,7 @@ from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.eager import Eager
 from pslab.policies.sync.ssp import SSP
-from pslab.protocol.messages import NO_WORKER, Ack, Apply, Drop, Pull, Push, Pushed, Start, Weights
+from pslab.protocol.messages import NO_WORKER, Apply, Drop, Pull, Push, Pushed, Start, Weights
 from pslab.protocol.rotation import ALL, Rotation
 from pslab.protocol.server import Discard, Refuse, Reply, Server, Step, least_budget
 from pslab.protocol.store import Done, Forget, Snapshot, StoreMachine
@@ -185,17 +185,6 @@ def test_an_order_about_another_version_than_is_here_is_an_error():
         store.order(order)
         with pytest.raises(ProtocolError, match=f"{words} of range 1; this store has version 0"):
             store.done()
-
-
-def test_one_iteration():
-    worker = Worker(0, 1)
-    assert worker.start() == [Compute(0)]
-    assert worker.computed(0, "g0") == [Send(Push(0, 0, 0, 0, "g0")), Send(Pull(0, 0, 1, 0))]
-    assert worker.ack(Ack(0, 0, 0)) == []
-    assert worker.weights(Weights(0, 0, 1, 7)) == [Compute(1)]
-    assert worker.computed(0, "g1") == [Send(Push(0, 0, 1, 7, "g1")), Send(Pull(0, 0, 2, 7))]
-    with pytest.raises(ProtocolError, match="not computing"):
-        worker.computed(0)
 
 
 def test_an_eager_worker_pulls_as_it_computes_and_its_push_waits_for_the_next_weights_and_says_how_stale_it_is():

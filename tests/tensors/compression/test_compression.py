@@ -35,8 +35,7 @@ from pslab.tensors.compression.downlink import DownlinkRules, HeldWeights, downl
 from pslab.tensors.compression.matrices import orthonormal
 from pslab.tensors.compression.pieces import Compression
 from pslab.tensors.compression.rule import At
-from pslab.tensors.compression.sparse import Static, keys_of
-from pslab.tensors.compression.uncompressed import Plain
+from pslab.tensors.compression.sparse import keys_of
 from pslab.tensors.entries import Entries
 from pslab.tensors.finite import NonFinite
 from pslab.tensors.random_streams import generator, numpy_generator, seed_of
@@ -511,17 +510,6 @@ class Side:
 
 def keyspace(dtype: torch.dtype = torch.float32) -> Keyspace:
     return Keyspace.of(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).to(dtype))
-
-
-def test_the_largest_difference_is_sent_as_in_the_specification():
-    """By hand: of w = (1, .2), (1.5, .9), (1.5, .9) the worker is sent (1, 0), (0, .9), (.5, 0)."""
-    side = Side(DownlinkRules(Static(0.5), Plain()), Keyspace.of(nn.Linear(2, 1, bias=False).double()), 1)
-    held = []
-    for version, weights in enumerate(((1, 0.2), (1.5, 0.9), (1.5, 0.9)), 1):
-        side.weights.copy_(torch.tensor(weights, dtype=torch.float64))
-        assert side.pull(0, version, version - 1, version)
-        held.append(side.workers[0].tolist())
-    assert held == [[1, 0], [1, 0.9], [1.5, 0.9]]
 
 
 @pytest.mark.parametrize("shared", [False, True])

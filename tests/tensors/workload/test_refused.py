@@ -168,17 +168,14 @@ def test_models_that_have_no_keys_or_that_no_copy_could_be():
     check_refused(("model", functools.partial(Keyspace.of, module), words) for module, words in KEYLESS)
     (stream := nn.Linear(2, 2)).stream = sys.stdout
     check_refused([("model", lambda: Keyspace.of(stream).shell(stream), "copy.deepcopy cannot copy it")])
+    with nn.modules.module.register_module_forward_hook(lambda module, x, output: output):
+        check_refused([("model", lambda: build_model(nn.Linear(4, 2), 0),
+                        r"register_module_forward_hook, .*register hooks on the model")])  # fmt: skip
     for factory, words in LOST:
         check_refused(("model", functools.partial(build_model, given, 0), words) for given in (factory(), factory))
     assert Keyspace.of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double().requires_grad_(False))).size == 6
     both, tied = torch.ones(2, 4, 4), nn.Linear(4, 4)  # parts of one tensor, and a shared module
     build_model(nn.Sequential(nn.ParameterList([nn.Parameter(both[0]), nn.Parameter(both[1])]), tied, tied), 0)
-
-
-def test_hooks_for_all_modules_of_a_process():
-    with nn.modules.module.register_module_forward_hook(lambda module, x, output: output):
-        check_refused([("model", lambda: build_model(nn.Linear(4, 2), 0),
-                        r"register_module_forward_hook, .*register hooks on the model")])  # fmt: skip
 
 
 @pytest.mark.parametrize(("owner", "name"), [(nn.GELU, "forward"), (nn.functional, "gelu"), (nn.Module, "__call__")])
