@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scalar import Targets, scalar, traced
+from scalar import scalar, traced
 from simulate import simulate
 from tiny import finished, tiny
 from torch import nn
@@ -32,7 +32,6 @@ from pslab.policies.methods.downpour import Downpour
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.methods.streaming import Streaming
 from pslab.protocol.traits import Lengths, traits_of
-from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.update.delayed_nesterov import DelayedNesterov
 from pslab.tensors.workload.data import Batches, batch
 
@@ -267,48 +266,19 @@ def test_a_slow_worker_pushes_as_many_steps_as_it_takes_while_the_fastest_takes_
 SGD = {"inner": "sgd", "optimizer": "sgd:momentum=0", "outer_learning_rate": 1.0}  # local SGD
 
 
-class Falling(torch.nn.Module):
-    """One weight, which is its own output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = torch.nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.w.expand(len(x), 2)
-
-
-class TwoEach:
-    """Worker 0 sees 2 and 2, worker 1 sees 0 and 4."""
-
-    def __call__(self) -> tuple[torch.Tensor, ...]:
-        x, y, _, _ = Targets(2.0, 0.0)()
-        x[int(numpy_generator(0, "epoch", 0).permutation(len(x))[3]), 0] = 4.0  # the second batch of worker 1
-        return x, y, x[:2], y[:2]
-
-
-FALLS = {
-    "model": Falling,
-    "loss": lambda output, target: output[:, 0].mean(),
-    "metric": "loss",
-    "learning_rate": 1.0,
-    "pushes": 4,
-}  # whose gradient is 1 everywhere; fmt: skip
 BOTH = (0.0, 4.0)
 #: The policy, each worker's target, fields, and the weight after each step.
 VECTORS: list[tuple[str, tuple[float, ...], dict[str, Any], list[float]]] = [
     ("local:2,after=2", BOTH, {"pushes": 8}, [1.0, 1.5, 1.875]),  # from 1.5 as in the second round of local:2
     ("local:2", (4.0,), {"schedule": "linear", "pushes": 4}, [2.75, 3.1796875]),  # which counts gradients
-    ("average", (2.0, 0.0), {"data": TwoEach(), "pushes": 4}, [1.75]),  # of 1.5 and 2
     ("diloco:2", BOTH, {"inner": "sgd", "pushes": 12}, [1.995, 2.8504875, 2.76970247]),  # what nothing names: paper's
     ("diloco:1,after=2", BOTH, {**SGD, "pushes": 6}, [1.0, 1.5, 1.75]),
     ("diloco:1,after=2", BOTH, {"inner": "sgd", **NESTEROV, "pushes": 8}, [1.0, 1.5, 1.8325, 2.0856375]),
     ("diloco:2,periods=1;2", BOTH, {**SGD, "pushes": 6}, [1.5, 2.0625]),
     ("diloco:2,periods=1;2,by=steps", BOTH, {**SGD, "pushes": 6}, [2.0, 8 / 3]),
     ("diloco:2,after=1,periods=1;2", BOTH, {**SGD, "pushes": 5}, [1.0, 1.875]),
-    ("downpour:2,2", (0.0,), FALLS, [-2, -4]),
-    ("downpour:2,2", (0.0,), {**FALLS, "pushes": 3}, [-2, -3]),  # what is left at the end of the budget is pushed
-    *(("downpour:2,2", (0.0,), {**FALLS, **how}, [-1, -1.70710678])  # of the sum's square
+    ("downpour:2,2", (1.0,), {"pushes": 3}, [0.75, 0.875]),  # what is left at the end of the budget is pushed
+    *(("downpour:2,2", (1.0,), {"pushes": 4, **how}, [0.5, 0.5 + 0.375 / 2.8125**0.5])  # of the sum's square
       for how in ({"rate": "adagrad:server"}, {"optimizer": "adagrad"})),
     ("downpour:2,4,literal=off", (1.0,), {"pushes": 4}, [0, 0.9375]),  # at 0, .5, .75, .875
     ("downpour:2,4,literal=on", (1.0,), {"pushes": 4}, [0, 1.5]),  # at 0, .5, 0, .5

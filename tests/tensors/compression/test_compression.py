@@ -11,6 +11,7 @@ import functools
 import zlib
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,21 +132,15 @@ def test_a_code_reads_as_its_paper_says(text: str):
         np.testing.assert_allclose(state, own, rtol=1e-6)
 
 
-class Setting:
-    """What the reference asks of a worker."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self.worker, self.epoch_iterations = seed, 1, EPOCH
-
-
 @pytest.mark.parametrize("text", PRUNE)
 def test_a_worker_sends_and_keeps_what_a_sequential_one_does(text: str):
     name, rule = text.partition(":")[0], build("prune", text)
     for seed in range(25):
         rng, dtype = np.random.default_rng(seed), DTYPES[seed % 2]
         keyspace = model_of(rng, dtype, 220 if seed < 2 else 14)
-        made, plain = made_of(text, "none", whole(keyspace), keyspace, seed), Worker(
-            name, rule, keyspace.size, dtype, Setting(seed), seed_of)  # fmt: skip
+        setting = SimpleNamespace(seed=seed, worker=1, epoch_iterations=EPOCH)
+        plain = Worker(name, rule, keyspace.size, dtype, setting, seed_of)
+        made = made_of(text, "none", whole(keyspace), keyspace, seed)
         state = memories(made)
         by_tensor = name in ("dgc", "randomk")
         slots = [(slice(slot.offset, slot.offset + slot.size), name == "dgc" and len(slot.shape) < 2)

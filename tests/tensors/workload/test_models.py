@@ -13,6 +13,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from odd_models import Attention
 from tiny import Noisy, global_states
 from torch import Tensor, nn
 from torch.nn import functional
@@ -116,18 +117,6 @@ def test_checking_a_model_changes_neither_it_nor_the_global_generator():
         assert global_states() == before
 
 
-class Attention(nn.Module):
-    """The forward of its output projection is never called, since the attention uses the parameters itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.output = nn.Linear(16, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.attention(x, x, x, need_weights=False)[0].mean(1))
-
-
 def test_layers_cost_their_operations():
     def costs(module: nn.Module, x: torch.Tensor) -> tuple[tuple[float, float], ...]:
         return shares(module, Keyspace.of(module), x)
@@ -140,9 +129,9 @@ def test_layers_cost_their_operations():
     assert max(range(5), key=lambda layer: got[layer][0]) == 2  # conv2
     assert 0 < got[1][0] < 0.001  # a normalization
     assert got[4][0] < 0.01 < 2890 / 16186  # the last layer has many parameters and few operations
-    got = costs(attention := Attention(), torch.zeros(2, 5, 16))
-    assert len(got) == 3
-    assert got[0][0] / got[1][0] == pytest.approx(3, rel=0.01)  # three projections in, one out
+    got = costs(attention := Attention(), torch.zeros(2, 1, 7, 7))  # the forward of its output projection is not called
+    assert len(got) == 4
+    assert got[1][0] / got[2][0] == pytest.approx(3, rel=0.01)  # three projections in, one out
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in attention.modules())
     with torch.device("meta"):
         got = costs(with_operators(lambda: torchvision().models.vgg16(weights=None)), torch.empty(1, 3, 224, 224))
