@@ -114,6 +114,14 @@ def test_refinement_counts_what_it_cuts_and_never_cuts_more():
         assert (np.bincount(side, weights, minlength=2) <= limits).all()
 
 
+def test_nets_are_contracted_and_vertices_matched_with_those_that_share_most():
+    found = multilevel.contracted(lists([[0, 1], [0, 2], [2, 3], [1, 2, 3]]), np.array([0, 0, 1, -1]), 2)
+    assert [found[1][a:b].tolist() for a, b in pairwise(found[0])] == [[0, 1], [0, 1]]
+    pins = lists([[0, 1], [0, 1], [2, 3], [1, 2, 3]])
+    pairs = multilevel.matched(multilevel.transposed(pins, 4), pins, ONES, np.array([0, 2, 1, 3]), 2)
+    assert pairs.tolist() == [0, 0, 1, 1]
+
+
 USES = (np.array([0, 3, 5, 6]), np.array([A, B, C, B, C, C]))  # of three workers
 
 
