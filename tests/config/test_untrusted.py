@@ -43,11 +43,8 @@ def test_what_is_no_json_is_one_kind_of_error(tmp_path: Path):
             read_json(tmp_path / "file")
 
 
-SCALARS = (
-    "2026-13-45", "!!int ''", "0x_", "!!int 0b", "!!int _", "!!float ''", "!!timestamp x", "2026-02-30 25:00:00",
-    "!!bool x", "!!binary é", "1" * 5000, "- !!int {a: 1}", "{[a]: 1}", "!!set [a]", "!!omap x", "!!pairs {a: 1}",
-    "!!int ':'",
-)  # fmt: skip
+SCALARS = ("2026-13-45", "!!int ''", "0x_", "!!float ''", "!!timestamp x", "2026-02-30 25:00:00", "!!bool x",
+           "!!binary é", "1" * 5000, "- !!int {a: 1}", "{[a]: 1}", "!!omap x")  # fmt: skip
 
 
 def test_what_is_no_plain_yaml_is_refused(tmp_path: Path):

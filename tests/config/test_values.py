@@ -1,10 +1,14 @@
-"""Annotated fields, policy strings and clusters: how values are read, and what is refused with what is allowed."""
+"""Annotated fields, policy strings, the table of names and clusters: how values are read, and what is refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
+import string
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -16,16 +20,14 @@ from pslab.config.cluster import COSTS, MEASURED, PRESETS, Cluster, cluster_fiel
 from pslab.config.parameters import Bounds, OneOf, check, parameters
 from pslab.config.run import Run
 from pslab.config.spec import build, describe, import_named, make, resolve, split
-from pslab.config.table import ROWS
+from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError
 from pslab.policies.sync.ssp import SSP
-
-# --- annotated fields -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Some:
-    share: Annotated[float, Bounds(above=0, at_most=1), "of the whole"] = 0.5
+    share: Annotated[float, Bounds(above=0, at_most=1), "of the whole"]
     count: Annotated[int | None, Bounds(at_least=1)] = None
     size: Annotated[int | str, OneOf("fit"), Bounds(at_least=1)] = "fit"
     mode: Annotated[str, OneOf("each", "frozen")] = "each"
@@ -53,7 +55,7 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
 
 
 def test_a_value_out_of_type_or_bounds_is_refused_and_others_are_taken():
-    check_refused((f"some.{next(iter(fields))}", functools.partial(Some, **fields), words)
+    check_refused((f"some.{next(iter(fields))}", functools.partial(Some, **{"share": 0.5, **fields}), words)
                   for fields, words in OUT_OF_BOUNDS)  # fmt: skip
     some = Some(share=1, count=7, size=3, mode="frozen", masked=False, other={"a": 1})
     assert (some.share, type(some.share)) == (1.0, float)
@@ -71,55 +73,39 @@ def test_text_is_read_by_the_type():
         with pytest.raises(ValueError, match=r".+"):
             found[name].read(text)
     assert list(found) == [f.name for f in dataclasses.fields(Some)]
-    assert (found["share"].doc, found["share"].shown, found["masked"].shown) == ("of the whole", "0.5", "on")
+    assert (found["share"].doc, found["percent"].shown, found["masked"].shown) == ("of the whole", "0", "on")
     assert parameters(len) == {}
     for rows in ROWS.values():
         for row in rows.values():
             assert all(parameter.doc for parameter in parameters(row.load()).values()), row.name
 
 
-# --- policy strings ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rule:
-    share: Annotated[float, Bounds(above=0)]
-    times: int = 3
-    keep: bool = True
-    mode: Annotated[str, OneOf("one", "two")] = "one"
-    cap: float | None = None
-
-    def __post_init__(self) -> None:
-        check(self)
+def test_every_row_of_the_table_checks_its_parameters_and_shows_an_example_where_one_is_missing():
+    """Bounds and words are declared: what a class may forget is to check them."""
+    for row in [row for rows in ROWS.values() for row in rows.values()]:
+        fields = parameters(row.load()).items()
+        given = build(row.kind, row.example or row.name)
+        for name in [name for name, parameter in fields if parameter.choices or {int, float} & {*parameter.kinds}]:
+            with pytest.raises(ConfigError, match=rf"{name}=.*: must be|{name}=.*allowed"):
+                dataclasses.replace(given, **{name: object()})
+        if not all(parameter.shown for _, parameter in fields):
+            with pytest.raises(ConfigError, match=f"needs .*as in '{row.example}'"):
+                build(row.kind, row.name)
+    for kind, text in (("prune", "static:100%"), ("prune", "static:1.0"), ("sync", "elastic:15,weight=1")):
+        assert build(kind, text)
 
 
 def test_values_of_a_string_are_read_in_order_or_by_name_and_a_bad_string_is_refused():
-    for text, rule in (("rule:0.5", Rule(0.5)), ("RULE: 1% , 2 ", Rule(0.01, 2)), ("rule:share=2,cap=none", Rule(2.0)),
-                       ("rule:1%,keep=off,mode=two", Rule(0.01, keep=False, mode="two")),
-                       ("rule:2,cap=7", Rule(2.0, cap=7.0))):  # fmt: skip
-        assert make("field", text, Rule) == rule
-    check_refused(("field", functools.partial(make, "field", text, Rule), words) for text, words in (
-        ("rule", "needs share"), ("rule:x", "share='x' cannot be read"), ("rule:1,2,on,one,1,9", "got 6 values"),
-        ("rule:1,keep=perhaps", "keep='perhaps'"), ("rule:1,mode=three", "allowed: one, two"),
-        ("rule:1,speed=2", "no parameter 'speed'"), ("rule:-1", "above 0"),
-        ("rule:1,share=0.5", "share is given twice: as '1' and as '0.5'")))  # fmt: skip
+    for text, some in (("some:0.5", Some(0.5)), ("SOME: 1% , 2 ", Some(0.01, 2)), ("some:share=1.0", Some(1)),
+                       ("some:1%,masked=off,mode=frozen", Some(0.01, mode="frozen", masked=False))):  # fmt: skip
+        assert make("field", text, Some) == some
+    check_refused(("field", functools.partial(make, "field", text, Some), words) for text, words in (
+        ("some", "needs share"), ("some:x", "share='x' cannot be read"), ("some:1,2,3,4,5,6,7,8,9", "got 9 values"),
+        ("some:1%,masked=perhaps", "masked='perhaps'"), ("some:1%,mode=three", "allowed: each, frozen"),
+        ("some:1%,speed=2", "no parameter 'speed'"), ("some:-1", "above 0"),
+        ("some:1%,share=0.5", "share is given twice: as '1%' and as '0.5'")))  # fmt: skip
     assert split("a:b,c=d") == ("a", ["b"], {"c": "d"})
-    assert split("a") == ("a", [], {})
-    assert describe(Rule).startswith("share, times=3, keep=on")
-
-
-def test_a_missing_parameter_is_shown_by_an_example_that_can_be_built():
-    for row in [row for rows in ROWS.values() for row in rows.values()]:
-        if all(p.shown for p in parameters(row.load()).values()):
-            continue
-        with pytest.raises(ConfigError, match="needs") as error:
-            build(row.kind, row.name)
-        example = error.value.problem.rpartition("as in '")[2].rstrip("'")
-        assert example == row.example
-        assert build(row.kind, example)
-    for kind, text in (("prune", "static:100%"), ("prune", "static:1.0"), ("prune", "static:0.5"),
-                       ("schedule", "steps:1"), ("sync", "elastic:15,weight=1")):  # fmt: skip
-        assert build(kind, text)
+    assert describe(Some).startswith("share, count=None, size=fit, mode=each, masked=on")
 
 
 def test_names_are_those_of_the_table_and_objects_those_that_can_do_what_their_kind_must():
@@ -141,53 +127,36 @@ def test_names_are_those_of_the_table_and_objects_those_that_can_do_what_their_k
     ])  # fmt: skip
 
 
-# --- clusters ---------------------------------------------------------------------------------------------------------
-
-IMPOSSIBLE: list[tuple[Any, str, str]] = [
-    ({"bandwidth_bit_s": 0}, "bandwidth_bit_s", ""), ({"server_bandwidth_bit_s": -1}, "server_bandwidth_bit_s", ""),
-    ({"latency_s": -0.1}, "latency_s", ""), ({"duplex": "both"}, "duplex", ""), ({"compute_s": 0}, "compute_s", ""),
-    ({"stall_probability": 2, "compute_s": 1}, "stall_probability", ""),
-    ({"stall_factor": 0.5, "compute_s": 1}, "stall_factor", ""), ({"slow": {0: 0}, "compute_s": 1}, "slow", ""),
-    ({"bandwidth_of": {0: 0}}, "bandwidth_of", ""), ({"latency_of": {0: -1}}, "latency_of", ""),
-    ({"trace": {0: []}}, "trace", ""), ({"trace": {0: [0.1, 0.0]}}, "trace", ""), ({"leave": {0: 0}}, "leave", ""),
-    ({"join": {-1: 3}}, "join", ""), ({"join": {0: 3}, "leave": {0: 3}}, "join", ""),
-    ({"compute_sigma": 0.1}, "compute_s", ""), ({"select_factor": {"statik": 2.0}}, "select_factor", ""),
-    ({"select_factor": {"static": (1.0, 2.0)}}, "select_factor", ""),
-    ({"apply_factor": {"squares": -1.0}}, "apply_factor", ""), ({"apply_factor": {"squares": 3.0}}, "apply_factor", ""),
-    ({"apply_factor": {"squares": ["3", 2]}}, "apply_factor", ""), ({"bandwith_bit_s": 1e9}, "bandwith_bit_s", ""),
-    ({"preset": "labs"}, "preset", ""), ({"latency_s": "fast"}, "latency_s", ""),
-    ({"faults": [{"what": "kil", "iteration": 1}]}, "faults.what", "did you mean 'kill'"),
-    ({"faults": [{"what": "kill", "iteration": -1}]}, "faults.iteration", ""),
-    ({"faults": [{"what": "kill", "iteration": 1, "at_s": 1.0}]}, "faults", ""),
-    ({"faults": [{"what": "drop"}]}, "faults", ""),
-    ({"faults": [{"what": "drop", "probability": 2}]}, "faults.probability", ""),
-    ({"faults": [{"what": "drop", "probabilty": 0.1}]}, "faults.probabilty", "did you mean 'probability'"),
-    ({"faults": [{"what": "stop", "at_s": 1.0, "direction": "up"}]}, "faults.direction", ""),
-    ({"faults": [{"what": "stop", "at": 1.0}]}, "faults.at", ""),
-    ({"faults": {"what": "drop", "probability": 0.1, "for_s": 0}}, "faults.for_s", ""), ({"faults": "drop"}, "faults",
-     ""), ({"faults": [{"wat": "stop", "at_s": 1.0}]}, "faults.wat", ""),
-    ({"preset": "lab", "slow": [2, 1]}, "slow", ""), ({"preset": "lab", "slow": {1.5: 2.0}}, "slow", ""),
-    ({"preset": "lab", "slow": {"a": 2.0}}, "slow", ""), ({"preset": "lab", "trace": {0: []}}, "trace", ""),
+STOPPED = {"what": "stop", "at_s": 1.0}
+IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
+    ("bandwidth_bit_s", {"bandwidth_bit_s": 0}), ("compute_s", {"compute_sigma": 0.1}),
+    ("bandwith_bit_s", {"bandwith_bit_s": 1e9}), ("preset", {"preset": "labs"}),
+    *(("slow", {"preset": "lab", "slow": each}) for each in ({0: 0}, [2, 1], {1.5: 2.0}, {"a": 2.0})),
+    ("bandwidth_of", {"bandwidth_of": {0: 0}}), ("latency_of", {"latency_of": {0: -1}}),
+    ("trace", {"trace": {0: []}}), ("trace", {"trace": {0: [0.1, 0.0]}}), ("leave", {"leave": {0: 0}}),
+    ("join", {"join": {-1: 3}}), ("join", {"join": {0: 3}, "leave": {0: 3}}),
+    ("select_factor", {"select_factor": {"statik": 2.0}}), ("select_factor", {"select_factor": {"static": (1.0, 2.0)}}),
+    *(("apply_factor", {"apply_factor": {"squares": each}}) for each in (-1.0, 3.0, ["3", 2])),
+    *((f"faults{name}", {"faults": faults}) for name, faults in (
+        (".what", [{"what": "kil", "iteration": 1}]), (".iteration", [{"what": "kill", "iteration": -1}]),
+        ("", [{"what": "kill", "iteration": 1, "at_s": 1.0}]), ("", [{"what": "drop"}]), ("", "drop"),
+        (".probabilty", [{"what": "drop", "probabilty": 0.1}]), (".direction", [{**STOPPED, "direction": "up"}]),
+        (".at", [{"what": "stop", "at": 1.0}]), (".for_s", {"what": "drop", "probability": 0.1, "for_s": 0}),
+        (".wat", [{"wat": "stop", "at_s": 1.0}]))),
 ]  # fmt: skip
 
 
 def test_impossible_clusters_are_refused():
-    check_refused((f"cluster.{name}", functools.partial(resolve_cluster, fields), words)
-                  for fields, name, words in IMPOSSIBLE)  # fmt: skip
-    with pytest.raises(ConfigError, match="did you mean 'lab'"):
-        resolve_cluster("labb")
-
-
-@pytest.mark.parametrize(("cluster", "words"), [
-    ("labb", "did you mean 'lab'"), ({"preset": "lab", "bandwith_bit_s": 1e8}, "did you mean 'bandwidth_bit_s'"),
-    *(({"preset": "lab", name: {4: value}}, f"cluster.{name}.*no worker 4: with workers=4 use 0 to 3")
-      for name, value in (("slow", 2.0), ("bandwidth_of", 1e8), ("latency_of", 0.1), ("trace", [0.1]), ("leave", 1.0),
-                          ("join", 1.0))),
-    ({"faults": [{"what": "stop", "worker": 7, "at_s": 1.0}]}, "cluster.faults.*no worker 7"),
-])  # fmt: skip
-def test_a_run_refuses_a_misspelt_field_of_its_cluster_and_a_worker_that_it_does_not_have(cluster, words):
-    with pytest.raises(ConfigError, match=words):
-        Run(workers=4, cluster=cluster)
+    check_refused((f"cluster.{name}", functools.partial(resolve_cluster, fields), "") for name, fields in IMPOSSIBLE)
+    check_refused([
+        ("cluster", lambda: Run(cluster="labb"), "did you mean 'lab'"),
+        ("cluster.bandwith_bit_s", lambda: Run(cluster={"preset": "lab", "bandwith_bit_s": 1}), "'bandwidth_bit_s'"),
+        *((f"cluster.{name}", lambda name=name, at=at: Run(workers=4, cluster={"preset": "lab", name: {4: at}}),
+           "no worker 4: with workers=4 use 0 to 3")
+          for name, at in (("slow", 2.0), ("bandwidth_of", 1e8), ("latency_of", 0.1), ("trace", [0.1]), ("leave", 1.0),
+                            ("join", 1.0))),
+        ("cluster.faults", lambda: Run(cluster={"faults": [{**STOPPED, "worker": 7}]}), "no worker 7"),
+    ])  # fmt: skip
 
 
 def test_every_preset_is_a_cluster_that_a_mapping_can_change_and_whose_costs_grow_with_the_weights():
@@ -205,4 +174,43 @@ def test_faults_are_plain_and_links_with_faults_are_links():
     given = [{"what": "drop", "probability": 0.01}, {"what": "kill", "worker": 1, "iteration": 3}]
     assert cluster_fields({"preset": "free", "faults": given}) == {"faults": given}
     assert not resolve_cluster({"faults": [{"what": "delay", "at_s": 1.0}]}).free
-    assert resolve_cluster({"faults": [{"what": "stop", "at_s": 1.0}]}).free
+    assert resolve_cluster({"faults": [STOPPED]}).free
+
+
+def test_a_row_loads_and_says_what_it_is_and_its_page_cites_its_source():
+    for row in [row for rows in ROWS.values() for row in rows.values()]:
+        page, loaded = inspect.getdoc(row.load()) or "", row.load()
+        assert page, row
+        assert row.summary, row
+        assert "\n" not in row.summary, row
+        assert not row.example or find(row.kind, row.example) is row
+        if row.source:
+            assert row.source.split()[0] in page, row
+            assert row.source.rpartition(" ")[2].rstrip(")") in page, row
+        said = [name for _, name, _, _ in string.Formatter().parse(row.label) if name]
+        assert not said or said == [f.name for f in dataclasses.fields(loaded)][: len(said)], row
+
+
+@pytest.mark.parametrize("kind", ["sync", "order"])
+def test_reserved_colours_and_markers_are_distinct(kind: str):
+    rows = ROWS[kind].values()
+    assert len({row.colour for row in rows}) == len(rows)
+    markers = [row.marker for row in rows if row.marker]
+    assert len(set(markers)) == len(markers)
+
+
+def test_find_knows_strings_and_objects_and_not_a_users_class():
+    @dataclasses.dataclass(frozen=True)
+    class SSP:
+        staleness: int = 3
+
+    row = ROWS["sync"]["ssp"]
+    assert find("sync", " SSP:3") is row
+    assert find("sync", row.load()(3)) is row
+    assert find("sync", SSP()) is None
+    assert find("sync", "nothing:3") is None
+
+
+def test_the_table_needs_no_torch():
+    code = "import sys, pslab.config.table; assert not {'torch', 'numpy', 'pslab.policies'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

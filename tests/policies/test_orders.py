@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pslab.config.spec import build
 from pslab.config.table import ROWS
 from pslab.policies.orders import FIFO, FILO, TAC, TIC, Advancing, Front, Needed, Stalest, admits
-from pslab.policies.planning.tictac import Operation, tac
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.requests import Order, Request, View
 
@@ -103,9 +102,6 @@ def test_orders_work_without_any_knowledge(name: str):
     assert sorted(all_of(build("order", name), ready, View(0))) == sorted(ready)
 
 
-# --- credit -----------------------------------------------------------------------------------------------------------
-
-
 def under_way(credit: float, sizes: Sequence[float], greedy: bool) -> list[int]:
     """Which of these, by priority, are under way before any has arrived."""
     gone: list[int] = []
@@ -124,9 +120,6 @@ def test_greedy_and_strict_credit():
     assert build("order", "front:16000000,greedy=on") == Front(16_000_000, greedy=True)
 
 
-# --- TIC and TAC on a chain of layers ---------------------------------------------------------------------------------
-
-
 layer_times = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(1, 3)), min_size=1, max_size=5)
 
 
@@ -141,7 +134,3 @@ def test_tic_and_tac_start_at_the_input_of_a_chain(chain: list[tuple[int, int, i
     for order in (TIC(), TAC()):
         assert [layers[r.range] for r in all_of(order, ready, seen)] == sorted(layers)
         assert [r.range for r in all_of(order, ready, seen)] == sorted(range(len(layers)))
-    graph = {("f", place): Operation(f, frozenset({("f", place - 1)} if place else ())
-                                     | {r for r, at in enumerate(layers) if at == place})
-             for place, (f, _, _) in enumerate(chain)}  # fmt: skip
-    assert tac(graph, dict(enumerate(map(float, sizes)))) == sorted(range(len(layers)))

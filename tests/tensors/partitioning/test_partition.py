@@ -15,7 +15,7 @@ from pslab.tensors.compression import frame
 from pslab.tensors.datasets.planted import Planted
 from pslab.tensors.entries import Entries, as_held, by_key, renumbered
 from pslab.tensors.partitioning import multilevel, placement, traffic
-from pslab.tensors.partitioning.partition import RULES, Problem, capacity, moved, partition, relieve
+from pslab.tensors.partitioning.partition import RULES, Problem, capacity, moved, partition
 from pslab.tensors.sparse import rows_of
 
 A, B, C, D = range(4)
@@ -27,9 +27,6 @@ ONES = np.ones(4, np.int64)
 @pytest.fixture(scope="module")
 def planted():
     return Planted(rows=600, keys=1200, per_row=10, communities=8, noise=0.1).load()
-
-
-# --- traffic -----------------------------------------------------------------------------------------------------
 
 
 def test_batches_ask_for_the_keys_that_they_hold_but_those_that_their_worker_owns():
@@ -44,18 +41,13 @@ def test_batches_ask_for_the_keys_that_they_hold_but_those_that_their_worker_own
 
 def test_bytes_are_those_of_frames():
     assert traffic.push_bytes(np.array([0, 1, 2, 130, 999]), 1000) == 24 + (8 + 6 + 2) + 20
-    assert traffic.push_bytes(np.array([0, 1, 2, 130]), 500) == 24 + (8 + 4 + 4) + 16
-    assert traffic.push_bytes(np.array([499]), 500) == 24 + (8 + 2 + 6) + 4
-    assert traffic.push_bytes(np.arange(0, 64, 2), 64) == 24 + (8 + 8) + 128  # a bit for each key
     assert traffic.push_bytes(np.empty(0, np.int64), 64) == traffic.request_bytes(np.empty(0, np.int64), 64) == 0
-    for keys, count in ((np.array([3, 77, 78]), 300), (np.arange(50), 50)):
+    for keys, count in ((np.array([3, 77, 78]), 300), (np.arange(50), 50), (np.arange(0, 64, 2), 64),
+                        (np.array([499]), 500)):  # fmt: skip
         entries = Entries(count, keys, np.ones(len(keys), np.float32))
         assert traffic.push_bytes(keys, count) == frame.length([frame.parts_of(entries)])
         assert -(-traffic.request_bytes(keys, count) // 8) * 8 == traffic.push_bytes(keys, count) - 4 * len(keys)
         assert traffic.reply_bytes(keys) == 24 + 4 * len(keys)
-
-
-# --- rows --------------------------------------------------------------------------------------------------------
 
 
 def test_rows_move_where_there_is_room_and_traffic_to_save():
@@ -65,25 +57,21 @@ def test_rows_move_where_there_is_room_and_traffic_to_save():
     assert capacity(np.full(10, 3), 4, 0.03) == 8  # of 30: 7.5, so 8, and 3 % more is 8.24
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
 @pytest.mark.parametrize("rule", RULES)
-def test_every_row_has_one_worker_loads_are_balanced_and_a_seed_repeats_it(planted, rule, workers):
-    parts, again = (partition(planted, workers, rule, balance="rows", epsilon=0.05, seed=5) for _ in range(2))
-    assert parts.tolist() == again.tolist()
-    assert parts.shape == (len(planted),)
-    load = np.bincount(parts, minlength=workers)
-    assert load.sum() == len(planted)
-    assert load.max() <= capacity(np.ones(len(planted), np.int64), workers, 0.05)
-
-
-def test_entries_are_balanced_unless_it_is_said_otherwise(planted):
-    uneven = planted.take(np.sort(np.argsort(planted.labels, kind="stable")))
-    keep = np.arange(len(uneven.keys)) % 3 != uneven.row_of[np.arange(len(uneven.keys))] % 3
-    starts = np.concatenate([[0], np.cumsum(np.bincount(uneven.row_of[keep], minlength=len(uneven)))])
-    rows = rows_of("uneven", uneven.key_count, [(uneven.keys[keep][a:b], np.ones(b - a)) for a, b in
-                   pairwise(starts)], uneven.labels, uneven.test)  # fmt: skip
-    load = np.bincount(partition(rows, 5, "multilevel"), rows.entries_of, minlength=5)
-    assert load.max() <= capacity(rows.entries_of, 5, 0.03)
+def test_every_row_and_every_key_has_one_place_loads_are_balanced_and_a_seed_repeats_it(planted, rule):
+    for workers, balance in ((1, "rows"), (7, "rows"), (5, "entries")):
+        parts, again = (partition(planted, workers, rule, balance=balance, epsilon=0.05, seed=5) for _ in range(2))
+        assert parts.tolist() == again.tolist()
+        weights = np.ones(len(planted), np.int64) if balance == "rows" else planted.entries_of
+        load = np.bincount(parts, weights, minlength=workers)
+        assert load.sum() == weights.sum()
+        assert load.max() <= capacity(weights, workers, 0.05)
+    owner = placement.place(traffic.used(planted, parts, 5), planted.key_count, 4)
+    assert (len(owner), set(owner.tolist())) == (planted.key_count, set(range(4)))
+    weights, places = np.arange(planted.key_count), renumbered(owner)
+    held = as_held(weights, places)
+    assert np.array_equal(owner[held], np.sort(owner))
+    assert np.array_equal(by_key(held, places), weights)
 
 
 def test_each_step_from_random_to_multilevel_saves_traffic(planted):
@@ -92,8 +80,6 @@ def test_each_step_from_random_to_multilevel_saves_traffic(planted):
     assert remote["multilevel"] < remote["two-step"] < remote["random"]
     assert remote["parsa"] < remote["random"]
     assert remote["multilevel"] < remote["random"] / 4
-    rows = Planted(rows=400, keys=800, per_row=8, communities=8, noise=0.0).load()
-    assert traffic.remote(traffic.spread(rows, partition(rows, 8, balance="rows"), 8)) == 0  # it is separable
 
 
 def test_what_cannot_be_is_refused_with_what_can():
@@ -104,9 +90,6 @@ def test_what_cannot_be_is_refused_with_what_can():
             partition(FOUR, **{"workers": 2, **fields})
     with pytest.raises(ConfigError, match="a row has 9 entries"):
         capacity(np.array([9, 1]), 4, 0.5)
-
-
-# --- bisection ---------------------------------------------------------------------------------------------------
 
 
 def lists(each):
@@ -131,13 +114,6 @@ def test_refinement_counts_what_it_cuts_and_never_cuts_more():
         assert (np.bincount(side, weights, minlength=2) <= limits).all()
 
 
-def test_what_is_too_heavy_sheds_weight():
-    pins, side, parts = lists([[0, 1, 2, 3]]), np.zeros(4, np.int64), np.zeros(4, np.int64)
-    multilevel.refined(multilevel.transposed(pins, 4), pins, ONES, side, np.array([2, 2]))
-    relieve(Problem(FOUR, ONES, 2, 0.0, 2, 0), parts)
-    assert sorted(side.tolist()) == sorted(parts.tolist()) == [0, 0, 1, 1]
-
-
 def test_nets_are_contracted_and_vertices_matched_with_those_that_share_most():
     found = multilevel.contracted(lists([[0, 1], [0, 2], [2, 3], [1, 2, 3]]), np.array([0, 0, 1, -1]), 2)
     assert [found[1][a:b].tolist() for a, b in pairwise(found[0])] == [[0, 1], [0, 1]]
@@ -145,8 +121,6 @@ def test_nets_are_contracted_and_vertices_matched_with_those_that_share_most():
     pairs = multilevel.matched(multilevel.transposed(pins, 4), pins, ONES, np.array([0, 2, 1, 3]), 2)
     assert pairs.tolist() == [0, 0, 1, 1]
 
-
-# --- keys --------------------------------------------------------------------------------------------------------
 
 USES = (np.array([0, 3, 5, 6]), np.array([A, B, C, B, C, C]))  # of three workers
 
@@ -158,18 +132,6 @@ def test_parsas_owner_has_the_smallest_share_so_far_and_a_key_whose_users_have_n
     uses = np.array([0, 2, 3, 4]), np.array([A, B, B, C])  # C of worker 2 alone
     assert placement.parsa(uses, 3, 2).tolist() == [0, 0, 1]
     assert placement.parsa(uses, 3, 3).tolist() == placement.parsa(uses, 3).tolist() == [0, 0, 2]
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_each_key_has_one_server(planted, rule):
-    parts = partition(planted, 4, rule)
-    owner = placement.place(traffic.used(planted, parts, 4), planted.key_count, 4)
-    assert len(owner) == planted.key_count
-    assert set(owner.tolist()) == set(range(4))
-    weights, places = np.arange(planted.key_count), renumbered(owner)
-    held = as_held(weights, places)
-    assert np.array_equal(owner[held], np.sort(owner))
-    assert np.array_equal(by_key(held, places), weights)
 
 
 def test_keys_that_nobody_uses_even_out_what_servers_hold():
@@ -187,27 +149,19 @@ def test_what_each_server_exchanges_follows_from_the_keys_that_it_has():
     """Keys 1 and 2 of the first server's four, all of the second's two, none of the third's."""
     found = traffic.exchanged(np.array([1, 2, 4, 5]), np.array([0, 4, 6, 9]))
     assert found.tolist() == [[24 + 16 + 8, 24 + 9, 24 + 8], [24 + 16 + 8, 24 + 9, 24 + 8], [0, 0, 0]]
-    assert renumbered(np.array([1, 0, 1, 0])).tolist() == [2, 0, 3, 1]
-
-
-# --- capacity ----------------------------------------------------------------------------------------------------
-
-
-@st.composite
-def few_rows(draw):
-    """A handful of rows, workers, and an ε, of which some leave no choice but one."""
-    key_count, count = draw(st.integers(2, 11)), draw(st.integers(2, 6))
-    keys = draw(st.lists(st.sets(st.integers(0, key_count - 1), min_size=1), min_size=count, max_size=count))
-    pairs = [(np.array(sorted(each)), np.ones(len(each))) for each in keys]
-    rows = rows_of("few", key_count, pairs, np.zeros(count), np.zeros(count, bool))
-    return rows, draw(st.integers(1, min(count, 4))), draw(st.sampled_from([0.0, 0.03, 0.2]))
 
 
 @pytest.mark.parametrize("rule", ["two-step", "multilevel"])
 @settings(max_examples=60, deadline=None)
-@given(asked=few_rows())
-def test_no_worker_holds_more_than_its_capacity_wherever_that_can_be(rule, asked):
-    rows, workers, epsilon = asked
+@given(st.lists(st.sets(st.integers(0, 10), min_size=1), min_size=2, max_size=6), st.integers(1, 4),
+       st.sampled_from([0.0, 0.03, 0.2]))  # fmt: skip
+def test_no_worker_holds_more_than_its_capacity_wherever_that_can_be(rule, keys, most_workers, epsilon):
+    """A handful of rows, of which some leave no choice but one."""
+    pairs = [(np.array(sorted(each)), np.ones(len(each))) for each in keys]
+    rows, workers = (
+        rows_of("few", 11, pairs, np.zeros(len(keys)), np.zeros(len(keys), bool)),
+        min(most_workers, len(keys)),
+    )
     weights = rows.entries_of
     try:
         most = capacity(weights, workers, epsilon)

@@ -1,52 +1,58 @@
-"""Models by name and by object: the networks, their first weights, the costs of their layers, and torchvision's."""
+"""Models, losses and metrics, the costs of layers, running statistics, and torchvision's models."""
 
 from __future__ import annotations
 
+import copy
 import math
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
+from odd_models import Attention
 from tiny import Noisy, global_states
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pslab.errors import ConfigError
 from pslab.tensors.random_streams import generator, seed_of
+from pslab.tensors.workload.example_check import check_objective, relation
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.layer_costs import Uses, shares
-from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, resolve_model
-from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
+from pslab.tensors.workload.layer_costs import shares
+from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, resolve_model, running_norms
+from pslab.tensors.workload.objective import (
+    accuracy,
+    cross_entropy,
+    l1,
+    loss_sum,
+    metric_sums,
+    mse,
+    placed,
+    resolve_loss,
+    resolve_metric,
+)
+from pslab.tensors.workload.running_statistics import recompute
+from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 X, Y = torch.randn(5, 1, 28, 28, generator=generator(0, "x")), torch.tensor([0, 3, 1, 9, 2])
 
 
-def some_bytes(*shape: int) -> Tensor:
-    return torch.randint(256, shape, generator=generator(0, "bytes"))
-
-
-# --- the networks -----------------------------------------------------------------------------------------------------
-
-
 def gpt(model: nn.Module, x: Tensor) -> Tensor:
-    """[B, T] -> [B, 256, T], a head, an example and a byte at a time."""
+    """[B, T] -> [B, 256, T], by torch's functions alone."""
     weights = dict(model.named_parameters())
     stream = weights["bytes.weight"][x] + weights["places.weight"][: x.shape[1]]
     for number in range(len(model.blocks)):
         own = {name.removeprefix(f"blocks.{number}."): each for name, each in weights.items()}
         normal = functional.layer_norm(stream, stream.shape[-1:], own["norm1.weight"])
-        query, key, value = (normal @ own["attend.weight"].T).chunk(3, 2)
-        mixed, size = torch.zeros_like(stream), stream.shape[2] // 4
-        for head in (slice(first * size, (first + 1) * size) for first in range(4)):
-            for at in range(x.shape[1]):
-                scores = (key[:, : at + 1, head] * query[:, at : at + 1, head]).sum(2) / math.sqrt(size)
-                mixed[:, at, head] = (scores.softmax(1)[:, :, None] * value[:, : at + 1, head]).sum(1)
-        stream = stream + mixed @ own["attended.weight"].T
+        heads = [part.unflatten(2, (4, -1)) for part in (normal @ own["attend.weight"].T).chunk(3, 2)]
+        query, key, value = (each.transpose(1, 2) for each in heads)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        stream = stream + mixed.transpose(1, 2).flatten(2) @ own["attended.weight"].T
         wide = functional.layer_norm(stream, stream.shape[-1:], own["norm2.weight"]) @ own["widen.weight"].T
-        stream = stream + (wide * 0.5 * (1 + torch.erf(wide / math.sqrt(2)))) @ own["narrow.weight"].T
+        stream = stream + functional.gelu(wide) @ own["narrow.weight"].T
     scores = functional.layer_norm(stream, stream.shape[-1:], weights["norm.weight"]) @ weights["bytes.weight"].T
     return scores.transpose(1, 2)
 
@@ -64,13 +70,13 @@ def cnn(model: nn.Module, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("text", "reference", "count"), [
-    ("mlp", mlp, 932_362), ("mlp:64", mlp, 59_210), ("cnn", cnn, 16_186), ("gpt", gpt, 119_104),
-    ("gpt:64,layers=2", gpt, 119_104), ("gpt:16", gpt, None), ("gpt:128,layers=4", gpt, 828_544),
+    ("mlp", mlp, 932_362), ("mlp:64", mlp, 59_210), ("cnn", cnn, 16_186), ("gpt", gpt, 119_104), ("gpt:16", gpt, None),
+    ("gpt:128,layers=4", gpt, 828_544),
 ])  # fmt: skip
 def test_a_named_network_computes_what_its_reference_does(text: str, reference, count: int | None):
     model = build_model(text, 3).double()
     assert count in (None, sum(parameter.numel() for parameter in model.parameters()))
-    x = some_bytes(2, 9) if reference is gpt else X.double()
+    x = torch.randint(256, (2, 9), generator=generator(0, "bytes")) if reference is gpt else X.double()
     with torch.no_grad():
         for parameter in model.parameters() if reference is gpt else ():  # so that blocks matter
             parameter.mul_(10)
@@ -87,33 +93,11 @@ def test_first_weights_of_the_language_model_are_normal_and_smaller_where_blocks
         assert float(weight.detach().std()) == pytest.approx(deviation, rel=0.05), name
 
 
-# --- names and objects ------------------------------------------------------------------------------------------------
-
-
-def test_names_of_a_users_module_callables_and_modules_are_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    source = ("from torch import nn\ndef small(): return nn.Linear(4, 3)\nclass Deep(nn.Module):\n"
-              "    def __init__(self, width=2):\n        super().__init__()\n        self.layer = nn.Linear(4, width)\n"
-              "    @classmethod\n    def wide(cls): return cls(5)\nready = nn.Linear(4, 3)\nnumber = 3\n")  # fmt: skip
-    (tmp_path / "pslab_test_models.py").write_text(source)
-    (tmp_path / "pslab_test_models_wrong.py").write_text("def f(:")
-    monkeypatch.syspath_prepend(tmp_path)
-    shapes = [build_model(f"pslab_test_models:{name}", 0).state_dict().popitem(last=False)[1].shape
-              for name in ("small", "Deep", "Deep.wide", "ready")]  # fmt: skip
-    assert shapes == [(3, 4), (2, 4), (5, 4), (3, 4)]
-    assert import_named("data", "pslab_test_models:number") == 3
-    with pytest.raises(ConfigError) as caught:
-        import_named("data", "pslab_test_models_wrong:f")
-    assert (caught.value.field, type(caught.value.__cause__)) == ("data", SyntaxError)
-    assert resolve_model(MLP) is MLP
-    given = nn.Linear(2, 2)
-    one, other = resolve_model(given)(), build_model(given, 5)
-    assert torch.equal(one.weight, given.weight)
-    assert torch.equal(other.weight, given.weight)
-    assert one.weight.data_ptr() != given.weight.data_ptr() != other.weight.data_ptr()
-
-
-def test_the_initial_model_depends_on_the_seed_alone():
-    states = global_states()
+def test_the_initial_model_is_the_users_or_depends_on_the_seed_alone():
+    given, states = nn.Linear(2, 2), global_states()
+    for copy_of in (resolve_model(given)(), build_model(given, 5)):
+        assert torch.equal(copy_of.weight, given.weight)
+        assert copy_of.weight.data_ptr() != given.weight.data_ptr()
     (one, same), other = (build_model(Noisy, 3).bias for _ in range(2)), build_model(Noisy, 4).bias
     assert torch.equal(one, same)
     assert not (one == other).any()
@@ -121,51 +105,22 @@ def test_the_initial_model_depends_on_the_seed_alone():
     with torch.random.fork_rng([]):
         torch.manual_seed(seed_of(3, "init"))
         wanted = MLP().state_dict()
-    for text in ("mlp", "mlp:hidden=512"):
-        assert all(map(torch.equal, build_model(text, 3).state_dict().values(), wanted.values()))
+    assert all(map(torch.equal, build_model("mlp", 3).state_dict().values(), wanted.values()))
 
 
-class Shaped(nn.Module):
-    """Its outputs always have this shape."""
-
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bias + 0 * x.sum()
-
-
-@pytest.mark.parametrize("model", [build_model("mlp", 0), build_model("cnn", 0), Shaped(2, 10), Shaped(2, 99),
-                                   nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 10))])  # fmt: skip
-def test_checking_a_model_changes_neither_it_nor_the_global_generator(model: nn.Module):
-    state, before = {name: value.clone() for name, value in model.state_dict().items()}, global_states()
-    check_model(model, X, Y)
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert all(p.grad is None for p in model.parameters())
-    assert global_states() == before
-
-
-# --- costs of layers --------------------------------------------------------------------------------------------------
-
-
-class Attention(nn.Module):
-    """The forward of its output projection is never called, since the attention uses the parameters itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.output = nn.Linear(16, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.attention(x, x, x, need_weights=False)[0].mean(1))
-
-
-def costs(module: nn.Module, x: torch.Tensor) -> tuple[tuple[float, float], ...]:
-    return shares(module, Keyspace.of(module), x)
+def test_checking_a_model_changes_neither_it_nor_the_global_generator():
+    for model in (build_model("cnn", 0), nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 99))):
+        state, before = {name: value.clone() for name, value in model.state_dict().items()}, global_states()
+        check_model(model, X, Y)
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+        assert all(p.grad is None for p in model.parameters())
+        assert global_states() == before
 
 
 def test_layers_cost_their_operations():
+    def costs(module: nn.Module, x: torch.Tensor) -> tuple[tuple[float, float], ...]:
+        return shares(module, Keyspace.of(module), x)
+
     got, sizes = costs(MLP(784, 64, 10), X), [784 * 64, 64 * 64, 64 * 64, 640]
     assert sum(map(sum, got)) == pytest.approx(1)
     assert [forward / got[0][0] for forward, _ in got] == pytest.approx([n / sizes[0] for n in sizes], rel=0.05)
@@ -174,25 +129,13 @@ def test_layers_cost_their_operations():
     assert max(range(5), key=lambda layer: got[layer][0]) == 2  # conv2
     assert 0 < got[1][0] < 0.001  # a normalization
     assert got[4][0] < 0.01 < 2890 / 16186  # the last layer has many parameters and few operations
-    got = costs(Attention(), torch.zeros(2, 5, 16))
-    assert len(got) == 3
-    assert got[0][0] / got[1][0] == pytest.approx(3, rel=0.01)  # three projections in, one out
+    got = costs(attention := Attention(), torch.zeros(2, 1, 7, 7))  # the forward of its output projection is not called
+    assert len(got) == 4
+    assert got[1][0] / got[2][0] == pytest.approx(3, rel=0.01)  # three projections in, one out
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in attention.modules())
     with torch.device("meta"):
         got = costs(with_operators(lambda: torchvision().models.vgg16(weights=None)), torch.empty(1, 3, 224, 224))
     assert (len(got), sum(map(sum, got[:13])) > 0.98) == (16, True)  # of the operations; 11 % of the parameters
-
-
-def test_uses_records_the_first_user_and_removes_its_hooks():
-    uses = Uses(module := Attention())
-    uses.watch(lambda: module(torch.zeros(2, 5, 16)))
-    assert {name: at for name, at in uses.first.items() if "weight" in name} == {
-        "attention.in_proj_weight": "attention", "attention.out_proj.weight": "attention", "output.weight": "output",
-    }  # fmt: skip
-    assert not module._forward_hooks
-    assert not module._forward_pre_hooks
-
-
-# --- torchvision with any build of torch ------------------------------------------------------------------------------
 
 
 def test_a_fresh_process_unpickles_a_model_of_torchvision_which_it_imports_late_as_numba():
@@ -208,10 +151,6 @@ def test_a_fresh_process_unpickles_a_model_of_torchvision_which_it_imports_late_
         "keyspace, shell, _ = with_operators(functools.partial(cloudpickle.loads, sys.stdin.buffer.read()))\n"
         "keyspace.bind(shell, torch.zeros(keyspace.size))\n"
         "assert shell(torch.zeros(2, 3, 32, 32)).abs().sum() == 0\n"
-        # a submodule left behind by a failed import would be loaded, but would not be an attribute of the package
-        "package = sys.modules['torchvision']\n"
-        "parts = [name.split('.') for name in sys.modules if name.startswith('torchvision.')]\n"
-        "assert all(hasattr(package, part[1]) for part in parts)\n"
     )
     assert subprocess.run([sys.executable, "-c", child], input=sent, check=False).returncode == 0
 
@@ -235,3 +174,157 @@ def test_a_missing_operator_is_declared_and_the_import_tried_again_and_other_err
                 with_operators(lambda words=words: fail(words))
     finally:
         sys.modules.update(modules)
+
+
+BATCHES = [3 + 2 * torch.randn(16, 4, 6, generator=generator(0, "x", i)) for i in range(8)]
+SAMPLE = BATCHES[0][:2]
+
+
+class Frozen(nn.Sequential):
+    """A module that keeps its BatchNorm in evaluation mode, as one does with weights that were trained before."""
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self[0].eval()
+        return self
+
+
+class Adversarial(nn.Sequential):
+    """Differentiates in each pass of training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            (gradient,) = torch.autograd.grad(super().forward(x := x.clone().requires_grad_()).sum(), x)
+            x = x.detach() + 0.1 * gradient.sign()
+        return super().forward(x)
+
+
+def renewed(module: nn.Module) -> nn.Module:
+    recompute(module, running_norms(module, SAMPLE), lambda: iter(BATCHES))
+    assert not any(each.training for each in module.modules())
+    return module
+
+
+def test_instance_norm_gets_the_plain_mean_over_the_batches():
+    module = renewed(nn.InstanceNorm1d(4, track_running_stats=True))
+    torch.testing.assert_close(module.running_mean, torch.stack([x.mean((0, 2)) for x in BATCHES]).mean(0))
+    torch.testing.assert_close(module.running_var, torch.stack([x.var(2).mean(0) for x in BATCHES]).mean(0))
+
+
+def test_norms_that_training_leaves_as_they_are_stay_as_they_are():
+    assert running_norms(Adversarial(nn.BatchNorm1d(4), nn.Linear(6, 2)), SAMPLE) == ("0",)
+    for model, norm in ((Frozen, nn.BatchNorm1d(4)), (nn.Sequential, nn.BatchNorm1d(4, momentum=0.0))):
+        module = model(norm, nn.BatchNorm1d(4))
+        module[0].running_mean += 7
+        assert running_norms(module, SAMPLE) == ("1",)
+        assert (renewed(module)[0].running_mean == 7).all()
+
+
+def test_a_model_without_statistics_is_not_passed_through():
+    def batches() -> Iterator[Tensor]:
+        raise AssertionError("passed through")
+
+    for module in (nn.LayerNorm(6), nn.InstanceNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False)):
+        assert running_norms(module, SAMPLE) == ()
+        recompute(module, (), batches)
+
+
+def test_trying_changes_nothing():
+    module = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.BatchNorm1d(4, momentum=0.3))
+    before, states = copy.deepcopy(module), global_states()
+    running_norms(module, SAMPLE)
+    assert all(map(torch.equal, module.buffers(), before.buffers()))
+    assert [each.training for each in module.modules()] == [each.training for each in before.modules()]
+    assert global_states() == states
+
+
+ZEROS, DRAW = torch.zeros(4, 2), torch.Generator().manual_seed(3)
+SCORES, NUMBER = torch.randn(2, 5, generator=DRAW), torch.randn(2, 1, generator=DRAW)
+LABELS, TARGETS = torch.randint(5, (64,), generator=DRAW), torch.randn(64, 1, generator=DRAW)
+TRUTHS, IGNORED = (TARGETS > 0).float(), LABELS.where(torch.arange(64) % 7 > 0, -100)
+WEIGHTS = torch.arange(1.0, 6)
+
+
+def test_an_evaluation_in_batches_is_the_mean_over_all_examples_and_named_losses_are_those_of_torch():
+    output, scores, words = torch.randn(4, 2), torch.randn(4, 5, 7), torch.randint(5, (4, 7))
+    assert torch.equal(accuracy(scores, words), scores.argmax(1) == words)
+    for loss, theirs, metric, given, target in (
+        (cross_entropy, functional.cross_entropy, accuracy, scores, words),
+        (mse, functional.mse_loss, l1, output, ZEROS), (l1, functional.l1_loss, mse, output, ZEROS),
+    ):  # fmt: skip
+        sums = [[loss_sum(loss, given[part], target[part]), *metric_sums(metric, given[part], target[part])]
+                for part in (slice(0, 3), slice(3, 4))]  # fmt: skip
+        found = [sum(each) / 4 for each in zip(*sums, strict=True)]
+        assert found == pytest.approx([float(theirs(given, target)), float(metric(given, target).double().mean())])
+
+
+def test_a_metric_may_give_a_value_for_each_example_their_mean_or_a_number_of_torch_or_numpy():
+    each = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    for value in (each, each.mean(), 3.0, each[:, None], each.numpy(), np.float32(3.0)):
+        assert metric_sums(lambda output, target, value=value: value, None, torch.zeros(4)) == [12.0]
+    check_model(nn.Linear(3, 2), torch.ones(4, 3), ZEROS, mse, lambda output, target: np.abs(output.numpy()).mean())
+
+
+def contrastive(output: Tensor, target: Tensor) -> Tensor:
+    unit = functional.normalize(output, dim=1)
+    return functional.cross_entropy(unit @ unit.T / 0.1, torch.arange(len(output)))
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).pow(2).mean()
+
+
+def noisy(output: Tensor, target: Tensor) -> Tensor:
+    return squared(output + torch.randn_like(output), target)
+
+
+RELATIONS: list[tuple[str, Any, Any, Tensor]] = [
+    ("mean", nn.BCELoss(), NUMBER.sigmoid(), TRUTHS), ("mean", nn.CrossEntropyLoss(), SCORES, LABELS),
+    ("mean", lambda output, target: squared(output[0], target) + output[1].mean(), (NUMBER, SCORES), TARGETS),
+    ("mean", lambda output, target: squared(output["y"], target), {"y": NUMBER, "z": 3}, TARGETS),
+    ("mean", lambda output, target: output.argmax(1) == target, SCORES, LABELS),
+    ("sum", nn.MSELoss(reduction="sum"), NUMBER, TARGETS),
+    ("sum", lambda output, target: (output - target).abs().sum() / 64, NUMBER, TARGETS),
+    ("broadcast", squared, torch.zeros(2, 1), TARGETS[:, 0]), ("broadcast", squared, NUMBER[:, 0], TARGETS),
+    ("weighted", nn.CrossEntropyLoss(weight=WEIGHTS), SCORES, LABELS),
+    ("weighted", nn.CrossEntropyLoss(), SCORES, IGNORED),
+    ("other", lambda output, target: squared(output, target).sqrt(), NUMBER, TARGETS),
+    ("other", contrastive, SCORES, LABELS), ("unknown", noisy, NUMBER, TARGETS),
+    ("unknown", lambda output, target: output @ WEIGHTS, NUMBER, TARGETS),
+]  # fmt: skip
+
+
+def test_how_a_function_relates_to_its_examples():
+    for number, (wanted, function, output, target) in enumerate(RELATIONS):
+        assert relation(function, output, target) == wanted, f"row {number}"
+
+
+class Counting:
+    """A loss whose weight grows with its calls in training, or one that draws from a generator of its own."""
+
+    def __init__(self, counts: bool) -> None:
+        self.counts, self.steps, self.draw = counts, 0, torch.Generator()
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.steps += torch.is_grad_enabled()
+        factor = self.steps if self.counts else torch.rand((), generator=self.draw)
+        return factor * squared(output, target)
+
+
+def test_each_process_has_a_loss_of_its_own_on_its_device():
+    weighted, counting = nn.CrossEntropyLoss(weight=torch.ones(2)), Counting(True)
+    assert (resolve_loss(weighted, torch.float64).weight.dtype, weighted.weight.dtype) == (torch.float64, torch.float32)
+    assert resolve_metric("loss", torch.float32) is None
+    assert placed(weighted, torch.device("meta")).weight.is_meta
+    assert not weighted.weight.is_meta
+    one, other = (placed(counting, torch.device("cpu")) for _ in range(2))
+    assert [float(each(ZEROS + 1, ZEROS)) for each in (one, one, other)] == [1.0, 2.0, 1.0]
+    assert counting.steps == 0
+    assert placed(cross_entropy, torch.device("meta")) is cross_entropy  # a name stays what it is
+
+
+def test_a_loss_that_remembers_its_calls_is_remarked_on():
+    for loss, remark in ((Counting(True), "another value when it is called again"), (Counting(False), ""),
+                         (nn.MSELoss(), "")):  # fmt: skip
+        given = check_objective(nn.Linear(5, 1), SCORES, TARGETS, 10, loss, None).remark(1)
+        assert (remark in given, bool(given)) == (True, bool(remark))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import random
@@ -24,7 +23,6 @@ from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
-from pslab.config.spec import build
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.workload.data import Batches, Dataset, resolve_data
 from pslab.tensors.workload.example_check import check_objective
@@ -33,13 +31,13 @@ from pslab.tensors.workload.models import MLP, build_model, check_model, running
 from pslab.tensors.workload.objective import accuracy, cross_entropy, l1, mse, resolve_loss
 
 SOURCE = """
-import torch
 from torch import nn
-class Deep(nn.Module):
+class Deep(nn.Linear):
+    def __init__(self, width=2): super().__init__(4, width)
     @classmethod
     def wide(cls): return cls(5)
 def small(): return nn.Linear(4, 3)
-number = 3
+ready, number = nn.Linear(4, 3), 3
 def broken(): raise OSError('no weights')
 def nothing(): return None
 """
@@ -56,25 +54,17 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         del sys.modules[name]
 
 
-# --- names and factories of models ------------------------------------------------------------------------------------
-
 NAMES: list[tuple[Any, str]] = [
     ("mpl", "did you mean 'mlp'"), ("", "unknown name ''; allowed: cnn, gpt, linear, mlp"),
-    ("cnn:16", "cnn takes no parameters"), ("mlp:wide", "hidden='wide' cannot be read"),
-    ("mlp:0", "a whole number of at least 1"), ("mlp:64,3", "mlp takes hidden=512; got 2 values"),
-    ("mlp:width=64", "has no parameter 'width'"), ("torchvision:resnet19", "did you mean 'resnet1"),
-    ("torchvision:resnet18(num_classes=10)", "without arguments"),
-    *((text, "form package.module:name") for text in ("os:", ":f", "os:path.", "os:getcwd()", "../os:getcwd",
-                                                      "os:path:join", ".models:MLP")),
-    ("pslab_test_absent:f", "cannot be imported: ModuleNotFoundError"),
+    ("mlp:0", "a whole number of at least 1"), ("torchvision:resnet19", "did you mean 'resnet1"),
+    ("torchvision:resnet18(num_classes=10)", "without arguments"), ("gpt:66", "multiple of 4, the number of heads"),
+    *((text, "form package.module:name") for text in ("os:", ":f", "os:path.", "os:getcwd()", "os:path:join")),
     ("pslab_test_broken:f", "pslab_test_broken cannot be imported: ModuleNotFoundError: No module .*absent"),
     ("pslab_test_wrong:f", "cannot be imported: SyntaxError"),
-    ("pslab_test_mine:smal", "has no 'smal'; did you mean 'small'"),
     ("pslab_test_mine:Deep.wid", "has no 'wid'; did you mean 'wide'"),
     ("pslab_test_mine:number", "is int: must be a class"),
     ("pslab_test_mine:broken", "the factory raised OSError: no weights"),
     ("pslab_test_mine:nothing", "the factory returned NoneType"),
-    (lambda: nn.Linear("a", 2), "the factory raised TypeError"),
     (nn.Linear, "the factory raised TypeError: .*in_features"),
     (dict, "dict.*the factory returned dict, not an nn.Module"), ([], "a callable or an nn.Module"),
     ("linear", "a weight for each key of the data"),
@@ -84,30 +74,23 @@ NAMES: list[tuple[Any, str]] = [
 @pytest.mark.usefixtures("_modules")
 def test_names_and_factories_of_models():
     check_refused(("model", functools.partial(build_model, value, 0), words) for value, words in NAMES)
-    check_refused(("model", functools.partial(build, "model", text), words) for text, words in (
-        ("gpt:66", "must be a multiple of 4, the number of heads, such as 64"), ("gpt:2", "from 4 to 4096"),
-        ("gpt:64,layers=0", "from 1 to 64"), ("gpt:64,heads=2", "gpt has no parameter 'heads'")))  # fmt: skip
-
-
-# --- models without keys, and what a copy of a model would lose -------------------------------------------------------
-
-
-def of_list(*tensors: Tensor) -> nn.Module:
-    return nn.ParameterList(tensors)
+    built = [build_model(f"pslab_test_mine:{name}", 0) for name in ("small", "Deep", "Deep.wide", "ready")]
+    assert [each.weight.shape for each in built] == [(3, 4), (2, 4), (5, 4), (3, 4)]
 
 
 KEYLESS: list[tuple[nn.Module, str]] = [
     (nn.ReLU(), "no trainable parameters"), (nn.Linear(2, 2).requires_grad_(False), "requires_grad=True"),
     (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), "0.weight is torch.float32, 1.weight is torch.float64"),
-    (of_list(torch.zeros(2, dtype=torch.complex64)), "0 is complex"),
-    (of_list(torch.zeros(2, 2).to_sparse()), "0 is sparse"), (of_list(torch.zeros(0, 2)), "0 has no elements"),
     (nn.LazyLinear(2), "weight is lazy"),
+    *((nn.ParameterList([tensor]), f"0 {words}") for tensor, words in (
+        (torch.zeros(2, dtype=torch.complex64), "is complex"), (torch.zeros(2, 2).to_sparse(), "is sparse"),
+        (torch.zeros(0, 2), "has no elements"))),
 ]  # fmt: skip
 
 
 def hooked(kind: str) -> nn.Module:
     module = nn.Linear(4, 2)
-    getattr(module.bias, kind)(halved if kind == "register_hook" else lambda parameter: None)
+    getattr(module.bias, kind)(halved)
     return module
 
 
@@ -185,46 +168,23 @@ def test_models_that_have_no_keys_or_that_no_copy_could_be():
     check_refused(("model", functools.partial(Keyspace.of, module), words) for module, words in KEYLESS)
     (stream := nn.Linear(2, 2)).stream = sys.stdout
     check_refused([("model", lambda: Keyspace.of(stream).shell(stream), "copy.deepcopy cannot copy it")])
+    with nn.modules.module.register_module_forward_hook(lambda module, x, output: output):
+        check_refused([("model", lambda: build_model(nn.Linear(4, 2), 0),
+                        r"register_module_forward_hook, .*register hooks on the model")])  # fmt: skip
     for factory, words in LOST:
         check_refused(("model", functools.partial(build_model, given, 0), words) for given in (factory(), factory))
     assert Keyspace.of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double().requires_grad_(False))).size == 6
     both, tied = torch.ones(2, 4, 4), nn.Linear(4, 4)  # parts of one tensor, and a shared module
-    build_model(nn.Sequential(of_list(nn.Parameter(both[0]), nn.Parameter(both[1])), tied, tied), 0)
+    build_model(nn.Sequential(nn.ParameterList([nn.Parameter(both[0]), nn.Parameter(both[1])]), tied, tied), 0)
 
 
 @pytest.mark.parametrize(("owner", "name"), [(nn.GELU, "forward"), (nn.functional, "gelu"), (nn.Module, "__call__")])
 def test_what_was_replaced_in_a_library(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str):
-    x, y = torch.ones(6, 4), torch.ones(6, 2)
-    run = tiny(model=lambda: nn.Sequential(nn.Linear(4, 2), nn.GELU()), data=lambda: (x, y, x, y), loss="mse",
-               metric="loss", workers=1, batch_size=6, engine="virtual", cluster="lab")  # fmt: skip
-    resolve(run)
+    resolve(run := tiny(model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(49, 10), nn.GELU())))
     before = getattr(owner, name)
     monkeypatch.setattr(owner, name, functools.wraps(before)(lambda *given: before(*given)))
     words = f"{owner.__name__}.{name} was replaced in this process by code of {__name__}, and workers import"
     check_refused([("model", lambda: resolve(run), words)])
-
-
-def test_hooks_for_all_modules_of_a_process():
-    hook = nn.modules.module.register_module_forward_hook(lambda module, x, output: output)
-    try:
-        check_refused([("model", lambda: build_model(nn.Linear(4, 2), 0),
-                        r"register_module_forward_hook, .*register hooks on the model")])  # fmt: skip
-    finally:
-        hook.remove()
-
-
-# --- passes of models -------------------------------------------------------------------------------------------------
-
-
-class Shaped(nn.Module):
-    """Its outputs always have this shape."""
-
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bias + 0 * x.sum()
 
 
 class Passing(nn.Linear):
@@ -238,32 +198,16 @@ class Passing(nn.Linear):
         return self.end(super().forward(x.flatten(1)), x.flatten(1), self.training)
 
 
-class Averaging(nn.Module):
-    """Moves a second copy of its weights in each training pass."""
+class Averaging(nn.Linear):
+    """Moves what it does not train in each training pass."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(4, 2)
-        self.mean = copy.deepcopy(self.net).requires_grad_(False)
+        super().__init__(4, 2)
+        self.mean = nn.Parameter(torch.zeros(2), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return self.mean(x)
-        for mean, parameter in zip(self.mean.parameters(), self.net.parameters(), strict=True):
-            mean.data += 0.1 * (parameter.detach() - mean + 1)
-        return self.net(x)
-
-
-class Enclosed(nn.Module):
-    """A hook refers to the object, not to the module that it is called with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net, self.gain = nn.Linear(4, 2), nn.Parameter(torch.ones(2))
-        self.net.register_forward_hook(lambda module, x, output: output * self.gain)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
+        self.mean.data += self.training
+        return super().forward(x) + self.mean
 
 
 PIXELS, DIGITS = torch.ones(5, 1, 28, 28), torch.tensor([0, 3, 1, 9, 2])
@@ -271,68 +215,45 @@ PASSES: list[tuple[nn.Module, str]] = [
     (MLP(100), r"inputs \[2, 1, 28, 28\] of torch.float32: RuntimeError"),
     (MLP().double(), "cannot learn from inputs .*float32"),
     (MLP(classes=9), r"gives \[2, 9\] .*\[2, classes\], with at least 10 classes"),
-    (Shaped(10), r"gives \[10\]"), (Shaped(3, 10), r"gives \[3, 10\]"), (Shaped(2, 10, 1), r"gives \[2, 10, 1\]"),
-    (Passing(lambda y, x, training: (y, x)), "gives no tensor"),
-    (Passing(lambda y, x, training: y.detach()), "does not require grad"),
     (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels"),
-    (Passing(lambda y, x, training: y if training else x[:, : 784 // len(x)].reshape(-1)),
-     r"gives \[784\] for inputs .* in evaluation mode"),
+    *((Passing(end), words) for end, words in (
+        (lambda y, x, mode: y[0], r"gives \[10\]"), (lambda y, x, mode: y[:1].expand(3, 10), r"gives \[3, 10\]"),
+        (lambda y, x, mode: y[..., None], r"gives \[2, 10, 1\]"), (lambda y, x, mode: (y, x), "gives no tensor"),
+        (lambda y, x, mode: y.detach(), "does not require grad"),
+        (lambda y, x, mode: y if mode else x[:, : 784 // len(x)].reshape(-1),
+         r"gives \[784\] for inputs .* in evaluation mode"))),
 ]  # fmt: skip
 
 
-class Mean(nn.Module):
-    """Centres its input by an exponential moving mean of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("middle", torch.zeros(6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.middle = 0.9 * self.middle + 0.1 * x.mean((0, 1))
-        return x - self.middle
+def counting(module: nn.Module) -> nn.Module:
+    """Count the passes of training in a buffer, by which outputs are divided."""
+    module.register_buffer("passes", torch.ones(()))
+    module.register_forward_hook(counted)
+    return module
 
 
-class Counted(nn.BatchNorm1d):
-    """A norm with one more buffer, which counts the passes of training."""
-
-    def __init__(self) -> None:
-        super().__init__(4)
-        self.register_buffer("passes", torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.passes += self.training
-        return super().forward(x) / self.passes
+def counted(module: nn.Module, x: Any, output: Tensor) -> Tensor:
+    module.passes = module.passes + module.training
+    return output / module.passes
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_models_that_cannot_learn_or_that_change_what_is_not_trained():
     check_refused(("model", functools.partial(check_model, module, PIXELS, DIGITS), words) for module, words in PASSES)
     x, y = torch.linspace(-1, 2, 24).view(6, 4), torch.linspace(0, 1, 12).view(6, 2)
-    check_refused(("model", functools.partial(check_model, module(), x, y, functional.mse_loss, None), words)
-                  for module, words in ((Averaging, "parameter mean.weight is changed by a training pass"),
-                                        (Enclosed, "uses parameter gain of this object")))  # fmt: skip
+    check_refused(("model", functools.partial(check_model, module, x, y, functional.mse_loss, None), words)
+                  for module, words in ((Averaging(), "parameter mean is changed by a training pass"),
+                                        (enclosing("forward"), "uses parameter 0.weight of this object")))  # fmt: skip
     sample = torch.randn(2, 4, 6)
     check_refused(("model", functools.partial(running_norms, nn.Sequential(module), sample),
                    f"buffer {words} changes in training.*use one of these") for module, words in (
-        (Mean(), "0.middle of Mean"), (Counted(), "0.passes of Counted"),
+        (counting(nn.Identity()), "0.passes of Identity"), (counting(nn.BatchNorm1d(4)), "0.passes of BatchNorm1d"),
         (nn.utils.spectral_norm(nn.Linear(6, 5)), "0.weight_u of Linear")))  # fmt: skip
 
-
-# --- losses and metrics -----------------------------------------------------------------------------------------------
 
 ONES, NUMBERS, LABELS = torch.ones(4, 3), torch.zeros(4, 2), torch.tensor([0, 1, 2, 1])
 SCORES, WORDS = torch.randn(4, 5, 7), torch.randint(5, (4, 7))
 COLUMN, SAMPLE = torch.linspace(-1, 1, 64)[:, None], torch.ones(2, 3)
-
-
-class Learned(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.scale * (output - target).pow(2).mean()
 
 
 def steep(output: Tensor, target: Tensor) -> Tensor:
@@ -357,7 +278,7 @@ OBJECTIVES: list[Row] = [
         ("msee", "did you mean 'mse'"), ("mse:2", "takes no parameters"),
         (3, "must be one of cross_entropy, mse, l1, package.module:name, or a"),
         (nn.MSELoss, r"is a class: give an object of it, such as MSELoss\(\)"),
-        (Learned(), "has parameters .scale."))),
+        (nn.PReLU(), "has parameters .weight."))),
     *(("", functools.partial(loss, output, target), words) for loss, output, target, words in (
         (mse, torch.zeros(4, 1), torch.zeros(4), r"one shape, not \[4, 1\] .*give output.squeeze\(-1\)"),
         (l1, torch.zeros(4), torch.zeros(4, 1), "one shape"), (mse, (1, 2), torch.zeros(4), "not tuple"),
@@ -401,9 +322,6 @@ def test_losses_and_metrics():
     assert objective(None, mse, COLUMN, 2**27)().whole == (False, False)
 
 
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
 def tensors() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return torch.rand(6, 3), torch.tensor([0, 1, 2, 0, 1, 2]), torch.rand(4, 3), torch.tensor([0, 1, 2, 4])
 
@@ -412,31 +330,30 @@ def fails() -> None:
     raise KeyError("column")
 
 
-TENSORS: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda t: t[:3], "not tuple of 3"),
-    (lambda t: None, "not NoneType"),
-    (lambda t: ("a", *t[1:]), "train_x is str: must be a tensor"),
-    (lambda t: (t[0].log() / 0, *t[1:]), "train_x contains values that are not finite"),
-    (lambda t: (t[0] + 0j, *t[1:]), r"train_x must be \[examples, ...\] .* not \[6, 3\] of torch.complex64"),
-    (lambda t: (t[0][:, 0], *t[1:]), r"train_x must be"),
-    (lambda t: (t[0][0, 0], *t[1:]), r"train_x must be"),
-    (lambda t: (t[0][:0], t[1][:0], *t[2:]), r"train_x must be"),
-    (lambda t: (t[0], t[1][:5], *t[2:]), r"train_y must be \[6, ...\] of int64.* not \[5\]"),
-    (lambda t: (t[0], torch.eye(6).long(), *t[2:]), r"test_y is \[4\] of .*, train_y is \[6, 6\] of"),
-    (lambda t: (t[0], t[1].float(), *t[2:]), "test_y is .*int64, train_y is .*float32"),
-    (lambda t: (t[0], torch.zeros(6, 0), *t[2:]), r"train_y must be \[6, ...\]"),
-    (lambda t: (t[0], t[1] / 0, *t[2:]), "train_y contains values that are not finite"),
-    (lambda t: (*t[:2], t[2][:, :2], t[3]), r"test_x is \[4, 2\] .* train_x is \[6, 3\]"),
-    (lambda t: (*t[:2], t[2].double(), t[3]), "one example must have the same shape and dtype in both"),
-]
+#: What stands where a tensor should: which of the four, what, and words.
+TENSORS: list[tuple[int, Callable[[Tensor], Any], str]] = [
+    (0, lambda x: "a", "train_x is str: must be a tensor"),
+    (0, lambda x: x.log() / 0, "train_x contains values that are not finite"),
+    (0, lambda x: x + 0j, r"train_x must be \[examples, ...\] .* not \[6, 3\] of torch.complex64"),
+    *((0, change, "train_x must be") for change in (lambda x: x[:, 0], lambda x: x[0, 0], lambda x: x[:0])),
+    (1, lambda y: y[:5], r"train_y must be \[6, ...\] of int64.* not \[5\]"),
+    (1, lambda y: torch.eye(6).long(), r"test_y is \[4\] of .*, train_y is \[6, 6\] of"),
+    (1, Tensor.float, "test_y is .*int64, train_y is .*float32"),
+    (1, lambda y: torch.zeros(6, 0), r"train_y must be \[6, ...\]"),
+    (1, lambda y: y / 0, "train_y contains values that are not finite"),
+    (2, lambda x: x[:, :2], r"test_x is \[4, 2\] .* train_x is \[6, 3\]"),
+    (2, Tensor.double, "one example must have the same shape and dtype in both"),
+]  # fmt: skip
 FIELDS: list[tuple[dict[str, Any], str]] = [
-    ({"std": 0.0}, "std above 0"),
-    ({"mean": float("nan")}, "finite"),
-    ({"std": float("inf")}, "finite"),
-    ({"classes": 4}, "labels of test_y must be 0 to 3, not 0 to 4"),
-    ({"mean": None}, "with mean=None inputs are tok"),
+    ({"std": 0.0}, "std above 0"), ({"mean": float("nan")}, "finite"), ({"std": float("inf")}, "finite"),
+    ({"classes": 4}, "labels of test_y must be 0 to 3, not 0 to 4"), ({"mean": None}, "with mean=None inputs are tok"),
     ({"train_x": [1]}, "train_x must be a tensor, not list"),
-]
+]  # fmt: skip
+
+
+def replaced(number: int, change: Callable[[Tensor], Any]) -> Callable[[], tuple[Any, ...]]:
+    given = tensors()
+    return lambda: (*given[:number], change(given[number]), *given[number + 1 :])
 
 
 def test_data(tmp_path: Path):
@@ -450,8 +367,9 @@ def test_data(tmp_path: Path):
         (fails, tmp_path, "without arguments, raised KeyError: 'column'"),
         ("torchvision:CIFAR10", tmp_path / "file",
          r"cannot be read from .*/file, nor downloaded .*FileExistsError.*datasets\.CIFAR10\(root, down")))  # fmt: skip
-    check_refused(("data", functools.partial(resolve_data, lambda change=change: change(tensors())), words)
-                  for change, words in TENSORS)  # fmt: skip
+    check_refused(("data", functools.partial(resolve_data, replaced(*row)), words) for *row, words in TENSORS)
+    check_refused(("data", functools.partial(resolve_data, lambda given=given: given), words) for given, words in (
+        (tensors()[:3], "not tuple of 3"), (None, "not NoneType")))  # fmt: skip
     right = Dataset("mine", *tensors(), mean=0.0, std=1.0, classes=5)
     check_refused(("data", functools.partial(dataclasses.replace, right, **fields), words) for fields, words in FIELDS)
     parts = np.repeat([0, 1, 2], [2, 38, 20])
@@ -475,17 +393,6 @@ class Empty(DataLoader):
         return iter([])
 
 
-class Drawing(Items):
-    """Examples that hold what a function draws."""
-
-    def __init__(self, draw: Callable[[], float]) -> None:
-        super().__init__()
-        self.draw = draw
-
-    def __getitem__(self, place: int) -> Any:
-        return torch.tensor([place, self.draw()]), 0
-
-
 READ: list[tuple[Callable[[], Any], str]] = [
     (lambda: loaded(Flow(), 2), "each of several loading processes would read all .*: use num_workers=1"),
     (lambda: loaded(Endless()), "has no length, which determines .*: define __len__"),
@@ -496,21 +403,24 @@ READ: list[tuple[Callable[[], Any], str]] = [
     (lambda: resolve_data(lambda: (Alone(), Alone())), r"an example must be \(input, target\)"),
     (lambda: loaded(TensorDataset(torch.ones(4, 2), torch.ones(4, 2) + 1j)), "real numbers, .*torch.complex64: use"),
     (lambda: resolve_data(lambda: (Items(), 3)), "torch's Datasets or DataLoaders, not tuple of 2"),
-    *((lambda draw=draw: loaded(Drawing(draw)), "an example differs when it is read again")
+    *((lambda draw=draw: loaded(Items(20, draw)), "an example differs when it is read again")
       for draw in (lambda: np.random.default_rng().random(), random.SystemRandom(0).random)),
 ]  # fmt: skip
 LOADERS: list[tuple[dict[str, Any], str]] = [
-    ({"sampler": WeightedRandomSampler([1.0] * 20, 20, replacement=False)}, "sampler .WeightedRandomSampler. must"),
-    ({"sampler": RandomSampler(range(20), replacement=True)}, "its sampler .RandomSampler. must give the same"),
-    ({"sampler": RandomSampler(range(20), num_samples=7)}, "the same examples in each epoch"),
-    ({"sampler": RandomSampler(range(20), num_samples=30)}, "each once"),
-    ({"sampler": [1, 1]}, "each once"),
-    ({"sampler": Rest(0, alternating=True)}, "its sampler .Rest. must"),
-    ({"sampler": [5, 20]}, "from 0 to 19"),
-    ({"sampler": iter(range(9))}, "its sampler"),
-    ({"sampler": []}, "its sampler"),
-    ({"sampler": BatchSampler(range(20), 4, False)}, r"its sampler cannot be copied and iterated over \(TypeError"),
-    ({"batch_sampler": BatchSampler(range(20), 4, False)}, "batch_sampler= of its DataLoader cannot be used"),
+    *(
+        ({"sampler": sampler}, words)
+        for sampler, words in (
+            (WeightedRandomSampler([1.0] * 20, 20, replacement=False), "sampler .WeightedRandomSampler. must"),
+            (RandomSampler(range(20), replacement=True), "its sampler .RandomSampler. must give the same"),
+            (RandomSampler(range(20), num_samples=7), "the same examples in each epoch"),
+            ([1, 1], "each once"),
+            (Rest(0, alternating=True), "its sampler .Rest. must"),
+            ([5, 20], "from 0 to 19"),
+            ([], "its sampler"),
+            (iter(range(9)), "its sampler"),
+            (BatchSampler(range(20), 4, False), r"its sampler cannot be copied and iterated over \(TypeError"),
+        )
+    ),
     ({"batch_size": None}, "batch_size= of its DataLoader cannot be used"),
     ({"num_workers": 1, "multiprocessing_context": "spawn"}, "multiprocessing_context= .* started by fork"),
     ({"drop_last": True, "batch_size": 8}, "test: drop_last= .* all test examples are evaluated"),

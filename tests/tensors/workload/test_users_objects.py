@@ -143,9 +143,6 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in trainable(module)])
 
 
-# --- the flat vector --------------------------------------------------------------------------------------------------
-
-
 @each_model
 def test_a_shell_that_was_sent_computes_what_the_module_computes_in_flat_vectors(name: str):
     module, x = made(name)
@@ -199,20 +196,14 @@ def test_slices_of_a_partition_tile_the_vector(name: str, data: st.DataObject):
 KEYSPACES = {name: Keyspace.of(made(name)[0]) for name in MODELS}
 
 
-def test_a_key_is_a_neuron_with_its_incoming_weights_and_its_bias():
+def test_a_key_is_a_neuron_with_its_weights_and_bias_keyspaces_and_shells_are_small_and_a_shell_has_its_own_buffers():
     module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
     keyspace = Keyspace.of(module)
     value = torch.cat([keyspace.flatten(module)[part] for part in keyspace.slices(KeyRange(3, 4))])
     assert value.tolist() == [*module[1].weight[1].tolist(), module[1].bias[1].item()]
-
-
-def test_keyspaces_and_shells_are_small_and_a_shell_has_buffers_of_its_own():
     mlp, cnn = MLP(), made("cnn")[0]
     keyspace = Keyspace.of(mlp)
-    assert (keyspace.size, keyspace.keys, keyspace.dtype) == (932_362, 1546, torch.float32)
-    assert [layer.keys for layer in keyspace.layers] == [
-        KeyRange(*pair) for pair in itertools.pairwise((0, 512, 1024, 1536, 1546))]  # fmt: skip
-    assert keyspace.layers[1].flat == slice(401_920, 664_576)
+    assert (keyspace.size, keyspace.keys, keyspace.layers[1].flat) == (932_362, 1546, slice(401_920, 664_576))
     assert pickle.loads(pickle.dumps(keyspace)) == keyspace
     assert hash(keyspace) == hash(Keyspace.of(MLP()))
     assert (len(pickle.dumps(keyspace)), len(cloudpickle.dumps(keyspace.shell(mlp)))) < (2000, 932_362 * 4 // 500)
@@ -223,9 +214,6 @@ def test_keyspaces_and_shells_are_small_and_a_shell_has_buffers_of_its_own():
     hooked = Hooked()
     for copy_of in (build_model(hooked, 0), copied(Keyspace.of(hooked).shell(hooked))):
         assert (copy_of.first.weight.gain, copy_of.last.bias.gain) == (3.0, 2.0)
-
-
-# --- training ---------------------------------------------------------------------------------------------------------
 
 
 def huber(output: Tensor, target: Tensor) -> Tensor:
@@ -281,7 +269,7 @@ def check_run(model: Any, data: tuple[Tensor, ...], form: Any, losses: tuple[Any
     close = {"rtol": 1e-9, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-6}
     torch.testing.assert_close(torch.from_numpy(outcome.weights.copy()), flat(module), **close)
     x, y = (part.to(dtype) if part.is_floating_point() else part for part in data[2:])
-    if any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
+    if any(isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)) for part in module.modules()):
         dataset = resolve_data(lambda: form(*data))
         update_bn([each.to(dtype) for each in calibration_batches(dataset, run.seed)], module)
     with torch.no_grad():
