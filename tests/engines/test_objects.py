@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import finished, net, tiny
+from PIL import Image
+from processes import wait_for_end
+from tiny import digits, finished, net, tiny
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 from whole import in_process
 
-from pslab.config.metric import metric_of
 from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.experiment.experiment import Outcome
+from pslab.engines.processes import pool
 from pslab.errors import ConfigError, WorkerFailed
-from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.tensors.workload.data import resolve_data
@@ -107,11 +111,9 @@ class Drawing(nn.Module):
 
 
 def test_draws_in_evaluation_are_the_same_each_time():
-    given = tiny(engine="virtual", cluster="steady", model=Drawing, pushes=160, eval_every=160, learning_rate=0.5)
-    one, other = (finished(given).accuracy[-1, 2:].tolist() for _ in range(2))
-    assert one == other
-    losses = finished(given.but(pushes=8, eval_every=4, learning_rate=1e-12)).accuracy[:, 3]
-    assert losses == pytest.approx(losses[0], rel=1e-5)
+    given = tiny(engine="virtual", cluster="steady", model=Drawing, pushes=8, eval_every=4, learning_rate=1e-12)
+    losses = [*finished(given).accuracy[:, 3], *finished(given).accuracy[:, 3]]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
 
 
 class Shifted(nn.Module):
@@ -248,32 +250,7 @@ def test_a_parameter_that_begins_to_train_is_named():
             finished(scored(Y, "tensors", model=Unfreezing(after), workers=1, batch_size=12, pushes=5))
 
 
-def rmse(output: Tensor, target: Tensor) -> Tensor:
-    return (output - target).pow(2).mean().sqrt()
-
-
-rmse.lower_is_better = True  # type: ignore[attr-defined]
-
-
-def huber(output: Tensor, target: Tensor) -> Tensor:
-    return functional.huber_loss(output, target, delta=0.3)
-
-
-# --- paths and labels -------------------------------------------------------------------------------------------------
-
-
-def test_a_loss_and_a_metric_go_by_their_path_to_the_same_bits(tmp_path):
-    x, y = torch.linspace(-1, 1, 384).view(64, 6).sin(), torch.linspace(0, 1, 128).view(64, 2).cos()
-    fields = {**LAB, "model": lambda: nn.Linear(6, 2), "pushes": 24, "data": lambda: (x, y, x, y), "batch_size": 8}
-    named = tiny(**fields, loss=f"{__name__}:huber", metric=f"{__name__}:rmse:lower")
-    given = tiny(**fields, loss=huber, metric=rmse)
-    one, other = (run(each, results=tmp_path, progress=False) for each in (named, given))
-    assert one.digest != other.digest
-    assert one.manifest["weights_sha256"] == other.manifest["weights_sha256"]
-    assert one.accuracy.equals(other.accuracy)
-    again = Run.of(named.plain() | {name: fields[name] for name in ("model", "data")})
-    assert run(again, results=tmp_path, progress=False).cached
-    assert metric_of(load(one.path).run) == metric_of(other.run)
+# --- labels -----------------------------------------------------------------------------------------------------------
 
 
 class Items(torch.utils.data.Dataset):
@@ -357,12 +334,89 @@ def test_the_loss_is_the_mean_over_all_bytes_of_the_test_set_and_the_accuracy_th
     assert found[1].accuracy[-1][[2, 3]] == pytest.approx([share, loss], rel=1e-12)
 
 
+# --- data that are read during the run --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty images to train and ten to test, of two classes."""
+    root, chance = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for part, count in (("train", 20), ("test", 5)):
+        for label, level in (("dark", 40), ("light", 90)):
+            (root / part / label).mkdir(parents=True)
+            for at in range(count):
+                Image.fromarray(chance.integers(0, 2 * level, (4, 5, 3), np.uint8)).save(
+                    root / part / label / f"{at}.png")  # fmt: skip
+    return root
+
+
+def of_pictures(folder: Path, more: str = "", **fields: object) -> Run:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    plain = {"model": model, "workers": 2, "batch_size": 4, "pushes": 24, "eval_every": 8}
+    return tiny(**{"data": f"folder:{folder},side=4{more}", **plain, **fields})
+
+
+def same(one: Outcome, other: Outcome) -> bool:
+    return one.weights.tobytes() == other.weights.tobytes() and np.array_equal(
+        one.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])  # fmt: skip
+
+
+@pytest.mark.parametrize("loaders", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_images_read_from_the_disk_train_to_the_bits_of_those_in_memory(pictures: Path, loaders: int):
+    held, read = finished(of_pictures(pictures)), f",memory=off,loaders={loaders}"
+    assert same(held, finished(of_pictures(pictures, read)))
+    virtual = of_pictures(pictures, read, **LAB)
+    assert same(held, finished(virtual))
+    assert same(held, in_process(virtual))
+    with pytest.raises(ConfigError, match="images are read before the run"):
+        resolve(of_pictures(pictures, ",loaders=2"))
+
+
+def of_digits() -> tuple[DataLoader, TensorDataset]:
+    """torch's own Dataset of the digits."""
+    data = digits()
+    x, test = ((each.float() / 255 - data.mean) / data.std for each in (data.train_x, data.test_x))
+    return DataLoader(TensorDataset(x, data.train_y), num_workers=1), TensorDataset(test, data.test_y)
+
+
+def test_a_users_dataset_is_found_again_and_trains_as_its_tensors_do(tmp_path):
+    def held() -> tuple[torch.Tensor, ...]:
+        train, test = of_digits()
+        return (*train.dataset.tensors, *test.tensors)
+
+    found = run(tiny(data=of_digits, pushes=24, engine="virtual", cluster="lab"), results=tmp_path, progress=False)
+    assert found.manifest["verdict"] == "valid"
+    assert run(found.run, results=tmp_path, progress=False).cached
+    assert same(finished(tiny(data=held, pushes=24)), finished(tiny(data=of_digits, pushes=24)))
+
+
 @pytest.mark.slow
-def test_four_workers_under_bsp_learn_the_text_to_a_loss_of_2_3(tmp_path: Path):
-    wanted = Run(**LAB, model="gpt:64", data="text", metric="loss", workers=4, batch_size=8, pushes=1600,
-                 learning_rate=3e-3, optimizer="adamw:betas=(0.9;0.95),weight_decay=0.1", eval_every=100,
-                 schedule="cosine:warm=20,end=0.1", target_accuracy=2.3)  # fmt: skip
-    result = run(wanted, results=tmp_path, progress=False)
-    assert (result.manifest["verdict"], result.manifest["outcome"]) == ("valid", "target")
-    assert result.final <= 2.3 < result.accuracy.accuracy.iloc[-2]
-    assert result.accuracy.accuracy.iloc[0] == pytest.approx(math.log(256), abs=0.1)  # nothing is known at first
+@pytest.mark.usefixtures("small_pool")
+def test_loading_processes_end_with_the_worker_that_has_them(pictures):
+    loading: list[int] = []
+
+    def note(news: dict) -> None:
+        processes = [process.pid for process in pool._kept.processes.values()] if news and not loading else []
+        for process in processes:
+            loading.extend(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+        if loading:
+            for process in processes:
+                os.kill(process, signal.SIGKILL)
+            raise KeyboardInterrupt
+
+    run = of_pictures(pictures, ",memory=off,loaders=1", pushes=100_000, cluster={"compute_s": 0.005})
+    with pytest.raises(KeyboardInterrupt):
+        execute(resolve(run), note)
+    assert loading
+    for process in loading:
+        wait_for_end(process)
+    assert not any(map(running, loading))
+
+
+def running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

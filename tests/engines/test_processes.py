@@ -15,7 +15,7 @@ import torch
 from conducted import Acts, conduct, died, judged
 from odd_models import Attention, convolution
 from ownpolicies import AlwaysHold
-from tiny import Diverges, Raises, Swells, colours, finished, net, tiny
+from tiny import Diverges, Raises, Swells, finished, net, tiny
 from tools.chaos.campaign import performed
 from tools.chaos.draw import drawn as chaos
 from torch import nn
@@ -142,7 +142,7 @@ def test_rounds_of_every_kind_leave_the_same_bits_on_every_engine(rows: list[dic
     assert list(filter(None, (problem(seed, fields) for seed, fields in enumerate(rows)))) == []
 
 
-@pytest.mark.parametrize("numbers", [range(6), pytest.param(range(6, 60), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("numbers", [range(4), pytest.param(range(4, 60), marks=pytest.mark.slow)], ids=str)
 def test_runs_with_faults_are_valid_and_their_weights_are_a_replay_of_their_pushes(numbers: range):
     assert {number: found for number in numbers if (found := performed(chaos(9, number, "local"))[1])} == {}
 
@@ -226,12 +226,6 @@ def test_weights_are_read_in_place_under_a_barrier_alone():
     assert resolve(tiny(sync="bsp")).in_place
     for fields in ({"sync": "ssp:0"}, {"sync": "asp"}, {"pull": "changed"}, {"cluster": {"latency_s": 0.001}}):
         assert not resolve(tiny(**{"sync": "bsp", **fields})).in_place
-
-
-@pytest.mark.slow
-def test_a_torchvision_model_trains():
-    run = tiny(model="torchvision:resnet18", data=colours, workers=2, batch_size=2, pushes=2, learning_rate=0.001)
-    assert finished(run).facts["pushes"] == 2
 
 
 def test_the_servers_process_evaluates_beside_a_lone_worker_which_goes_on_without_it(small_pool):

@@ -58,11 +58,11 @@ def deep() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(49, 8), *(nn.Linear(8, 8) for _ in range(4)), nn.Linear(8, 10))
 
 
-@pytest.mark.parametrize("fields", [{}, {"sync": "asp"}, {"sync": "backup:1"}, {"servers": 4}], ids=str)
+@pytest.mark.parametrize("fields", [{"sync": "backup:1"}, {"servers": 4}], ids=str)
 def test_what_a_run_takes_grows_with_the_number_of_its_ranges_and_not_with_its_square(fields: dict[str, Any]):
     counts = []
     for most in (8, 4):
-        run = tiny(engine="timing", cluster=LINK, pushes=12, ranges=f"layers:{most}", **fields)
+        run = tiny(engine="timing", cluster=LINK, pushes=8, ranges=f"layers:{most}", **fields)
         experiment, profile = resolve(run), cProfile.Profile()
         profile.runcall(execute, experiment, lambda news: None)
         counts.append((len(experiment.parts), sum(each.callcount for each in profile.getstats())))
@@ -91,7 +91,7 @@ def test_a_presets_costs_are_those_of_the_runs_own_weights():
     assert resolve(Run(engine="timing", cluster="lab")).cluster == Cluster(**PRESETS["lab"])
 
 
-TWINS = ("resnet18", "resnet50", "resnet101", "resnet152", "vgg16", "vgg19")
+TWINS = ("resnet18", "resnet50", "vgg16", "resnet101", "resnet152", "vgg19")
 #: Weights, as their authors' own implementations count them.
 TOTALS = {"inception-v3": 23_834_568, "bert-large": 335_141_888, "gpt2": 124_439_808, "llama-7b": 6_738_415_616}
 SHAPES = [(64, 49), (64,), (10, 64), (10,)]
@@ -102,7 +102,8 @@ def timed(**fields: Any) -> Run:
     return Run(**{"engine": "timing", "cluster": DENSE, "pushes": 12, **fields})
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (number > 2))
+                                  for number, name in enumerate(TWINS)])  # fmt: skip
 def test_a_model_by_sizes_has_the_layers_and_the_shares_of_its_module(name: str):
     ours, module = (resolve(timed(model=f"{kind}:{name}", ranges="layers")) for kind in ("sizes", "torchvision"))
     assert [slot.shape for slot in ours.keyspace.parameters] == [slot.shape for slot in module.keyspace.parameters]
@@ -184,11 +185,3 @@ def test_a_ring_takes_two_passes_of_its_workers():
         pass_s = [(workers - 1) * latency_s + size * shared for size in sizes]
         steps = [answer + compute_s + push for answer, push in pairwise(pass_s)]
         assert np.diff(ends) == pytest.approx(steps, rel=1e-6, abs=1e-9)
-
-
-def test_what_factors_take_grows_with_their_rank():
-    factors = {rule: resolve(timed(model=[(400, 300)], prune=rule)).select_factor
-               for name in ("powersgd", "lowrank") for rule in (f"{name}:{rank}" for rank in (1, 2, 6))}  # fmt: skip
-    expected = {"powersgd:1": 19.2, "powersgd:2": 20, "powersgd:6": 23.2, "lowrank:1": 19.14, "lowrank:2": 22,
-                "lowrank:6": 33.44}  # fmt: skip
-    assert factors == pytest.approx(expected)
