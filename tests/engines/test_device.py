@@ -19,7 +19,7 @@ from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Experiment, Outcome
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.engines.experiment.wire import WHOLE, PushInfo
+from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.local.worker import Selecting
 from pslab.engines.virtual import parallel_runs
 from pslab.engines.worker.layered import LayeredProducer
@@ -48,10 +48,6 @@ LOCAL: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def in_words(fields: dict[str, Any]) -> str:
-    return " ".join(str(getattr(value, "__name__", value)) for value in fields.values()) or "plain"
-
-
 def on(device: str, run: Run) -> Experiment:
     """The experiment of a run whose workers compute on a device. In 64 bits, so that a GPU's sums make no difference
     to what is selected."""
@@ -75,7 +71,7 @@ def check_same(there: Outcome, here: Outcome, device: str, words: str, tables: t
 def test_workers_with_memory_of_their_own_train_as_on_the_cpu_under_a_barrier(many, device):
     for fields in many:
         run = tiny(dtype="float64", pushes=12, workers=2, **fields)
-        check_same(finished(on(device, run)), finished(run), device, in_words(fields))
+        check_same(finished(on(device, run)), finished(run), device, str(fields))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -104,41 +100,12 @@ def test_what_selection_waits_for_others_is_an_overrun_on_a_device_too(apart, sp
     assert [selecting.waited_s(*each) for each in spent] == pytest.approx(waited)
 
 
-# --- what is waited for, and when ----------------------------------------------------------------------------------
+# --- what is waited for, and when -------------------------------------------------------------------------------------
 
 
 def placed(device: Device, **fields: Any) -> tuple[Job, int, Arena, Arena]:
     job, arena, data = laid_out(dataclasses.replace(resolve(tiny(workers=1, **fields)), device=device))
     return job, 0, arena, data
-
-
-def pushed(device: Device, iterations: int = 3, **fields: Any) -> tuple[list[bytes], list[list[str]]]:
-    """What a worker pushes in some iterations, as bytes in the memory that the server reads; and of each iteration what
-    waited for the device."""
-    with elsewhere() as waits:
-        job, _, arena, _ = given = placed(device, **fields)
-        worker, found, each = producer_of(*given), list[bytes](), list[list[str]]()
-        worker.warm_up()
-        if isinstance(worker, LayeredProducer):
-            worker.attend(lambda layer: None, lambda: None, lambda *ready: take(*ready))
-        for iteration in range(iterations):
-            payloads = dict[int, PushInfo]()
-
-            def take(layer: int, loss: float, at: int = iteration, into: dict[int, PushInfo] = payloads) -> None:
-                into |= dict(zip(job.ranges_of[layer], worker.payloads_of(at, loss, layer)[0], strict=True))
-
-            waits.clear()
-            worker.install(Pulled(0, iteration, WHOLE))
-            loss = worker.gradient(iteration)  # a layered worker pushes meanwhile
-            payloads = payloads or dict(enumerate(worker.payloads(iteration, loss)[0]))
-            for index, payload in sorted(payloads.items()):
-                whole, own = payload.size_bytes == WHOLE, job.parts[index].slices[0]
-                at = job.layout.gradients[0][0] + own.start * job.layout.dtype.itemsize if whole else (
-                    job.layout.up[0][0] + job.layout.frames[index][0])  # fmt: skip
-                size = own.stop - own.start if whole else payload.size_bytes
-                found.append(bytes(arena.bytes(at, size * job.layout.dtype.itemsize if whole else size)))
-            each.append(list(waits))
-    return found, each
 
 
 THESIS = {"model": "mlp", "data": "mnist:train=64,test=16", "prune": "static:1%", "pull": "changed"}
@@ -150,9 +117,20 @@ THESIS = {"model": "mlp", "data": "mnist:train=64,test=16", "prune": "static:1%"
     ({"prune": "none", "pull": "whole"}, 2),
 ], ids=["static", "layers", "int8", "dense"])  # fmt: skip
 def test_an_iteration_waits_for_its_device_a_few_times(fields: dict[str, Any], most: int):
-    frames, waits = pushed(Strict(), **{**THESIS, **fields})
-    assert [len(each) for each in waits] == [most] * 3, waits
-    assert frames == pushed(Device(), **{**THESIS, **fields})[0]
+    with elsewhere() as waits:
+        worker, counts = producer_of(*placed(Strict(), **{**THESIS, **fields})), list[int]()
+        worker.warm_up()
+        for iteration in range(3):
+            waits.clear()
+            worker.install(Pulled(0, iteration, WHOLE))
+            if isinstance(worker, LayeredProducer):  # it pushes meanwhile
+                worker.attend(lambda layer: None, lambda: None,
+                              lambda layer, loss, at=iteration: worker.payloads_of(at, loss, layer))  # fmt: skip
+                worker.gradient(iteration)
+            else:
+                worker.payloads(iteration, worker.gradient(iteration))
+            counts.append(len(waits))
+    assert counts == [most] * 3
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_residual_as_it_was():

@@ -114,6 +114,10 @@ def kill_worker(found: actors.Actors) -> None:
     os.kill(number_of(found.workers[1]), signal.SIGKILL)
 
 
+def kill_server(found: actors.Actors) -> None:
+    os.kill(number_of(found.decider), signal.SIGKILL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("on_death", ["restart", "continue"])
 def test_a_run_goes_on_without_a_killed_worker_or_with_another_one(nodes: Nodes, on_death: str):
@@ -121,25 +125,17 @@ def test_a_run_goes_on_without_a_killed_worker_or_with_another_one(nodes: Nodes,
     found = execute(resolve(run), losing(run, kill_worker))
     facts = tables_of(run, found)[2]
     assert (facts["verdict"], facts["outcome"], facts["pushes"]) == ("valid", "budget", 600)
-    lost = facts["lives" if on_death == "restart" else "deaths"]
-    assert [each["worker"] for each in lost] == [1]
+    assert [each["worker"] for each in facts["lives" if on_death == "restart" else "deaths"]] == [1]
     if on_death == "restart":
         assert np.array_equal(found.weights, finished(run).weights)
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_the_run_that_is_to_stop(nodes: Nodes):
+@pytest.mark.parametrize(("kill", "words"), [(kill_worker, "worker 1 is gone"), (kill_server, "server is gone")])
+def test_a_killed_process_of_a_run_that_is_to_stop_leaves_what_it_had_completed(nodes: Nodes, kill: Any, words: str):
     run = on(nodes, pushes=10**6)
-    with pytest.raises(WorkerDied, match="worker 1 is gone") as caught:
-        execute(resolve(run), losing(run, kill_worker))
-    assert caught.value.outcome.facts["pushes"] >= 20
-
-
-@pytest.mark.slow
-def test_a_killed_server_leaves_what_the_run_had_completed(nodes: Nodes):
-    run = on(nodes, pushes=10**6)
-    with pytest.raises(WorkerDied, match="server is gone") as caught:
-        execute(resolve(run), losing(run, lambda found: os.kill(number_of(found.decider), signal.SIGKILL)))
+    with pytest.raises(WorkerDied, match=words) as caught:
+        execute(resolve(run), losing(run, kill))
     outcome = caught.value.outcome
     assert outcome.facts["outcome"] == "interrupted"
     assert outcome.facts["pushes"] >= 20 <= len(outcome.pushes)
@@ -153,7 +149,6 @@ def test_workers_of_a_killed_node_are_replaced_on_another_one(nodes: Nodes):
         nodes.signal(raylets.pop(), signal.SIGKILL)
 
     run = on(nodes, pushes=600, on_death="restart")
-    found = execute(resolve(run), losing(run, kill_node))
-    facts = tables_of(run, found)[2]
+    facts = tables_of(run, execute(resolve(run), losing(run, kill_node)))[2]
     assert (facts["verdict"], facts["pushes"]) == ("valid", 600)
     assert facts["lives"][-1]["joined"] is not None, (facts["lives"], facts["deaths"], facts["seconds"])

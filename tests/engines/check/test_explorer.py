@@ -1,4 +1,4 @@
-"""The explorer: state counts by hand, faults, and policies that break one rule each."""
+"""The checker: state counts by hand, policies that break one rule each, seeded bugs, and what check() explores."""
 
 from __future__ import annotations
 
@@ -73,48 +73,6 @@ def test_states_with_ranges_at_two_servers_are_counted(sync: Any, states: int):
     found = explored(sync, iterations=1, ranges=2, servers=2)
     assert (found.verdict, found.states) == ("clean", states)
     assert explored(sync, iterations=1, ranges=2).states != states
-
-
-# --- policies that keep the rules -------------------------------------------------------------------------------------
-
-PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="release"), ElasticBSP(1),
-            ElasticBSP(2), ElasticBSP(1, include_last=True), ElasticBSP(1, predict="median", k=2)]  # fmt: skip
-REJOINS = ("lose", "kill", "rejoin")
-CLEAN = [
-    *((sync, {"iterations": 1 if faults == ("duplicate",) else 2, "faults": faults})
-      for sync in POLICIES for faults in NO_FAULT_OR_ONE if faults != ("rejoin",)),
-    *((sync, cluster) for sync in POLICIES for cluster in (
-        {"iterations": 1, "faults": REJOINS}, {"workers": 1, "ranges": 2, "faults": ("rejoin",)})),
-    *((sync, {"ranges": 2, "iterations": 1, "layered": True}) for sync in (BSP(), ASP())),
-    *((sync, {"iterations": 3, "faults": faults})
-      for sync, faults in ((DSSP(0, 1), ("lose",)), (ElasticBSP(1), ("kill",)))),
-]  # fmt: skip
-LARGE = [
-    *((sync, {"iterations": 3 if {"duplicate", "rejoin"} & {*faults} else 4, "faults": faults})
-      for sync in PLANNING for faults in NO_FAULT_OR_ONE),
-    *((sync, {"ranges": 2, "iterations": 1 if faults else 2, "faults": faults, "layered": True})
-      for sync in (BSP(), SSP(1), ASP()) for faults in ((), ("duplicate",), ("lose",), ("kill",), ("reorder",))),
-    *((sync, {"ranges": 2, "iterations": 1, "faults": REJOINS, "layered": layered})
-      for sync, layered in ((BSP(), False), (BSP(), True), (SSP(1), True), (ASP(), True))),
-    *((sync, {"iterations": 3, "faults": FAULTS}) for sync in (SSP(0), SSP(2))),
-    *((sync, {"iterations": 2, "faults": ("rejoin",)}) for sync in POLICIES),
-    *((resolve_sync(name), {"iterations": 1, "ranges": 2, "servers": 2, "faults": faults})
-      for name in examples() for faults in NO_FAULT_OR_ONE),
-    *((resolve_sync(name), {"workers": 1, "ranges": 2, "servers": 2, "faults": FAULTS, "faults_max": 2})
-      for name in examples()),
-]  # fmt: skip
-
-
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize(("sync", "cluster"), [
-    *(pytest.param(*each, id=f"{each[0]}-{each[1]}") for each in CLEAN),
-    *(pytest.param(*each, id=f"large-{each[0]}-{each[1]}", marks=pytest.mark.slow) for each in LARGE),
-])  # fmt: skip
-def test_a_policy_is_clean(sync: Any, cluster: dict[str, Any]):
-    found = explored(sync, **cluster)
-    assert found.verdict == "clean", str(found.violation)
-    if cluster.get("faults") == FAULTS and "faults_max" not in cluster:
-        assert found.states > 100_000
 
 
 # --- policies that break a rule ---------------------------------------------------------------------------------------
@@ -206,18 +164,6 @@ def test_the_broken_rule_is_named(what: str):
     assert words in violation.what
 
 
-@pytest.mark.parametrize(("sync", "cluster"), [
-    (NeverWaits(None), {"iterations": 3}), (NeverWaits(4), {"iterations": 3}),  # a lead of 4 takes 4 iterations
-    (SSP(1), {"iterations": 3, "bound": 1}), (Favours(0, window=None), {"iterations": 3}),
-    (DSSP(1, 1, "literal"), {"iterations": 2}),  # it claims no bound
-    (DSSP(1, 1), {"iterations": 5, "bound": 2}),
-    # where the explored iterations end, a barrier may be further ahead for one worker than for the other
-    *((ElasticBSP(2), {"iterations": iterations}) for iterations in (1, 2, 3)),
-], ids=str)  # fmt: skip
-def test_a_bound_that_is_kept_is_clean(sync: Any, cluster: dict[str, Any]):
-    assert explored(sync, **cluster).verdict == "clean"
-
-
 def test_a_violation_is_the_shortest_path_to_it_in_words():
     violation = explored(NeverWaits(2), iterations=3).violation
     assert violation is not None
@@ -232,6 +178,49 @@ def test_a_violation_is_the_shortest_path_to_it_in_words():
         "worker 0's push of iteration 1 arrives; the server applies it: worker 0's of iteration 1, as version 2",
         "worker 0's pull for iteration 2 arrives; the server starts worker 0 with iteration 2",
     )
+
+
+# --- policies that keep the rules -------------------------------------------------------------------------------------
+
+PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="release"), ElasticBSP(1),
+            ElasticBSP(2), ElasticBSP(1, include_last=True), ElasticBSP(1, predict="median", k=2)]  # fmt: skip
+REJOINS = ("lose", "kill", "rejoin")
+CLEAN = [
+    (NeverWaits(None), {"iterations": 3}), (NeverWaits(4), {"iterations": 3}),  # a lead of 4 takes 4 iterations
+    (SSP(1), {"iterations": 3, "bound": 1}), (Favours(0, window=None), {"iterations": 3}),
+    (DSSP(1, 1, "literal"), {"iterations": 2}),  # it claims no bound
+    (DSSP(1, 1), {"iterations": 5, "bound": 2}),
+    # where the explored iterations end, a barrier may be further ahead for one worker than for the other
+    *((ElasticBSP(2), {"iterations": iterations}) for iterations in (1, 2, 3)),
+    *((sync, {"iterations": 2, "faults": faults}) for sync in (SSP(0), ASP())
+      for faults in NO_FAULT_OR_ONE if faults not in (("rejoin",), ("duplicate",))),
+    (ASP(), {"workers": 1, "ranges": 2, "faults": ("rejoin",)}), (DSSP(0, 1), {"iterations": 3, "faults": ("lose",)}),
+]  # fmt: skip
+LARGE = [
+    *((sync, {"iterations": 3 if {"duplicate", "rejoin"} & {*faults} else 4, "faults": faults})
+      for sync in PLANNING for faults in NO_FAULT_OR_ONE),
+    *((sync, {"ranges": 2, "iterations": 1 if faults else 2, "faults": faults, "layered": True})
+      for sync in (BSP(), SSP(1), ASP()) for faults in ((), ("duplicate",), ("lose",), ("kill",), ("reorder",))),
+    *((sync, {"ranges": 2, "iterations": 1, "faults": REJOINS, "layered": layered})
+      for sync, layered in ((BSP(), False), (BSP(), True), (SSP(1), True), (ASP(), True))),
+    *((sync, {"iterations": 3, "faults": FAULTS}) for sync in (SSP(0), SSP(2))),
+    *((sync, {"iterations": 2, "faults": faults}) for sync in POLICIES for faults in NO_FAULT_OR_ONE),
+    *((resolve_sync(name), {"iterations": 1, "ranges": 2, "servers": 2, "faults": faults})
+      for name in examples() for faults in NO_FAULT_OR_ONE),
+    *((resolve_sync(name), {"workers": 1, "ranges": 2, "servers": 2, "faults": FAULTS, "faults_max": 2})
+      for name in examples()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sync", "cluster"), [
+    *(pytest.param(*each, id=f"{each[0]}-{each[1]}") for each in CLEAN),
+    *(pytest.param(*each, id=f"large-{each[0]}-{each[1]}", marks=pytest.mark.slow) for each in LARGE),
+])  # fmt: skip
+def test_a_policy_is_clean(sync: Any, cluster: dict[str, Any]):
+    found = explored(sync, **cluster)
+    assert found.verdict == "clean", str(found.violation)
+    if cluster.get("faults") == FAULTS and "faults_max" not in cluster:
+        assert found.states > 100_000
 
 
 # --- policies that plan, or distinguish workers -----------------------------------------------------------------------
@@ -251,6 +240,9 @@ def test_every_plan_is_explored_and_workers_that_are_alike_once():
     assert alone.verdict == "now not varied"
     assert several.states > alone.states
     assert explored(Favours(None), iterations=3).states == explored(SSP(1), iterations=3).states
+
+
+# --- seeded bugs: edits of the source of protocol/ and policies/, each of which the checker finds ---------------------
 
 
 def explored_with(bug: Bug) -> Explored:
@@ -297,6 +289,9 @@ def test_worker_numbers_are_the_same_along_a_path(monkeypatch: pytest.MonkeyPatc
     assert fast
     assert violation.path[-1].endswith(f"the server starts worker {fast[1]} with iteration 2")
     assert sum(f"worker {fast[1]} has computed" in words for words in violation.path) == 2
+
+
+# --- check(): what is explored by default and on demand, several processes, and what comes back -----------------------
 
 
 def test_every_policy_is_explored_with_each_fault_and_with_all():

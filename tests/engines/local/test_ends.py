@@ -212,11 +212,11 @@ def test_a_worker_that_computes_for_ever_before_the_run_is_named_once_in_each_le
 
 @pytest.mark.slow
 def test_an_evaluation_that_never_ends_can_be_interrupted():
-    looks = [0, False]  # since the last news, and whether the run has begun
+    looks = list[Any]()
 
     def interrupt(news: dict[str, Any]) -> None:
-        looks[:] = (0, True) if "workers" in news else (looks[0] + (not news), looks[1])
-        if looks == [8, True]:  # the run is over, and the evaluation has begun
+        looks.extend([news] * ("evaluating" in news or bool(looks)))
+        if len(looks) == 8:  # the evaluation has begun
             raise KeyboardInterrupt
 
     model = partial(Acts, loops, who="worker 0", evaluating=True)
@@ -230,13 +230,9 @@ def test_an_evaluation_that_never_ends_can_be_interrupted():
 LONG = tiny(pushes=100_000, cluster={"compute_s": 0.002}, eval_every=20)
 
 
-@pytest.fixture
-def patient(monkeypatch):
+def test_completed_pushes_come_with_the_interrupt_and_the_pool_serves_the_next_run(monkeypatch: pytest.MonkeyPatch):
     """An interrupt may take longer than people wait: other tests may be busy."""
     monkeypatch.setattr(local_run, "INTERRUPT_LIMIT_S", LIMIT_S)
-
-
-def test_completed_pushes_come_with_the_interrupt_and_the_pool_serves_the_next_run(patient):
     before = {p.pid for p in pool.acquire(4).processes.values()}
     calls = list[int]()
 
