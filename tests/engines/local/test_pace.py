@@ -89,7 +89,7 @@ def test_what_was_not_kept_is_repeated_once_and_slower_unless_the_dilation_is_gi
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
-@pytest.mark.parametrize(("awaited", "pushes"), [(1.0, 60), (0.0, 8)])
+@pytest.mark.parametrize(("awaited", "pushes"), [(1.0, 200), (0.0, 8)])
 def test_workers_that_begin_to_starve_are_scheduled_as_others(monkeypatch, awaited, pushes):
     monkeypatch.setattr(precedence, "WINDOW_S", 0.0)
     monkeypatch.setattr(precedence, "used_and_awaited", lambda process: (0.0, awaited * time.monotonic()))
