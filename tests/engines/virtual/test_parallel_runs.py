@@ -27,6 +27,7 @@ from pslab.lab.runs.run import sweep
 from pslab.tensors.workload.data import data_root, resolve_data
 
 CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
+ENOUGH = 20  # pushes, of which rounds are complete
 
 
 def mine(**fields: object):
@@ -100,7 +101,7 @@ def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytes
     stop, runs, seen = threading.Event(), [mine(seed=seed, pushes=100_000) for seed in range(3)], set()
 
     def update(self, name, news):
-        seen.update([name] * bool(news.get("pushes")))
+        seen.update([name] * (news.get("pushes", 0) >= ENOUGH))
         if len(seen) == virtual.cores():
             stop.set()
 
@@ -118,7 +119,7 @@ def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytes
 
 def test_an_interrupt_keeps_completed_pushes_and_evaluates_the_last_weights():
     def interrupt(news: dict) -> None:
-        if news.get("pushes"):
+        if news.get("pushes", 0) >= ENOUGH:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as raised:
@@ -151,7 +152,7 @@ def striking(by: signal.Signals):
 
     def on_progress(item):
         news.append(item)
-        if item.get("pushes") and not struck:
+        if item.get("pushes", 0) >= ENOUGH and not struck:
             struck.append(by)
             os.kill(pool._kept.processes[0].pid, by)
 
