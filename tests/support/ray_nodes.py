@@ -59,7 +59,8 @@ class Nodes:
 
 
 def started(start: Callable[[], Any]) -> Any:
-    """Start a node, again if it takes longer than the half a minute that Ray gives it: the machine may be busy."""
+    """Start a node, again if its agents take longer than the quarter of a minute that Ray gives them: the machine may
+    be busy."""
     for _ in range(4):
         try:
             return start()
