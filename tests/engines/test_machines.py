@@ -27,14 +27,14 @@ from tools.chaos.draw import drawn
 from tools.chaos.replay import pushes_of, replay
 from whole import in_process
 
-from pslab.config.cluster import OF_FRAMES, OF_WORKERS, Cluster
+from pslab.config.cluster import Cluster
 from pslab.config.metric import medians
 from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.emulation.faults import LISTED, Faults, facts
 from pslab.engines.emulation.links import DOWN, UP, Network
-from pslab.engines.experiment.experiment import TABLES, Interrupted, Outcome
+from pslab.engines.experiment.experiment import TABLES, Outcome
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.engines.server.ledger import PUSH_COLUMNS
@@ -146,7 +146,7 @@ def doubled(cluster: dict[str, Any]) -> dict[str, Any]:
 
 @SEEDS
 def test_the_unit_of_time_and_frames_that_come_twice_change_nothing(seeds: range):
-    for seed in seeds[::2]:
+    for seed in seeds[::3]:
         run = case(1000 + seed)
         if not str(run.sync).startswith(("average", "adiloco", "decoupled")):  # which have instants of their own
             one, twice = in_process(run), in_process(run.but(cluster=doubled(run.cluster), lease_s=2 * run.lease_s))
@@ -451,35 +451,13 @@ def test_runs_end_as_they_are_to_and_are_evaluated_when_it_is_due():
         assert np.array_equal(target.pushes[:, :7], whole.pushes[: len(target.pushes), :7])
 
 
-def test_an_interrupt_keeps_completed_pushes():
-    seen = list[Any]()
-
-    def interrupt(news: dict[str, Any]) -> None:
-        seen.extend([news] * bool(news))
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted) as raised:
-        engine.execute(resolve(tiny(engine="virtual", cluster="steady", pushes=100_000, eval_every=50)), interrupt)
-    outcome = raised.value.outcome
-    assert outcome is not None
-    assert 0 < outcome.facts["pushes"] == outcome.accuracy[-1][0] < 100_000
-
-
-def never_drawn(wanted: dict[str, set[str]], runs: Iterable[Run]) -> set[str]:
-    """The values of these fields that no run has; no more runs are drawn than it takes to meet all."""
-    left = {f"{field}={name}" for field, names in wanted.items() for name in names}
-    for run in runs:
-        left -= {f"{field}={str(getattr(run, field, '')).partition(':')[0]}" for field in wanted}
-        left -= {f"fault={each['what']}" for each in run.cluster["faults"]}
+def test_every_rule_code_and_rate_is_drawn():
+    """No more runs are drawn than it takes to meet all."""
+    left = {("rate", name) for name in ROWS["rate"]} | {("prune", name) for name in ROWS["prune"]}
+    left |= {("quantize", code.partition(":")[0]) for code in ("none", *CODES)}
+    for seed in range(240):
+        run = case(seed)
+        left -= {(field, str(getattr(run, field)).partition(":")[0]) for field in ("rate", "prune", "quantize")}
         if not left:
             break
-    return left
-
-
-def test_every_policy_rule_code_rate_and_fault_is_drawn():
-    plain = {"sync": {*ROWS["sync"]}, "fault": {*OF_FRAMES, *OF_WORKERS}}
-    rules = {"rate": {*ROWS["rate"]}, "prune": {*ROWS["prune"]},
-             "quantize": {"none", *(code.partition(":")[0] for code in CODES)}}  # fmt: skip
-    assert never_drawn(plain, (drawn(7, seed, "timing") for seed in range(800))) == set()
-    assert never_drawn(rules, map(case, range(240))) == set()
+    assert left == set()

@@ -1,109 +1,64 @@
-"""A user's objects: a run trains and evaluates them as plain torch does on the same batches, or refuses them."""
+"""A user's objects in whole runs: their passes, draws, evaluations and labels are as plain torch has them."""
 
 from __future__ import annotations
 
-import copy
-import math
+import os
 import random
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from resumed import interrupted, pushes_resumed, quiet, same
-from tiny import finished, net, tiny
+from PIL import Image
+from processes import wait_for_end
+from tiny import digits, finished, net, tiny
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Subset,
-    SubsetRandomSampler,
-    TensorDataset,
-    WeightedRandomSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 from whole import in_process
 
-from pslab.config.metric import metric_of
 from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.experiment.experiment import Outcome
+from pslab.engines.processes import pool
 from pslab.errors import ConfigError, WorkerFailed
-from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
-from pslab.tensors.device import one_thread
-from pslab.tensors.workload.data import Batches, resolve_data
+from pslab.tensors.workload.data import resolve_data
 from pslab.tensors.workload.models import build_model
 from pslab.tensors.workload.running_statistics import calibration
 
-N, TEST, FEATURES, STEPS, RATE = 24, 13, 6, 4, 0.1
+X, Y = torch.linspace(-2, 2, 384).view(64, 6).sin(), torch.arange(64) % 3
+LAB: dict[str, Any] = {"engine": "virtual", "cluster": "lab"}
+
+
+# --- passes and draws -------------------------------------------------------------------------------------------------
 
 
 class Doubled(torch.autograd.Function):
     """Twice the input, whose gradient is clipped."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return 2 * x
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return (2 * gradient).clamp(-0.1, 0.1)
-
-
-class Own(nn.Module):
-    """Two layers with a part in between that is drawn."""
-
-    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor], outputs: int) -> None:
-        super().__init__()
-        self.first, self.last, self.between = nn.Linear(FEATURES, 5), nn.Linear(5, outputs), between
-        self.register_buffer("scale", torch.linspace(0.5, 1.5, 5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.between(self.first(x) * self.scale))
-
-
-class Tied(nn.Module):
-    """Two layers that share their weight."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.a, self.b, self.last = nn.Linear(FEATURES, 6), nn.Linear(6, 6), nn.Linear(6, outputs)
-        self.b.weight = self.a.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.b(self.a(x).tanh()))
-
-
-def frozen(outputs: int) -> nn.Module:
-    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.ReLU(), nn.Linear(5, outputs))
-    module[0].requires_grad_(False)
-    return module
-
-
-def hooked(outputs: int) -> nn.Module:
-    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Linear(5, outputs))
-    module[0].register_forward_hook(lambda layer, given, output: output.tanh())
-    return module
-
-
-def clipped(outputs: int) -> nn.Module:
-    module = nn.Linear(FEATURES, outputs)
-    module.weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
-    return module
 
 
 class Adversarial(nn.Module):
     """Takes a backward pass for the gradient of its inputs, and leaves the gradients of its weights, or zeroes them."""
 
-    def __init__(self, outputs: int, zero: bool = True) -> None:
+    def __init__(self, zero: bool) -> None:
         super().__init__()
-        self.layer, self.zero = nn.Linear(FEATURES, outputs), zero
+        self.layer, self.zero = nn.Linear(6, 3), zero
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if self.training:
             x = x.clone().requires_grad_()
             self.layer(x).pow(2).mean().backward()
@@ -113,132 +68,34 @@ class Adversarial(nn.Module):
         return self.layer(x)
 
 
-def penalized(module: nn.Module) -> Callable[..., torch.Tensor]:
-    return lambda output, target: functional.mse_loss(output, target) + sum(p.pow(2).sum() for p in module.parameters())
+class Between(nn.Linear):
+    """A layer, and a function of its outputs."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(6, 3)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(super().forward(x))
 
 
-def rmse(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return (output - target).pow(2).mean().sqrt()
-
-
-def worst(output: torch.Tensor, target: torch.Tensor) -> np.floating[Any]:
-    return np.abs(output.numpy() - target.numpy()).max()
-
-
-rmse.lower_is_better = worst.lower_is_better = True  # type: ignore[attr-defined]
-
-#: name -> (what makes it, whether it is refused)
-MODELS: dict[str, tuple[Callable[[int], nn.Module], bool]] = {
-    "linear": (lambda outputs: nn.Linear(FEATURES, outputs), False),
-    "layer norm": (lambda outputs: nn.Sequential(nn.LayerNorm(FEATURES), nn.Linear(FEATURES, outputs)), False),
-    "batch norm": (lambda outputs: nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, outputs)), False),
-    "tied": (Tied, False), "frozen": (frozen, False), "module hook": (hooked, False),
-    "tanh": (lambda outputs: Own(torch.tanh, outputs), False),
-    "own function": (lambda outputs: Own(Doubled.apply, outputs), False),
-    "checkpointed": (lambda outputs: Own(lambda x: checkpoint(torch.sigmoid, x, use_reentrant=False), outputs), False),
-    "convolution": (lambda outputs: nn.Sequential(nn.Unflatten(1, (1, FEATURES)), nn.Conv1d(1, 3, 3), nn.Flatten(),
-                                                  nn.Linear(12, outputs)), False),
-    "zero_grad in forward": (Adversarial, False),
-    "backward in forward": (lambda outputs: Adversarial(outputs, zero=False), False),
-    "parameter hook": (clipped, True), "lazy": (lambda outputs: nn.LazyLinear(outputs), True),
-    "weight norm": (lambda outputs: nn.utils.parametrizations.weight_norm(nn.Linear(FEATURES, outputs)), True),
-}  # fmt: skip
-LOSSES: dict[str, tuple[Any, bool]] = {
-    "mse": ("mse", False), "l1 module": (nn.L1Loss(), False), "huber": (nn.HuberLoss(delta=0.5), False),
-    "callable": (lambda output, target: (output - target).pow(4).mean(), False),
-    "sum": (nn.MSELoss(reduction="sum"), True), "broadcast": (lambda o, t: (o - t[:, 0]).pow(2).mean(), True),
-    "holds the model": (penalized, True),
-}  # fmt: skip
-METRICS: dict[str, Any] = {"loss": "loss", "rmse": rmse, "worst": worst}
-
-
-def loaders(form: str, x: torch.Tensor, y: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> Any:
-    """The same examples, given in this form; others stand beside those that are not to be seen."""
-    rows, test = TensorDataset(torch.cat([x, u]), torch.cat([y, v])), DataLoader(TensorDataset(u, v), batch_size=3)
-    if form == "tensors":
-        return x, y, u, v
-    options: dict[str, dict[str, Any]] = {
-        "subset": {"dataset": Subset(rows, range(N)), "shuffle": True},
-        "sampler": {"dataset": rows, "sampler": SubsetRandomSampler(list(range(N))), "batch_size": 5},
-        "concatenated": {"dataset": ConcatDataset([Subset(rows, range(9)), Subset(rows, range(9, N))])},
-        "dropped last": {"dataset": TensorDataset(x, y), "batch_size": N, "drop_last": True, "pin_memory": False},
-        "weighted": {"dataset": rows, "sampler": WeightedRandomSampler([1.0] * N + [0.0] * TEST, N)},
-        "own batches": {"dataset": rows, "batch_sampler": [[0, 1], [2, 3]]},
-    }
-    return DataLoader(**options[form]), test
-
-
-DATA = {"tensors": False, "subset": False, "sampler": False, "concatenated": False, "dropped last": False,
-        "weighted": True, "own batches": True}  # fmt: skip
-
-
-def drawn(seed: int) -> Iterator[Any]:
-    """A model, a loss, a metric and a form of data: three of four cases hold nothing that is refused."""
-    rng = np.random.default_rng(seed)
-    for table in (MODELS, LOSSES, METRICS, DATA):
-        bad = {name for name, row in table.items() if (row[1] if isinstance(row, tuple) else row is True)}
-        names = [name for name in table if seed % 4 == 0 or name not in bad]
-        yield names[rng.integers(len(names))]
-
-
-@one_thread()
-def in_torch(module: nn.Module, loss: Any, x: torch.Tensor, y: torch.Tensor, given: Run) -> None:
-    """Train by the mean gradient of the workers' batches."""
-    batches = [Batches(len(y), given.workers, worker, given.batch_size, given.seed) for worker in range(given.workers)]
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for step in range(STEPS):
-        sums = [torch.zeros_like(parameter) for parameter in trained]
-        for own in batches:
-            rows = torch.from_numpy(own.at(step))
-            module.zero_grad()  # a backward pass in forward adds to the gradient
-            loss(module.train()(x[rows]), y[rows]).backward()
-            for total, parameter in zip(sums, trained, strict=True):
-                total += parameter.grad / given.workers  # type: ignore[operator]
+@pytest.mark.parametrize("model", [
+    Between(Doubled.apply), Between(lambda x: checkpoint(torch.sigmoid, x, use_reentrant=False)), Adversarial(True),
+    Adversarial(False),
+], ids=["own function", "checkpointed", "zero_grad in forward", "backward in forward"])  # fmt: skip
+def test_a_pass_with_gradients_of_its_own_trains_as_in_torch(model: nn.Module):
+    """One worker takes all examples in each step."""
+    fields = {**LAB, "model": model, "data": lambda: (X, Y, X, Y), "workers": 1, "batch_size": 64, "pushes": 4}
+    weights = in_process(tiny(**fields, dtype="float64")).weights
+    plain = build_model(model, 0).double().train()
+    for _ in range(4):
+        plain.zero_grad()  # a backward pass in forward adds to the gradient
+        functional.cross_entropy(plain(X.double()), Y).backward()
         with torch.no_grad():
-            for parameter, total in zip(trained, sums, strict=True):
-                parameter -= RATE * total
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 200), marks=pytest.mark.slow)],
-                         ids=["some", "many"])  # fmt: skip
-def test_a_run_trains_what_a_user_brings_as_torch_does_or_refuses_it_by_name(seeds: range, tmp_path):
-    refused = 0
-    for seed in seeds:
-        model, loss, metric, form = drawn(seed)
-        generator, outputs = torch.Generator().manual_seed(seed), 1 + seed % 2
-        x, y = torch.randn(N, FEATURES, generator=generator), torch.randn(N, outputs, generator=generator)
-        u, v = torch.randn(TEST, FEATURES, generator=generator), torch.randn(TEST, outputs, generator=generator)
-        torch.manual_seed(seed)
-        module = MODELS[model][0](outputs)
-        objective = LOSSES[loss][0]
-        given = objective(module) if loss == "holds the model" else objective
-        workers = 1 + seed % 3
-        broken = MODELS[model][1] or (LOSSES[loss][1] and not (loss == "broadcast" and outputs > 1)) or DATA[form]
-        wanted: dict[str, Any] = {
-            "model": module, "data": lambda x=x, y=y, u=u, v=v, form=form: loaders(form, x, y, u, v), "loss": given,
-            "metric": METRICS[metric], "workers": workers, "batch_size": 4, "learning_rate": RATE, "seed": seed,
-            "pushes": STEPS * workers, "engine": "virtual", "cluster": "lab", "keep_weights": True,
-        }  # fmt: skip
-        case = f"seed {seed}: {model}, {loss}, {metric}, {form}, {workers} workers"
-        if broken or loss == "broadcast":
-            refused += 1
-            with pytest.raises(ConfigError):
-                run(Run(**wanted), results=tmp_path, progress=False)
-            continue
-        plain = copy.deepcopy(module)
-        in_torch(plain, functional.mse_loss if given == "mse" else given, x, y, Run(**wanted))
-        result = run(Run(**wanted), results=tmp_path, progress=False)
-        for name, value in result.state_dict().items():
-            if "running" not in name and "num_batches" not in name:
-                torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-4, atol=1e-6, msg=case)
-        if model != "batch norm":
-            with torch.no_grad():
-                output = plain.eval()(u)
-                right = float((functional.mse_loss if given == "mse" else given)(output, v) if metric == "loss"
-                              else METRICS[metric](output, v))  # fmt: skip
-            assert result.final == pytest.approx(right, rel=1e-4, nan_ok=True), case
-    assert 0 < refused < len(seeds)
+            for parameter in plain.parameters():
+                parameter -= 0.2 * parameter.grad  # type: ignore[operator]
+    expected = torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
+    torch.testing.assert_close(torch.from_numpy(weights.copy()), expected, rtol=1e-9, atol=1e-12)
 
 
 class Drawing(nn.Module):
@@ -249,20 +106,14 @@ class Drawing(nn.Module):
         self.net = net()
         self.own = [np.random.default_rng(0)]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.net(x) * (1 + random.random()) + torch.rand(10) + 9 * self.own[0].random()
 
 
-def accuracy_of(model: Callable[[], nn.Module]) -> list[float]:
-    run = tiny(engine="virtual", cluster="steady", model=model, pushes=160, eval_every=160, learning_rate=0.5)
-    return [float(value) for value in finished(run).accuracy[-1][2:]]
-
-
 def test_draws_in_evaluation_are_the_same_each_time():
-    assert accuracy_of(Drawing) == accuracy_of(Drawing)
-    run = tiny(engine="virtual", cluster="steady", model=Drawing, pushes=8, eval_every=4, learning_rate=1e-12)
-    losses = finished(run).accuracy[:, 3]
-    assert losses == pytest.approx(losses[0], rel=1e-5)
+    given = tiny(engine="virtual", cluster="steady", model=Drawing, pushes=8, eval_every=4, learning_rate=1e-12)
+    losses = [*finished(given).accuracy[:, 3], *finished(given).accuracy[:, 3]]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
 
 
 class Shifted(nn.Module):
@@ -272,12 +123,12 @@ class Shifted(nn.Module):
         super().__init__()
         self.own, self.w = np.random.default_rng(0), nn.Parameter(torch.zeros(8))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         at = int(self.own.integers(8)) if self.training else 0
         return self.w[at] + torch.zeros(len(x), 10)
 
 
-def first(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def first(output: Tensor, target: Tensor) -> Tensor:
     return output[:, 0].mean()
 
 
@@ -287,6 +138,9 @@ def test_workers_do_not_draw_the_same_from_a_generator_of_the_model():
     assert (weights != 0).sum() > 1
 
 
+# --- evaluations -----------------------------------------------------------------------------------------------------
+
+
 class Squeezed(nn.Module):
     """A model of which torch makes nothing for a batch of one: it normalizes over the batch, and squeezes."""
 
@@ -294,7 +148,7 @@ class Squeezed(nn.Module):
         super().__init__()
         self.net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.net(x).squeeze()
 
 
@@ -329,7 +183,7 @@ class Merging(nn.Module):
         self.merged = not mode
         return super().train(mode)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight.t() + (0 if self.merged else x @ self.a.t() @ self.b.t())
 
 
@@ -338,7 +192,7 @@ class Mean:
 
     total = count = 0.0
 
-    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> float:
+    def __call__(self, output: Tensor, target: Tensor) -> float:
         self.total, self.count = self.total + float((output - target).abs().mean(1).sum()), self.count + len(target)
         return self.total / self.count
 
@@ -346,11 +200,11 @@ class Mean:
 class InTraining(nn.Module):
     """A loss that is larger in training."""
 
-    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
         return nn.functional.mse_loss(output, target) * (2 if self.training else 1)
 
 
-def complete(batch: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+def complete(batch: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Those examples of a batch that could be read."""
     return default_collate([(x, y) for x, y in batch if not x.isnan().any()])
 
@@ -364,9 +218,8 @@ def test_an_evaluation_is_that_of_fresh_objects_on_the_examples_that_there_are(f
     if unread:
         x[-unread:] = torch.nan
     loader = DataLoader(TensorDataset(x, y), collate_fn=complete)
-    given = {"model": lambda: nn.Linear(4, 2), "loss": "mse", "metric": "loss", "data": lambda: [loader] * 2,
-             "workers": 1, "batch_size": 48, "pushes": 12, "eval_every": 4, "engine": "virtual",
-             "cluster": "lab"}  # fmt: skip
+    given = {**LAB, "model": lambda: nn.Linear(4, 2), "loss": "mse", "metric": "loss", "data": lambda: [loader] * 2,
+             "workers": 1, "batch_size": 48, "pushes": 12, "eval_every": 4}  # fmt: skip
     outcome = finished(experiment := resolve(tiny(**given | fields)))
     module = (given | fields)["model"]()
     experiment.keyspace.bind(module, torch.from_numpy(outcome.weights.copy()), None)
@@ -374,9 +227,6 @@ def test_an_evaluation_is_that_of_fresh_objects_on_the_examples_that_there_are(f
         error = module.eval()(x[:left]) - y[:left]
     expected = error.abs().mean() if isinstance(fields.get("metric"), Mean) else error.pow(2).mean()
     assert outcome.accuracy[-1][column] == pytest.approx(float(expected), rel=1e-5)
-
-
-X, Y = torch.linspace(-2, 2, 384).view(64, 6).sin(), torch.arange(64) % 3
 
 
 class Unfreezing(nn.Module):
@@ -387,7 +237,7 @@ class Unfreezing(nn.Module):
         self.layer, self.left = nn.Linear(6, 3), after
         self.gain = nn.Parameter(torch.ones(()), requires_grad=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.left -= self.training
         self.gain.requires_grad_(self.left < 0)
         return self.gain * self.layer(x)
@@ -397,30 +247,10 @@ def test_a_parameter_that_begins_to_train_is_named():
     problem = "requires_grad of parameter gain to True, .*use parameter.detach"
     for after, error in ((0, ConfigError), (2, WorkerFailed)):
         with pytest.raises(error, match=problem):
-            finished(tiny(model=Unfreezing(after), data=lambda: (X, Y, X, Y), workers=1, batch_size=12, pushes=5,
-                          engine="virtual", cluster="lab"))  # fmt: skip
+            finished(scored(Y, "tensors", model=Unfreezing(after), workers=1, batch_size=12, pushes=5))
 
 
-def huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return functional.huber_loss(output, target, delta=0.3)
-
-
-# --- paths and labels -------------------------------------------------------------------------------------------------
-
-
-def test_a_loss_and_a_metric_go_by_their_path_to_the_same_bits(tmp_path):
-    x, y = torch.linspace(-1, 1, 384).view(64, 6).sin(), torch.linspace(0, 1, 128).view(64, 2).cos()
-    fields: dict[str, Any] = {"engine": "virtual", "cluster": "lab", "model": lambda: nn.Linear(6, 2), "pushes": 24,
-                              "data": lambda: (x, y, x, y), "batch_size": 8}  # fmt: skip
-    named = tiny(**fields, loss=f"{__name__}:huber", metric=f"{__name__}:rmse:lower")
-    given = tiny(**fields, loss=huber, metric=rmse)
-    one, other = (run(each, results=tmp_path, progress=False) for each in (named, given))
-    assert one.digest != other.digest
-    assert one.manifest["weights_sha256"] == other.manifest["weights_sha256"]
-    assert one.accuracy.equals(other.accuracy)
-    again = Run.of(named.plain() | {name: fields[name] for name in ("model", "data")})
-    assert run(again, results=tmp_path, progress=False).cached
-    assert metric_of(load(one.path).run) == metric_of(other.run)
+# --- labels -----------------------------------------------------------------------------------------------------------
 
 
 class Items(torch.utils.data.Dataset):
@@ -450,8 +280,8 @@ GIVEN = {
 
 
 def scored(y: Tensor, given: str, **fields: object) -> Run:
-    return tiny(engine="virtual", cluster="lab", model=nn.Linear(6, 3), data=lambda: GIVEN[given](y), workers=2,
-                pushes=4, **fields)  # fmt: skip
+    plain = {"model": nn.Linear(6, 3), "data": lambda: GIVEN[given](y), "workers": 2, "pushes": 4}
+    return tiny(**{**LAB, **plain, **fields})
 
 
 def test_a_label_out_of_range_is_refused_however_it_is_given():
@@ -490,28 +320,12 @@ def test_accuracy_leaves_out_the_labels_that_the_loss_ignores(given: str, ignore
 
 # --- text -------------------------------------------------------------------------------------------------------------
 
-TEXT = "text:128,32"
-
-
-def of_text(**fields: object) -> Run:
-    return tiny(**{"model": "gpt:8,layers=1", "data": TEXT, "metric": "loss", "batch_size": 4, "pushes": 16,
-                   "eval_every": 8, "cluster": "lab", **fields})  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_language_model_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path: Path):
-    run = of_text(engine="local", checkpoint_every=4, optimizer="adamw", learning_rate=3e-3, on_death="restart")
-    interrupted(run, tmp_path / "ended")
-    found = quiet(run, tmp_path / "ended")
-    assert pushes_resumed(found)
-    same(found, quiet(run, tmp_path / "alone"))
-
 
 def test_the_loss_is_the_mean_over_all_bytes_of_the_test_set_and_the_accuracy_the_share_of_next_bytes():
-    found = [in_process(of_text(engine="virtual", metric=metric, dtype="float64")) for metric in ("loss", "accuracy")]
-    data, module = resolve_data(TEXT), build_model("gpt:8,layers=1", 0).double()
-    keyspace = resolve(of_text(dtype="float64")).keyspace
-    keyspace.bind(module, torch.from_numpy(found[0].weights.copy()), None)
+    given = tiny(**LAB, model="gpt:8,layers=1", data="text:128,32", batch_size=4, pushes=16, dtype="float64")
+    found = [in_process(given.but(metric=metric)) for metric in ("loss", "accuracy")]
+    data, module = resolve_data("text:128,32"), build_model("gpt:8,layers=1", 0).double()
+    resolve(given).keyspace.bind(module, torch.from_numpy(found[0].weights.copy()), None)
     with torch.no_grad():
         scores = module(data.test_x.long()).transpose(1, 2).flatten(0, 1)
     loss = float(functional.cross_entropy(scores, data.test_y.flatten()))
@@ -520,13 +334,89 @@ def test_the_loss_is_the_mean_over_all_bytes_of_the_test_set_and_the_accuracy_th
     assert found[1].accuracy[-1][[2, 3]] == pytest.approx([share, loss], rel=1e-12)
 
 
+# --- data that are read during the run --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty images to train and ten to test, of two classes."""
+    root, chance = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for part, count in (("train", 20), ("test", 5)):
+        for label, level in (("dark", 40), ("light", 90)):
+            (root / part / label).mkdir(parents=True)
+            for at in range(count):
+                Image.fromarray(chance.integers(0, 2 * level, (4, 5, 3), np.uint8)).save(
+                    root / part / label / f"{at}.png")  # fmt: skip
+    return root
+
+
+def of_pictures(folder: Path, more: str = "", **fields: object) -> Run:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    plain = {"model": model, "workers": 2, "batch_size": 4, "pushes": 24, "eval_every": 8}
+    return tiny(**{"data": f"folder:{folder},side=4{more}", **plain, **fields})
+
+
+def same(one: Outcome, other: Outcome) -> bool:
+    return one.weights.tobytes() == other.weights.tobytes() and np.array_equal(
+        one.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])  # fmt: skip
+
+
+@pytest.mark.parametrize("loaders", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_images_read_from_the_disk_train_to_the_bits_of_those_in_memory(pictures: Path, loaders: int):
+    held, read = finished(of_pictures(pictures)), f",memory=off,loaders={loaders}"
+    assert same(held, finished(of_pictures(pictures, read)))
+    virtual = of_pictures(pictures, read, **LAB)
+    assert same(held, finished(virtual))
+    assert same(held, in_process(virtual))
+    with pytest.raises(ConfigError, match="images are read before the run"):
+        resolve(of_pictures(pictures, ",loaders=2"))
+
+
+def of_digits() -> tuple[DataLoader, TensorDataset]:
+    """torch's own Dataset of the digits."""
+    data = digits()
+    x, test = ((each.float() / 255 - data.mean) / data.std for each in (data.train_x, data.test_x))
+    return DataLoader(TensorDataset(x, data.train_y), num_workers=1), TensorDataset(test, data.test_y)
+
+
+def test_a_users_dataset_is_found_again_and_trains_as_its_tensors_do(tmp_path):
+    def held() -> tuple[torch.Tensor, ...]:
+        train, test = of_digits()
+        return (*train.dataset.tensors, *test.tensors)
+
+    found = run(tiny(data=of_digits, pushes=24, engine="virtual", cluster="lab"), results=tmp_path, progress=False)
+    assert found.manifest["verdict"] == "valid"
+    assert run(found.run, results=tmp_path, progress=False).cached
+    assert same(finished(tiny(data=held, pushes=24)), finished(tiny(data=of_digits, pushes=24)))
+
+
 @pytest.mark.slow
-def test_four_workers_under_bsp_learn_the_text_to_a_loss_of_2_3(tmp_path: Path):
-    run = Run(model="gpt:64", data="text", metric="loss", workers=4, batch_size=8, pushes=1600, learning_rate=3e-3,
-              optimizer="adamw:betas=(0.9;0.95),weight_decay=0.1", schedule="cosine:warm=20,end=0.1", engine="virtual",
-              cluster="lab", eval_every=100, target_accuracy=2.3)  # fmt: skip
-    result = quiet(run, tmp_path)
-    assert result.manifest["verdict"] == "valid"
-    assert (result.manifest["outcome"], result.manifest["pushes"] <= 1600) == ("target", True)
-    assert result.final <= 2.3 < result.accuracy.accuracy.iloc[-2]
-    assert result.accuracy.accuracy.iloc[0] == pytest.approx(math.log(256), abs=0.1)  # nothing is known at first
+@pytest.mark.usefixtures("small_pool")
+def test_loading_processes_end_with_the_worker_that_has_them(pictures):
+    loading: list[int] = []
+
+    def note(news: dict) -> None:
+        processes = [process.pid for process in pool._kept.processes.values()] if news and not loading else []
+        for process in processes:
+            loading.extend(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+        if loading:
+            for process in processes:
+                os.kill(process, signal.SIGKILL)
+            raise KeyboardInterrupt
+
+    run = of_pictures(pictures, ",memory=off,loaders=1", pushes=100_000, cluster={"compute_s": 0.005})
+    with pytest.raises(KeyboardInterrupt):
+        execute(resolve(run), note)
+    assert loading
+    for process in loading:
+        wait_for_end(process)
+    assert not any(map(running, loading))
+
+
+def running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ class Nodes:
         # the log reader and the autoscaler are of no use here, and dear to begin
         head = {"num_cpus": 16 if alone else 0, "include_dashboard": False, "include_log_monitor": False,
                 "no_monitor": True}  # fmt: skip
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.address: str = self._cluster.address
         self.raylets, self._fallen = list[int](), set[int]()
         if not alone:
@@ -32,7 +33,7 @@ class Nodes:
             self.signal(raylet, signal.SIGKILL)  # it may only have been stopped
         self.raylets = [raylet for raylet in self.raylets if raylet not in self._fallen]
         while len(self.raylets) < 2:
-            node = self._cluster.add_node(num_cpus=8, include_log_monitor=False)
+            node = started(lambda: self._cluster.add_node(num_cpus=8, include_log_monitor=False))
             self.raylets.append(node.all_processes["raylet"][0].process.pid)
 
     def of(self, actor: Any) -> int:
@@ -55,6 +56,18 @@ class Nodes:
         for raylet in [*self.raylets, *self._fallen]:
             self.signal(raylet, signal.SIGKILL)
         self._cluster.shutdown()
+
+
+def started(start: Callable[[], Any]) -> Any:
+    """Start a node, again if its agents take longer than the quarter of a minute that Ray gives them: the machine may
+    be busy."""
+    for _ in range(4):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return start()
 
 
 def number_of(actor: Any) -> int:

@@ -10,6 +10,7 @@ import random
 import tracemalloc
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,60 +41,54 @@ def saved(found: Any) -> bytes:
     return file.getvalue()
 
 
-def archived(pickled: bytes, compression: int = zipfile.ZIP_STORED, **entries: bytes) -> bytes:
+def archived(pickled: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
     """An archive as torch writes one, with this pickle."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as archive:
-        for name, content in {"data.pkl": pickled, "byteorder": b"little", "version": b"3\n", **entries}.items():
+        for name, content in {"data.pkl": pickled, "byteorder": b"little", "version": b"3\n"}.items():
             archive.writestr(f"archive/{name}", content)
     return file.getvalue()
 
 
-class Harm:
-    """Its pickle makes a folder where it is read."""
+class Calls:
+    """Its pickle calls a function where it is read."""
+
+    def __init__(self, function: Any, argument: Any) -> None:
+        self.call = function, (argument,)
 
     def __reduce__(self) -> Any:
-        return os.mkdir, ("harm",)
+        return self.call
 
 
-class Large:
-    """Its pickle makes 16 GiB of zeros where it is read."""
-
-    def __reduce__(self) -> Any:
-        return bytearray, (2**34,)
+def calling(function: Any, argument: Any) -> bytes:
+    return archived(pickle.dumps({FACTS: "{}", "w": Calls(function, argument)}, protocol=2))
 
 
 def test_what_was_packed_is_unpacked():
     facts, tensors = unpack(packed())
     assert facts == FACTS_OF_ONE
-    assert {name: each.numpy().tobytes() for name, each in tensors.items()} == {
-        name: each.numpy().tobytes() for name, each in TENSORS.items()}  # fmt: skip
-    assert {name: (each.shape, each.dtype) for name, each in tensors.items()} == {
-        name: (each.shape, each.dtype) for name, each in TENSORS.items()}  # fmt: skip
+    for name, wanted in TENSORS.items():
+        found = tensors.pop(name)
+        assert (found.numpy().tobytes(), found.shape, found.dtype) == (
+            wanted.numpy().tobytes(), wanted.shape, wanted.dtype)  # fmt: skip
+    assert not tensors
 
 
-def damaged(count: int) -> int:
-    """Random flips and truncations: how many were refused."""
-    whole, chance, refused = packed(), random.Random(0), 0
-    for _ in range(count):
+def test_random_flips_and_truncations_are_refused():
+    whole, chance = packed(), random.Random(0)
+    for _ in range(300):
         changed = bytearray(whole[: chance.choice([len(whole), chance.randrange(len(whole))])])
         if len(changed) == len(whole):
             changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
         with pytest.raises(CheckpointError, match=r"incomplete or was changed|no checkpoint"):
             unpack(bytes(changed))
-        refused += 1
-    return refused
-
-
-def test_random_flips_and_truncations_are_refused():
-    assert damaged(300) == 300
 
 
 FORGED = {
     "nothing": (b"", "cannot be read"), "no archive": (b"x" * 100, "cannot be read"),
     "a plain pickle": (pickle.dumps({FACTS: "{}"}), "cannot be read"),
-    "harm": (archived(pickle.dumps({FACTS: "{}", "w": Harm()}, protocol=2)), "the file names .*posix mkdir"),
-    "large": (archived(pickle.dumps({FACTS: "{}", "w": Large()}, protocol=2)), "the file names .*bytearray"),
+    "harm": (calling(os.mkdir, "harm"), "the file names .*posix mkdir"),
+    "large": (calling(bytearray, 2**34), "the file names .*bytearray"),  # 16 GiB of zeros
     "bomb": (archived(bytes(2**26), zipfile.ZIP_DEFLATED), "more bytes than the file has"),
     "stretched": (saved({FACTS: "{}", "w": torch.zeros(1).expand(10**9)}), "the entry 'w' must be a contiguous tensor"),
     "no tensor": (saved({FACTS: "{}", "w": [1, 2]}), "the entry 'w' must be a contiguous tensor"),
@@ -131,18 +126,6 @@ def states(place: CheckpointStore) -> list[int]:
     return found
 
 
-def test_the_last_two_are_kept(tmp_path):
-    place = CheckpointStore(tmp_path / "run")
-    assert states(place) == []
-    for number in range(1, 6):
-        write(place, number)
-    assert states(place) == [5, 4]
-    assert sorted(path.name for path in place.folder.iterdir()) == ["000004.checkpoint", "000005.checkpoint"]
-    place.clear()
-    place.clear()
-    assert not place.folder.exists()
-
-
 POINTS = {
     "before the file": (Path, "open"), "before it is on the disk": (os, "fsync"),
     "before it has its name": (Path, "rename"), "before the oldest goes": (Path, "unlink"),
@@ -152,9 +135,10 @@ POINTS = {
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("after", [False, True])
 def test_a_writer_that_is_killed_at_any_point_leaves_whole_ones(tmp_path, monkeypatch, point, after):
-    place = CheckpointStore(tmp_path)
-    write(place, 1)
-    write(place, 2)
+    place = CheckpointStore(tmp_path / "run")
+    assert states(place) == []
+    for number in range(3):
+        write(place, number)
     owner, name = POINTS[point]
     original = getattr(owner, name)
 
@@ -168,66 +152,52 @@ def test_a_writer_that_is_killed_at_any_point_leaves_whole_ones(tmp_path, monkey
         with pytest.raises(Killed):
             write(place, 3)
     left = states(place)
-    assert left[0] in (2, 3)
-    assert len(left) >= 2
+    assert left[:2] in ([2, 1], [3, 2])
     write(place, 4)
     assert states(place) == [4, left[0]]
-    assert len(list(tmp_path.glob("0*"))) == 2
-
-
-def test_a_file_torn_at_any_byte_is_passed_over(tmp_path):
-    place = CheckpointStore(tmp_path)
-    write(place, 1)
-    write(place, 2)
-    path = tmp_path / "000002.checkpoint"
-    whole = path.read_bytes()
-    for length in range(0, len(whole), 7):
-        path.write_bytes(whole[:length])
-        said: list[str] = []
-        assert [facts["number"] for facts, _ in place.newest(said.append)] == [1]
-        assert len(said) == 1
+    assert len(list(place.folder.glob("0*"))) == 2  # the last two are kept
+    for _ in range(2):
+        place.clear()
+        assert not place.folder.exists()
 
 
 def test_what_has_no_end_or_does_not_fit_is_passed_over_before_it_is_read(tmp_path):
     place = CheckpointStore(tmp_path)
     write(place, 1)
-    (tmp_path / "000002.checkpoint").symlink_to("/dev/zero")
+    write(place, 2)
+    path = tmp_path / "000002.checkpoint"
+    whole, said = path.read_bytes(), list[str]()
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        assert [facts["number"] for facts, _ in place.newest(said.append)] == [1]
+    assert len(said) == len(range(0, len(whole), 7))
+    path.unlink()
+    path.symlink_to("/dev/zero")
     (tmp_path / "000003.checkpoint").touch()
     os.truncate(tmp_path / "000003.checkpoint", 2**43)  # without a byte on disk
-    said: list[str] = []
     assert [facts["number"] for facts, _ in place.newest(said.append)] == [1]
-    assert ["do not fit" in words for words in said] == [True, False]
+    assert ["do not fit" in words for words in said[-2:]] == [True, False]
 
 
 STATE: Any = {"n": 7}, {"w": torch.ones(3)}
 
 
-class Clock:
-    """A clock that stands still but for what it is told."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def keeper(folder: Path | None, every: int | None = None) -> tuple[Checkpointing, Clock, list[str]]:
-    clock, said = Clock(), list[str]()
-    place = None if folder is None else CheckpointStore(folder)
-    return Checkpointing(place, every, said.append, clock), clock, said
+def keeper(folder: Path, every: int | None = None) -> tuple[Checkpointing, Any, list[str]]:
+    """The checkpoints of a run in a folder, their clock, which is turned by hand, and what is said of them."""
+    clock, said = SimpleNamespace(now=0.0), list[str]()
+    return Checkpointing(CheckpointStore(folder), every, said.append, lambda: clock.now), clock, said
 
 
 def test_by_pushes_one_is_due_after_so_many(tmp_path):
     kept, _, _ = keeper(tmp_path, 10)
     written = [pushes for pushes in range(35) if kept.due(pushes) and not kept.write(pushes, lambda: STATE)]
-    assert written == [10, 20, 30]
-    assert kept.facts()["checkpoints"] == 3
+    assert (written, kept.facts()["checkpoints"]) == ([10, 20, 30], 3)
 
 
 @pytest.mark.parametrize("cost_s", [0.001, 0.5, 4.0])
 def test_without_a_number_they_take_at_most_their_share_of_the_time(tmp_path, cost_s):
     kept, clock, _ = keeper(tmp_path)
-    first = None
+    seconds = list[int]()
 
     def state() -> Any:
         clock.now += cost_s
@@ -237,15 +207,14 @@ def test_without_a_number_they_take_at_most_their_share_of_the_time(tmp_path, co
         clock.now += 1.0
         if kept.due(second):
             kept.write(second, state)
-            first = first or second
-    assert first is not None
-    assert first >= PERIOD_S - 1  # a short run has none
+            seconds.append(second)
+    assert seconds[0] >= PERIOD_S - 1  # a short run has none
     facts = kept.facts()
     assert cost_s <= facts["checkpoints_s"] <= max(SHARE * clock.now, cost_s) + 1e-9  # the first one's cost is unknown
-    assert facts["checkpoints"] >= min(2000 * SHARE / cost_s, 2000 / PERIOD_S) * 0.8
+    assert facts["checkpoints"] == len(seconds) >= min(2000 * SHARE / cost_s, 2000 / PERIOD_S) * 0.8
 
 
-@pytest.mark.parametrize("error", [CheckpointError("x"), KeyError("x"), TypeError("x"), ValueError(), RuntimeError()])
+@pytest.mark.parametrize("error", [CheckpointError("x"), KeyError("x"), RuntimeError()])
 def test_a_state_that_its_reader_refuses_is_passed_over_for_the_one_before(tmp_path, error):
     kept, _, _ = keeper(tmp_path, 1)
     for pushes in (1, 2):
@@ -258,11 +227,9 @@ def test_a_state_that_its_reader_refuses_is_passed_over_for_the_one_before(tmp_p
 
     again, _, said = keeper(tmp_path, 1)
     assert again.newest(read) == (7, [1.0] * 3)
-    assert [words.split(":")[0].split(",")[0] for words in said] == ["checkpoint 2 was passed over",
-                                                                     "goes on after 1 pushes"]  # fmt: skip
+    assert ["checkpoint 2 was passed over" in said[0], "goes on after 1 pushes" in said[1]] == [True, True]
     assert [each["pushes"] for each in again.facts()["resumed"]] == [1]
-    assert not again.due(1)
-    assert again.due(2)
+    assert (again.due(1), again.due(2)) == (False, True)
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_them_and_not_the_run(tmp_path):

@@ -10,12 +10,13 @@ import json
 import multiprocessing
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,12 +39,14 @@ from pslab.engines.processes.child import number_of
 from pslab.engines.worker.phases import PUSH
 from pslab.errors import WorkerFailed
 from pslab.lab.judge import tables_of
+from pslab.lab.records.record import find
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP
 from pslab.protocol.messages import Aggregate, Pushed
 
 pytestmark = pytest.mark.usefixtures("small_pool")
+linux = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
 LIMIT_S = 300.0  # for one run, however busy the machine
 LEASE_S = 2.0  # of a process that is stopped
 LINKS = {"compute_s": 2e-3, "latency_s": 1e-3}
@@ -123,9 +126,11 @@ def fields_of(name: str, servers: int) -> dict[str, Any]:
             "checkpoint_every": 6, "eval_every": 10, **fields}  # fmt: skip
 
 
-def conduct(name: str, servers: int, folder: Path, case: Case | None = None, **more: Any) -> tuple[Outcome, str]:
+def conduct(
+    name: str, servers: int, case: Case | None = None, folder: Path | None = None, **more: Any
+) -> tuple[Outcome, str]:
     """What comes of a run, in which a process ends, and its verdict."""
-    fields, marker = {**fields_of(name, servers), **more}, folder / "marker"
+    fields, marker = {**fields_of(name, servers), **more}, folder and folder / "marker"
     act = case and partial(dying, case.where, case.count, case.when, end=case.end)
     if case is None or case.kind == "server":
         number = number_of(fields["workers"], case.process) if case and case.process else None
@@ -150,14 +155,11 @@ def conduct(name: str, servers: int, folder: Path, case: Case | None = None, **m
     return outcome, tables_of(wanted, outcome)[2]["verdict"]
 
 
-UNDISTURBED: dict[tuple[str, int], Outcome] = {}
-
-
-def undisturbed(name: str, servers: int, folder: Path) -> Outcome:
-    if (name, servers) not in UNDISTURBED:
-        UNDISTURBED[name, servers], verdict = conduct(name, servers, folder)
-        assert verdict == "valid"
-    return UNDISTURBED[name, servers]
+@cache
+def undisturbed(name: str, servers: int) -> Outcome:
+    outcome, verdict = conduct(name, servers)
+    assert verdict == "valid"
+    return outcome
 
 
 def named(outcome: Outcome) -> np.ndarray:
@@ -183,20 +185,32 @@ def noted(found: Outcome, whole: Outcome) -> None:
     assert {iteration for _, iteration in theirs - ours} <= {begun - 1, begun, ended}
 
 
+def left(token: str) -> list[int]:
+    """The processes with this token that do not end by themselves; they are killed."""
+    for process in sorted(living(token), reverse=True):  # the oldest one ends behind all others
+        wait_for_end(process, LIMIT_S)
+    found = living(token)
+    for process in found:
+        os.kill(process, signal.SIGKILL)
+    return found
+
+
+def parent_killed(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process that starts a run in this folder and is killed at a call of a function; nothing of it is left."""
+    token, paths = uuid.uuid4().hex, os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1])])
+    done = subprocess.run([sys.executable, str(SUPPORT / "killed.py"), str(folder), *words], capture_output=True,
+                          env={**os.environ, "PYTHONPATH": paths, "PSLAB_TOKEN": token, **environment}, text=True,
+                          timeout=LIMIT_S, check=False)  # fmt: skip
+    assert left(token) == []
+    return done
+
+
 def ended_in_parent(drawn: Case, folder: Path) -> None:
     """A parent is killed: the next one goes on from the checkpoint, if there was one."""
-    token, fields = uuid.uuid4().hex, fields_of(drawn.name, drawn.servers)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1])]),
-                   "PSLAB_TOKEN": token}  # fmt: skip
-    command = [sys.executable, str(SUPPORT / "killed.py"), str(folder), drawn.where, str(drawn.count)]
-    command.append(json.dumps(fields))
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
-    for process in living(token):
-        wait_for_end(process, LIMIT_S)
-    assert living(token) == []
-    found = run(tiny(**fields), results=folder, progress=False)
-    whole = undisturbed(drawn.name, drawn.servers, folder)
+    fields = fields_of(drawn.name, drawn.servers)
+    done = parent_killed(folder, drawn.where, str(drawn.count), json.dumps(fields))
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    found, whole = run(tiny(**fields), results=folder, progress=False), undisturbed(drawn.name, drawn.servers)
     assert found.manifest["verdict"] == "valid"
     assert np.array_equal(found.weights, whole.weights)
     assert np.array_equal(found.accuracy[["pushes", "accuracy", "loss"]], whole.accuracy[:, [0, 2, 3]])
@@ -209,7 +223,7 @@ def check(seed: int, folder: Path) -> None:
     if drawn.kind == "parent":
         ended_in_parent(drawn, folder)
         return
-    found, verdict = conduct(drawn.name, drawn.servers, folder, drawn)
+    found, verdict = conduct(drawn.name, drawn.servers, drawn, folder)
     assert verdict == "valid"
     if drawn.on_death == "continue":
         assert {death["worker"] for death in found.facts["deaths"]} <= {1}
@@ -218,7 +232,7 @@ def check(seed: int, folder: Path) -> None:
     met = found.facts.get("rewinds", ()) if drawn.kind == "server" else found.facts.get("lives", ())
     amid_ranges = drawn.kind == "worker" and "ranges" in RUNS[drawn.name]  # its successor may join a round later
     if drawn.name in BARRIER and not amid_ranges:
-        whole = undisturbed(drawn.name, drawn.servers, folder)
+        whole = undisturbed(drawn.name, drawn.servers)
         same(found, whole)
         assert {life["kept"] for life in found.facts.get("lives", ())} <= {"restored", "nothing kept"}
         if met and drawn.kind == "server" and RUNS[drawn.name].get("sync", "bsp") == "bsp":
@@ -243,7 +257,7 @@ def test_faults_from_before_a_checkpoint_are_recorded_and_those_behind_it_are_st
     """Worker 1 is to be killed at the very iteration with which all begin again."""
     faults = [{"what": "kill", "worker": 1, "iteration": 6}, {"what": "delay", "probability": 0.3, "for_s": 1e-3}]
     cluster = {**LINKS, "faults": faults}
-    found, verdict = conduct("plain", 1, tmp_path, Case("plain", 1, "server", 0, PART, "before", 3, signal.SIGKILL),
+    found, verdict = conduct("plain", 1, Case("plain", 1, "server", 0, PART, "before", 3, signal.SIGKILL), tmp_path,
                              cluster=cluster)  # fmt: skip
     assert verdict == "valid"
     assert [rewind["to_pushes"] for rewind in found.facts["rewinds"]] == [12]
@@ -252,9 +266,9 @@ def test_faults_from_before_a_checkpoint_are_recorded_and_those_behind_it_are_st
 
 @pytest.mark.slow
 def test_a_run_whose_first_checkpoint_is_not_whole_has_not_started(tmp_path: Path):
-    found, verdict = conduct("plain", 2, tmp_path, Case("plain", 2, "server", 1, PART, "before", 1, signal.SIGKILL))
+    found, verdict = conduct("plain", 2, Case("plain", 2, "server", 1, PART, "before", 1, signal.SIGKILL), tmp_path)
     assert (verdict, found.facts["fallen_starts"]) == ("valid", ["server 1 of 2 is gone (killed by SIGKILL)"])
-    same(found, undisturbed("plain", 2, tmp_path))
+    same(found, undisturbed("plain", 2))
 
 
 def test_an_interrupt_is_heeded_while_new_processes_are_waited_for(tmp_path: Path):
@@ -298,3 +312,60 @@ def test_a_worker_that_dies_again_and_again_is_given_up_and_the_pool_serves_the_
     assert [life["worker"] for life in facts["lives"]] == [1] * LIVES
     assert ([death["worker"] for death in facts["deaths"]], facts["outcome"]) == ([1], "budget")
     assert "lives" not in execute(resolve(run.but(model=net)), lambda news: None).facts
+
+
+# --- kill -9 of the parent leaves no process, no name in /dev/shm and no record that looks finished -------------------
+
+POOL = "pslab.engines.processes.pool:Pool"
+#: A function, and the calls of it before which the parent is killed.
+MOMENTS = {
+    "multiprocessing.process:BaseProcess.start": (1, 3, 5), f"{POOL}.reports": (1, 2, 6, 14, 20),
+    f"{POOL}.shelve": (1,), f"{POOL}.order": (1, 4, 9, 12),
+    "pslab.engines.experiment.shared_memory:Arena.reserve": (1, 2), "pslab.lab.records.drafts:environment": (1,),
+    "pandas:DataFrame.to_csv": (1, 3), "numpy:save": (1,), "pslab.lab.records.disk:publish": (1,),
+}  # fmt: skip
+BUSY = """from functools import partial
+from pathlib import Path
+from sabotage import Sabotaged, in_c_code
+from tiny import tiny
+from pslab.lab.runs.run import run
+place = Path({place!r})
+model = partial(Sabotaged, place / "marker", partial(in_c_code, place / "begun"))
+run(tiny(model=model, pushes=200), results=place, progress=False)
+"""
+
+
+def shared_names() -> set[str]:
+    """The names in /dev/shm, but for those of Ray and of browsers, which other tests start meanwhile."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(("plasma", ".org.chromium", ".com.google"))}
+
+
+@linux
+@pytest.mark.parametrize(("where", "count"), [
+    pytest.param(where, count, marks=[pytest.mark.slow] * ("publish" not in where))
+    for where, counts in MOMENTS.items() for count in counts])  # fmt: skip
+def test_a_killed_parent_leaves_nothing(tmp_path: Path, where: str, count: int):
+    before, temporary = shared_names(), tmp_path / "t"
+    temporary.mkdir()  # the path of a socket has at most 107 characters
+    ended = parent_killed(tmp_path, where, str(count), TMPDIR=str(temporary))
+    assert ended.returncode == -signal.SIGKILL, f"{where} was not called {count} times:\n{ended.stderr}"
+    assert list(temporary.iterdir()) == []
+    assert shared_names() <= before
+    wanted = tiny(pushes=200, cluster={"compute_s": 0.005})
+    assert find(wanted, tmp_path) is None  # nothing unfinished is taken for finished
+    assert run(wanted.but(pushes=8), results=tmp_path, progress=False).manifest["pushes"] == 8
+    assert not list((tmp_path / "runs").glob(".*"))  # a draft of the dead, if there was one, was cleared away
+
+
+@linux
+def test_a_worker_in_c_code_that_never_returns_ends_with_its_killed_parent(tmp_path: Path):
+    token, begun = uuid.uuid4().hex, tmp_path / "begun"
+    os.mkfifo(begun)
+    environment = {**os.environ, "PSLAB_TOKEN": token, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
+    parent = subprocess.Popen([sys.executable, "-c", BUSY.format(place=str(tmp_path))], env=environment)
+    pipe = os.open(begun, os.O_RDONLY | os.O_NONBLOCK)
+    assert select.select([pipe], [], [], LIMIT_S)[0]
+    os.close(pipe)
+    parent.kill()
+    parent.wait()
+    assert left(token) == []

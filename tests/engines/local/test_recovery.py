@@ -1,8 +1,9 @@
-"""A server that goes on from its part of a checkpoint has the state of the server that made it, whatever the policy."""
+"""A new process has the state of the one before: a server of its part of a checkpoint, a worker of its memory."""
 
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from contexts import context_of_a_server
 from hypothesis import given
 from hypothesis import strategies as st
 from ownpolicies import Alternating, Talking
+from tiny import tiny
 
 from pslab.engines.experiment.checkpoint.file import pack, unpack
 from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import WHOLE, Frame, PushInfo, Wanted
 from pslab.engines.local.recovery.checkpoints import CheckpointParts
 from pslab.engines.local.recovery.server_state import ServerCheckpoints, ServerState
@@ -24,7 +28,9 @@ from pslab.engines.server.driver import Transport
 from pslab.engines.server.ledger import PUSH_COLUMNS, REPLAYED_COLUMNS
 from pslab.engines.server.replay import marks_of
 from pslab.engines.server.rows import rows_in
+from pslab.engines.worker.state import WorkerState
 from pslab.errors import CheckpointError
+from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Ack, Push
 from pslab.protocol.worker import Compute, worker_of
 
@@ -42,15 +48,10 @@ def test_the_newest_checkpoint_is_the_last_one_of_which_every_server_has_sent_it
         assert (whole is None) == (found.newest is before)
     assert found.newest is not None
     assert found.newest.facts["server"] == 0
-
-
-def test_parts_from_before_all_went_back_do_not_count():
-    found = CheckpointParts((0, 1))
-    part = {"number": 1, "facts": {}}, memoryview(b"part")
-    assert found.take(0, *part) is None
-    found.forget_torn()
-    assert found.take(1, *part) is None
-    assert found.take(0, *part) is not None
+    part = {"number": 4, "facts": {}}, memoryview(b"part")
+    assert found.take(7, *part) is None
+    found.forget_torn()  # all go back: parts from before do not count
+    assert [found.take(server, *part) is None for server in (8, 9, 7)] == [True, True, False]
 
 
 KINDS: list[dict[str, Any]] = [
@@ -183,3 +184,52 @@ def test_a_forged_part_is_refused_with_the_way_out(changed: dict[str, Any]):
     part = setup.part(20)
     with pytest.raises(CheckpointError, match=r"fresh=True"):
         setup.made().restored(forged(part, **changed))
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """Worker 1 of a run, and its successor's view."""
+
+    def __init__(self, sync: str) -> None:
+        self.arena = Arena()
+        self.layout = Layout.of(resolve(tiny(prune="dgc", workers=2, on_death="restart", sync=sync)))
+        self.arena.reserve(self.layout.end)
+        self.kept, memory = self.view(), self.layout.memories["residual"]
+        self.kept.clear()
+        self.residual = self.arena.tensor(self.layout.memory_offsets[1]["residual"], memory.entries, memory.dtype)
+
+    def view(self) -> WorkerState:
+        return WorkerState(SimpleNamespace(layout=self.layout), 1, self.arena)  # type: ignore[arg-type]
+
+    def iterate(self, count: int) -> None:
+        for iteration in range(count):
+            self.kept.begin(iteration)
+            self.residual.fill_(iteration + 1.0)
+            self.kept.end(iteration)
+
+
+@pytest.mark.parametrize("sync", ["asp", "eager"])
+@pytest.mark.parametrize(
+    ("whole", "begun", "iteration", "found", "value"),
+    [(2, 0, 2, True, 2.0), (3, 0, 2, True, 2.0), (1, 1, 1, True, 1.0), (0, 1, 0, True, 0.0), (9, 0, 3, False, 0.0),
+     (1, 2, 1, True, 1.0)],
+    ids=["the iteration before", "repeats an iteration", "torn", "before the first", "not here", "begun twice"],
+)  # fmt: skip
+def test_a_successor_finds_the_last_whole_state_or_zero(sync, whole, begun, iteration, found, value):
+    """After so many whole iterations, and the next one begun so often: it changes part of the state before it ends."""
+    setup = Kept(sync)
+    setup.iterate(whole)
+    for _ in range(begun):
+        setup.kept.begin(whole)
+        setup.residual[7:].fill_(99.0)
+    assert setup.view().resume(iteration) == found
+    assert (setup.residual == value).all()
+
+
+def test_a_worker_that_asks_ahead_has_as_many_copies_as_pushes_under_way():
+    setup = Kept("eager")
+    setup.iterate(5)
+    setup.kept.begin(5)
+    assert [setup.view().after(iteration) is not None for iteration in (1, 2, 3, 4)] == [False] + [True] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,58 +16,55 @@ from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import CNN, MLP
 
 
-class Backwards(nn.Module):
-    """Its modules are called in another order than they are named, one of them twice, and one never."""
+class Parts(nn.Module):
+    """Named modules, and a forward pass of them, which may differ from call to call."""
 
-    def __init__(self) -> None:
+    def __init__(self, forward: Callable[..., torch.Tensor], **parts: nn.Module) -> None:
         super().__init__()
-        self.second, self.never, self.first = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(self.first(x)))
-
-
-class Tied(nn.Module):
-    """The output uses the embedding's weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.middle = nn.Embedding(5, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.middle(self.embedding(x)).mean(1) @ self.embedding.weight.T
-
-
-class Local(nn.Module):
-    """One layer has a loss of its own, whose backward pass is within the forward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.block(x)
-        h.pow(2).mean().backward(retain_graph=True)
-        return self.head(h)
-
-
-class Moody(nn.Module):
-    """Goes another way in every second pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other, self.calls = nn.Linear(4, 3), nn.Linear(4, 3), 0
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.pass_of, self.calls = forward, 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
-        return self.one(x) if self.calls % 2 else self.other(x)
+        return self.pass_of(self, x)
+
+
+def four() -> nn.Module:
+    return nn.Linear(4, 4)
+
+
+def backwards() -> nn.Module:
+    """Its modules are called in another order than they are named, one of them twice, and one never."""
+    return Parts(lambda m, x: m.second(m.first(m.first(x))), second=four(), never=four(), first=four())
+
+
+def tied() -> nn.Module:
+    """The output uses the embedding's weights."""
+    return Parts(lambda m, x: m.middle(m.embedding(x)).mean(1) @ m.embedding.weight.T, embedding=nn.Embedding(5, 4),
+                 middle=four())  # fmt: skip
+
+
+def own_loss(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """One layer has a loss of its own, whose backward pass is within the forward pass."""
+    h = module.block(x)
+    h.pow(2).mean().backward(retain_graph=True)
+    return module.head(h)
+
+
+def moody() -> nn.Module:
+    """Goes another way in every second pass."""
+    return Parts(lambda m, x: m.one(x) if m.calls % 2 else m.other(x), one=four(), other=four())
 
 
 def events(module: nn.Module, x: torch.Tensor, passes: int = 1) -> list[str]:
     """What is needed and ready, by the layers' names. A layer that is used before it was waited for fails."""
     keyspace = Keyspace.of(module)
     layerwise, seen = Layerwise(module, keyspace), list[str]()
-    run: Callable[[], torch.Tensor] = lambda: module(x).square().sum()  # noqa: E731
+
+    def run() -> torch.Tensor:
+        return module(x).square().sum()
+
     run().backward()
     layerwise.learn(run)
     names = [layer.name for layer in keyspace.layers]
@@ -91,9 +89,9 @@ def passed(needs: str, ready: str) -> list[str]:
     [(MLP(6, 4, 3), torch.ones(2, 6), passed("hidden1 hidden2 hidden3 output", "output hidden3 hidden2 hidden1")),
      (CNN(), torch.randn(2, 1, 28, 28), passed("conv1 norm1 conv2 norm2 output", "output norm2 conv2 norm1 conv1")),
      # what no pass was seen to use is waited for before all others
-     (Backwards(), torch.randn(2, 4), passed("never first second", "second first never")),
-     (Tied(), torch.tensor([[0, 1], [2, 3]]), passed("embedding middle", "middle embedding")),
-     (Local(), torch.randn(2, 4), passed("block head", "head block"))],
+     (backwards(), torch.randn(2, 4), passed("never first second", "second first never")),
+     (tied(), torch.tensor([[0, 1], [2, 3]]), passed("embedding middle", "middle embedding")),
+     (Parts(own_loss, block=four(), head=four()), torch.randn(2, 4), passed("block head", "head block"))],
     ids=["chain", "normalizations", "order of calls", "shared weight", "local loss"],
 )  # fmt: skip
 def test_layers_are_needed_in_the_order_of_calls_and_ready_in_reverse(module, x, expected):
@@ -101,7 +99,7 @@ def test_layers_are_needed_in_the_order_of_calls_and_ready_in_reverse(module, x,
 
 
 def test_a_module_that_was_not_seen_waits_for_its_own_parameters():
-    both = events(Moody(), torch.randn(2, 4), passes=2)
+    both = events(moody(), torch.randn(2, 4), passes=2)
     for seen in (both[:5], both[5:]):
         assert sorted(seen[:2]) == ["needs one", "needs other"]
         assert sorted(seen[3:]) == ["ready one", "ready other"]
@@ -109,7 +107,7 @@ def test_a_module_that_was_not_seen_waits_for_its_own_parameters():
 
 def test_what_has_hooks_goes_with_its_last_owner():
     def used() -> weakref.ref[Layerwise]:
-        module, x = Backwards(), torch.ones(2, 4)
+        module, x = backwards(), torch.ones(2, 4)
         layerwise = Layerwise(module, Keyspace.of(module))
         layerwise.learn(lambda: module(x))
         layerwise.forward_begins()
