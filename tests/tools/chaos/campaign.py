@@ -17,7 +17,7 @@ from pslab.engines.virtual.timing import exchange, job_without_tensors
 from pslab.lab import judge
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.compression.sparse import Ranges
-from tools.audit.verdict import audit
+from tools.audit.rules import audit
 from tools.chaos.draw import drawn
 from tools.chaos.replay import pushes_of, replay
 from tools.chaos.sums import SumGradients, SumShard, replayed
@@ -94,9 +94,7 @@ def _on_processes(run: Run, on_progress: Callable[[dict[str, Any]], None]) -> tu
 def _judged(run: Run, outcome: Outcome) -> list[str]:
     made, _, facts = judge.tables_of(run, outcome)
     verdict = audit(run, made, facts)
-    found = list(verdict.violations)
-    if verdict.verdict == "unknown" and facts["pushes"]:
-        found += [f"not judged: {words}" for words in verdict.unjudged]
+    found = list(verdict.violations) if facts["pushes"] or verdict.verdict == "invalid" else []
     if facts["outcome"] not in ENDS:
         found.append(f"it ended as {facts['outcome']}")
     return found
