@@ -35,7 +35,7 @@ def report_cells(wrong: np.ndarray, words: Callable[..., str]) -> list[str]:
 
 def arrays(table: pd.DataFrame) -> Any:
     """Return a table's columns as arrays, by their names."""
-    return SimpleNamespace(**{name: table[name].to_numpy() for name in table})
+    return SimpleNamespace(**{str(name): table[name].to_numpy() for name in table})
 
 
 class Reading:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import cycle, product
+from itertools import product
 
 from pslab.config.spec import build
 from pslab.engines.experiment.job import Job
@@ -30,9 +30,10 @@ POLICIES, CROWDS, RANGES = ("asp", "ssp:3", "bsp"), (64, 256, 1000), (1, 64)
 COUNTS = (120_000, 3), (20_000, 1)  # messages, and how often they are measured: as a rule, and quickly
 
 
-def deciding(quick: bool) -> Iterator[Row]:
+def rows(quick: bool) -> Iterator[Row]:
     """The time of a message at the state machine alone, and at the whole server: with driver, accounts, ledger and
-    frames; with several servers, also with orders to their stores. Without system calls, and without tensors."""
+    frames; with several servers, also with orders to their stores. Without system calls, and without tensors. Then a
+    push in the window of valid iterations, beside a scan of all clocks."""
     count, repeats = COUNTS[quick]
     for policy, workers, ranges in product(POLICIES, CROWDS[::2] if quick else CROWDS, RANGES):
         ours, machine = alternated({"server": partial(server_s, policy, workers, ranges, count),
@@ -42,6 +43,10 @@ def deciding(quick: bool) -> Iterator[Row]:
         note = f"{1e-3 / ours:.3g} thousand a second; the machine alone {1e-3 / machine:.3g}"
         yield Row(f"a message under {policy}, W={workers}, {where}", ours, machine, "the machine alone", unit="us",
                   note=note)  # fmt: skip
+    for workers in CROWDS:
+        window, scan = alternated({"window": partial(window_s, workers, count),
+                                   "scan": partial(scan_s, workers, count)}, repeats).values()  # fmt: skip
+        yield Row(f"a push in the window, W={workers}", window, scan, "a scan of all clocks", unit="us")
 
 
 def message_s(policy: str, workers: int, count: int, ranges: int = 1) -> float:
@@ -118,27 +123,13 @@ def window_s(workers: int, count: int) -> float:
 
 
 def scan_s(workers: int, count: int) -> float:
-    """Seconds of one push with a vector of clocks, of which each push looks for the lowest."""
+    """Return the seconds of one push with a vector of clocks, of which each push looks for the lowest."""
     clocks, count = [0] * workers, max(1, count * 4 // workers)
-    turns, start_s = cycle(range(workers)), time.perf_counter()
-    for _, worker in zip(range(count), turns, strict=False):
-        clocks[worker] += 1
+    start_s = time.perf_counter()
+    for push in range(count):
+        clocks[push % workers] += 1
         min(clocks)
     return (time.perf_counter() - start_s) / count
-
-
-def rows(quick: bool) -> Iterator[Row]:
-    """What a message costs the server that decides; a push in the window of valid iterations, beside a scan."""
-    yield from deciding(quick)
-    for workers in CROWDS:
-        window, scan = alternated(
-            {
-                "window": partial(window_s, workers, COUNTS[quick][0]),
-                "scan": partial(scan_s, workers, COUNTS[quick][0]),
-            },
-            COUNTS[quick][1],
-        ).values()
-        yield Row(f"a push in the window, W={workers}", window, scan, "a scan of all clocks", unit="us")
 
 
 def _iteration(job: Job, worker: int, iteration: int) -> bytes:

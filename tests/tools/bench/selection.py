@@ -64,7 +64,8 @@ def selections(n: int, kind: str, seconds: float) -> Iterator[Row]:
     for text in rules:
         density, torch_s = len(rules[text].select(vectors[0], at)) / n, spent.get(f"{text} in torch")
         note = f"sends {density:.2%}" + (f"; torch's operators: {torch_s / pass_s:.3g}" if torch_s else "")
-        yield Row(f"{text} of {n / 1e6:g} M, {kind}", spent[text], pass_s, "a read pass", bar(density, n), note=note)
+        bar = next((bars[n > CACHE_ENTRIES] for most, bars in BARS.items() if density <= most), None)
+        yield Row(f"{text} of {n / 1e6:g} M, {kind}", spent[text], pass_s, "a read pass", bar, note=note)
 
 
 def codes(n: int, seconds: float) -> Iterator[Row]:
@@ -129,11 +130,6 @@ def _iteration(prune: str) -> tuple[Callable[[], object], int]:
         return is_finite(buffer) if push is None else push()
 
     return call, layout.size
-
-
-def bar(density: float, n: int) -> float | None:
-    """The largest number of passes for a selection of this density; None if none is set."""
-    return next((bars[n > CACHE_ENTRIES] for most, bars in BARS.items() if density <= most), None)
 
 
 def _laplace(n: int, generator: torch.Generator) -> torch.Tensor:
