@@ -6,13 +6,11 @@ import json
 import math
 
 import pytest
-import torch
 
 from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.policies.planning.zipline import zipline_sweep
-from pslab.tensors.compression.sparse import Deviation, Static
 from tools.bench import command, peers, processes, scale, selection, virtual, zipline
 from tools.bench.measure import Row, alternated, interleaved
 
@@ -58,20 +56,16 @@ def test_every_peer_exchanges_or_trains():
         assert seconds(peers.SHARED, 100_000, 3) > 0  # more than one chunk
 
 
-@pytest.mark.parametrize("kind", selection.DRAWS)
-def test_each_rule_and_each_code_has_a_row(kind: str):
-    rows = list(selection.selections(3000, kind, 0.0))
-    assert [row.name.split()[0] for row in rows] == list(selection.THRESHOLDS)
-    assert all(kind in row.name and 0 < row.ours / row.reference < math.inf for row in rows)
-    assert "sends 1.00%; torch's operators" in rows[1].note
-    codes = list(selection.codes(2000, 0.0))[1:]
-    assert [row.name.partition(":")[0] for row in codes] == [
+def test_each_rule_and_each_code_has_a_row():
+    for drawn in (selection.gaussian, selection.laplace):
+        rows = list(selection.selections(3000, drawn, 0.0))
+        assert [row.name.split()[0] for row in rows] == list(selection.THRESHOLDS)
+        assert all(drawn.__name__ in row.name and 0 < row.ours / row.reference < math.inf for row in rows)
+        assert "sends 1.00%" in rows[1].note
+    assert [row.name.partition(":")[0] for row in selection.codes(2000, 0.0)] == [
         name for name in ROWS["quantize"] if name != "none" for _ in range(2)]  # fmt: skip
-    v = selection.DRAWS[kind](5000, torch.Generator().manual_seed(0))
-    for rule in (Static(0.01), Deviation(2.0)):
-        same = selection.in_torch(rule, len(v))
-        assert same is not None
-        assert sorted(same(v).flatten().tolist()) == rule.select(v).tolist()
+    for prune in ("none", "static:1%"):
+        assert selection.iteration(prune)()
 
 
 def test_instances_of_zipline_are_those_of_the_authors():

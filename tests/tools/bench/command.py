@@ -23,7 +23,7 @@ SECTIONS = {
                  "processes:training"),
     "hooks": ("a step under torch DDP with pslab's compressors, beside torch's own hooks", "processes:hooks"),
     "zipline": ("ZipLine's variants, beside their published times", "zipline:rows"),
-    "startup": ("spawning workers, and a second run in the same pool", "processes:startup"),
+    "startup": ("a second run in the same pool of processes", "processes:startup"),
     "scale": ("a message at the server that decides, by the number of workers and servers", "scale:rows"),
 }  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing as mp
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +16,6 @@ from pslab.config.spec import build
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.local.engine import execute
 from pslab.engines.local.pace import KEPT_SHARE
-from pslab.engines.processes import pool as pools
 from pslab.lab.runs.resolve import POLICIES, resolve
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.part import Part
@@ -132,19 +130,13 @@ def late_share(yields: bool, pushes: int = 400) -> float:
     return float(execute(resolve(run), ignore, yields=yields).facts["emulation"]["late_message_share"])
 
 
-# --- start-up: spawning workers that have imported torch, and the next run in the same pool ---------------------------
+# --- start-up: the next run in the same pool --------------------------------------------------------------------------
 
 NEXT_RUN_S = 0.05
 
 
 def startup(quick: bool) -> Iterator[Row]:
-    """Pools of 2, 4 and 8 workers; then the time from a Run to the start of its workers: names resolved, model checked,
-    all processes prepared and warm."""
-    for workers in (2, 4) if quick else (2, 4, 8):
-        ours, bare = alternated({"pool": partial(_pool_s, workers), "bare": partial(_bare_s, workers + 1)},
-                                1 if quick else 3).values()  # fmt: skip
-        yield Row(f"a pool of {workers} workers and a server", ours, bare,
-                  f"{workers + 1} spawned processes that import torch", unit="s")  # fmt: skip
+    """The time from a Run to the start of its workers: names resolved, model checked, all processes prepared."""
     ours = alternated({"next": preparation_s}, 6 if quick else 16)["next"]
     yield Row("the next run in the same pool, 4 workers", ours, NEXT_RUN_S, "50 ms", 1.0)
 
@@ -155,20 +147,3 @@ def preparation_s() -> float:
     experiment = resolve(Run(pushes=4, eval_every=4))
     resolved_s = time.perf_counter() - start_s
     return resolved_s + float(execute(experiment, ignore).facts["preparation_s"])
-
-
-def _pool_s(workers: int) -> float:
-    pools.release()
-    start_s = time.perf_counter()
-    pools.acquire(workers)
-    return time.perf_counter() - start_s
-
-
-def _bare_s(count: int) -> float:
-    start_s = time.perf_counter()
-    processes = [mp.get_context("spawn").Process(target=torch.ones, args=(1,)) for _ in range(count)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    return time.perf_counter() - start_s
