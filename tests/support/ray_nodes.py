@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from pathlib import Path
 from typing import Any
-
-import psutil
 
 
 class Nodes:
@@ -28,7 +27,7 @@ class Nodes:
             self.fill()
 
     def fill(self) -> None:
-        """Have two nodes, whatever became of those before."""
+        """Two nodes, whatever became of those before."""
         for raylet in sorted(self._fallen):
             self.signal(raylet, signal.SIGKILL)  # it may only have been stopped
         self.raylets = [raylet for raylet in self.raylets if raylet not in self._fallen]
@@ -37,19 +36,19 @@ class Nodes:
             self.raylets.append(node.all_processes["raylet"][0].process.pid)
 
     def of(self, actor: Any) -> int:
-        """Return the raylet of the node on which an actor is."""
+        """The raylet of the node on which an actor is."""
         number = number_of(actor)
         return next(raylet for raylet in self.raylets if number in family(raylet))
 
     def signal(self, raylet: int, by: int) -> None:
-        """Send a signal to all processes of a node, which is none any more."""
+        """A signal to all processes of a node, which is none any more."""
         self._fallen.add(raylet)
         for number in family(raylet):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, by)
 
     def close(self) -> None:
-        """End all processes of the nodes, also those that were stopped."""
+        """None of its processes is left, also of those that were stopped."""
         import ray
 
         ray.shutdown()
@@ -59,15 +58,19 @@ class Nodes:
 
 
 def number_of(actor: Any) -> int:
-    """Return the pid of an actor's process."""
+    """The pid of an actor's process."""
     from ray._private.state import actors
 
     return int(actors(actor._actor_id.hex())["Pid"])
 
 
 def family(process: int) -> list[int]:
-    """Return a process and its descendants; none if it has ended."""
-    try:
-        return [process, *(child.pid for child in psutil.Process(process).children(recursive=True))]
-    except psutil.NoSuchProcess:
-        return []
+    """A process and its children, and theirs."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [process]
+    for each in found:  # which grows meanwhile
+        found += [number for number, parent in parents.items() if parent == each]
+    return found

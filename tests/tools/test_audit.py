@@ -79,7 +79,7 @@ FOUND: dict[str, tuple[str, str, Any, str]] = {
     "who was to be killed pushes no more": ("asp", "run", KILL, "was to kill it"),
     "a stop is recorded": ("stop", "facts", {"faults": {"stop": 0}, "faulted": []}, "the record has no such fault"),
     "a phase is recorded once": ("ssp:1", "phases", pulled_twice, "is recorded twice"),
-    "times are those of the seed": ("ssp:1", "run", {"seed": 9}, "the cluster's is"),
+    "times are those of the seed": ("ssp:1", "run", {"seed": 9}, "another time than the cluster's"),
     "nothing comes after the run": ("asp", "facts", lambda facts: {"seconds": facts["seconds"] - 0.5}, "after the run"),
 }  # fmt: skip
 

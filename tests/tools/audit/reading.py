@@ -20,17 +20,28 @@ REPORTED = 3  # violations of one kind that are written out
 SLACK_S = 1e-6  # instants that are derived from others are not equal to the last bit
 
 
-def report(rows: Iterable[int], words: Callable[[int], str]) -> list[str]:
-    """Return the first violations in words, and the number of the others."""
-    wrong = list(rows)
-    more = [f"and {len(wrong) - REPORTED} more like it"] if len(wrong) > REPORTED else []
-    return [words(int(row)) for row in wrong[:REPORTED]] + more
+def report(found: Iterable[str]) -> list[str]:
+    """Return the first violations, and the number of the others."""
+    wrong = list(found)
+    return wrong[:REPORTED] + [f"and {len(wrong) - REPORTED} more like it"] * (len(wrong) > REPORTED)
 
 
-def report_cells(wrong: np.ndarray, words: Callable[..., str]) -> list[str]:
-    """Return `report` for the true cells of an array; `words` gets the indices of each."""
-    cells = np.argwhere(wrong).tolist()
-    return report(range(len(cells)), lambda at: words(*cells[at]))
+def report_cells(wrong: np.ndarray, words: str, *values: np.ndarray) -> list[str]:
+    """Return violations for the true cells [..., worker, iteration] of an array, with the values there.
+
+    Args:
+        words: what a worker has done wrong; "{}" is the iteration.
+    """
+    cells = map(tuple, np.argwhere(wrong).tolist())
+    shown = [np.broadcast_to(value, wrong.shape) for value in values]
+    return report(f"worker {cell[-2]} {words.format(cell[-1])}: {' / '.join(f'{each[cell]:.9g}' for each in shown)}"
+                  for cell in cells)  # fmt: skip
+
+
+def report_rows(wrong: np.ndarray, name: Callable[[int], str], words: str, *values: np.ndarray) -> list[str]:
+    """Return violations for the true rows of a table, by their names, with the values there."""
+    return report(f"{name(row)} {words}: {' / '.join(f'{each[row]:.9g}' for each in values)}"
+                  for row in np.flatnonzero(wrong).tolist())  # fmt: skip
 
 
 def arrays(table: pd.DataFrame) -> Any:

@@ -19,7 +19,7 @@ from pslab.engines.emulation.links import UP
 from pslab.lab.judge import judge
 from pslab.protocol.messages import Pull, Push
 from pslab.tensors.compression.uncompressed import START
-from tools.audit.reading import REPORTED, SLACK_S, Reading, report, report_cells
+from tools.audit.reading import REPORTED, SLACK_S, Reading, report, report_cells, report_rows
 
 EXACT = 1e-9  # relative: what a sum of two instants loses
 
@@ -89,15 +89,12 @@ def faults(r: Reading) -> list[str]:
         if type(message) is Push or (message.worker, message.iteration) not in asked:
             plan.fate(UP, message.worker, [message], -np.inf)  # before any instant
     missing = sorted({row[:5] for row in plan.rows} - {row[:5] for row in rows})
-    found += report(range(len(missing)), lambda at: (
-        f"worker {missing[at][2]}'s frame of iteration {missing[at][3]} came; by the cluster's plan it was to meet "
-        f"a fault, {missing[at][0]}, which the record does not have"))  # fmt: skip
-    came = {*zip(a.worker[a.kind == "push"].tolist(), a.iteration[a.kind == "push"].tolist(), strict=True)}
-    plan = Faults(r.cluster, r.run.seed)
-    survived = [name for name in sorted(came - killed) if plan.kills(*name)]
-    found += report(range(len(survived)), lambda at: (
-        f"worker {survived[at][0]} pushed iteration {survived[at][1]}, before which a fault was to kill it"
-    ))  # fmt: skip
+    found += report(f"worker {who}'s frame of iteration {at} came; by the cluster's plan it was to meet a fault, "
+                    f"{what}, which the record does not have" for what, _, who, at, _ in missing)  # fmt: skip
+    ours, plan = a.kind == "push", Faults(r.cluster, r.run.seed)
+    came = sorted({*zip(a.worker[ours].tolist(), a.iteration[ours].tolist(), strict=True)} - killed)
+    found += report(f"worker {who} pushed iteration {at}, before which a fault was to kill it"
+                    for who, at in came if plan.kills(who, at))  # fmt: skip
     return found + _performed(r, rows)
 
 
@@ -156,13 +153,10 @@ def chain(r: Reading) -> list[str]:
         done[:, -2:] = np.nan
         done[:, :-2][np.isnan(began[:, 2:])] = np.nan
         pushed, began = r.last("push", "begin_s"), done
-    arrived = np.fmax(r.last("pull", "end_s"), r.last("decode", "end_s"))
-    found = report_cells(pushed < done - SLACK_S, lambda worker, at: (
-        f"worker {worker} pushed iteration {at} at {pushed[worker, at]:.6g} s, before it was computed, at "
-        f"{done[worker, at]:.6g} s"))  # fmt: skip
-    return found + report_cells(began[:, 1:] < arrived[:, :-1] - SLACK_S, lambda worker, at: (
-        f"worker {worker} began iteration {at + 1} at {began[worker, at + 1]:.6g} s, before its weights arrived, at "
-        f"{arrived[worker, at]:.6g} s"))  # fmt: skip
+    arrived = np.fmax(r.last("pull", "end_s"), r.last("decode", "end_s"))[:, :-1]
+    found = report_cells(pushed < done - SLACK_S, "pushed iteration {} before it was computed", pushed, done)
+    began = began[:, 1:]
+    return found + report_cells(began < arrived - SLACK_S, "went on from {} before its weights came", began, arrived)
 
 
 def received(r: Reading) -> list[str]:
@@ -176,20 +170,14 @@ def received(r: Reading) -> list[str]:
     if r.layered:
         last = np.where(np.isnan(computed), -1, np.arange(r.iterations)).max(axis=1, keepdims=True)
         missing &= np.arange(r.iterations) < last
-    found = report_cells(missing, lambda _, worker, at: (
-        f"worker {worker} pushed iteration {at}, which was never computed"))  # fmt: skip
+    found = report_cells(missing, "pushed iteration {}, which was never computed")
     taken, answered = r.cells("apply", "begin_s"), r.cells("wait", "end_s")
     wrong = (np.abs(taken - came) > SLACK_S) | (np.isnan(came) & ~np.isnan(taken))
-    found += report_cells(wrong, lambda index, worker, at: (
-        f"worker {worker}'s push of iteration {at} was dealt with at {taken[index, worker, at]:.6g} s; it arrived at "
-        f"{came[index, worker, at]:.6g} s"))  # fmt: skip
-    found += report_cells(came < computed - SLACK_S, lambda index, worker, at: (
-        f"worker {worker}'s push of iteration {at} arrived at {came[index, worker, at]:.6g} s; its computation began "
-        f"at {computed[worker, at]:.6g} s"))  # fmt: skip
+    found += report_cells(wrong, "pushed iteration {}, which was not dealt with as it arrived", taken, came)
+    found += report_cells(came < computed - SLACK_S, "pushed iteration {} before it computed", came, computed)
     asked = r.came_s("pull", r.iterations + 1)[:, :, 1:]
-    return found + report_cells(~(answered >= asked - SLACK_S) & ~np.isnan(answered), lambda index, worker, at: (
-        f"worker {worker} was answered for iteration {at + 1} at {answered[index, worker, at]:.6g} s; its request "
-        f"arrived at {asked[index, worker, at]:.6g} s"))  # fmt: skip
+    wrong = ~(answered >= asked - SLACK_S) & ~np.isnan(answered)
+    return found + report_cells(wrong, "was answered after iteration {} before it had asked", answered, asked)
 
 
 def joints(r: Reading) -> list[str]:
@@ -198,18 +186,15 @@ def joints(r: Reading) -> list[str]:
     if not r.layered:
         rows = np.flatnonzero(~np.isin(p.worker, r.gaps) & (p.phase != "compute"))
         names = zip(p.phase[rows], p.worker[rows], p.iteration[rows], p.range[rows], strict=True)
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        found += report(range(len(twice)), lambda at: (
-            f"worker {twice[at][1]}'s {twice[at][0]} of iteration {twice[at][2]} is recorded twice"))  # fmt: skip
+        found += report(f"worker {worker}'s {phase} of iteration {at} is recorded twice"
+                        for (phase, worker, at, _), count in Counter(names).items() if count > 1)  # fmt: skip
     for before, after, must in _pairs(r):
         first = before == "compute" and r.traits.overlap > 0  # the others follow its push
         ended, began = r.cells(before, "end_s", np.fmin if first else np.fmax), r.cells(after, "begin_s", np.fmin)
         wrong = np.abs(began - ended) > SLACK_S
         if must:
             wrong |= np.isnan(began) != np.isnan(ended)
-        found += report_cells(wrong, lambda index, worker, at, pair=(before, after), ends=ended, begins=began: (
-            f"worker {worker}'s {pair[0]} of iteration {at} ends at {ends[index, worker, at]:.6g} s, its {pair[1]} "
-            f"begins at {begins[index, worker, at]:.6g} s"))  # fmt: skip
+        found += report_cells(wrong, f"ends {before} and begins {after} of iteration {{}}", ended, began)
     return found
 
 
@@ -258,26 +243,20 @@ def computing(r: Reading) -> list[str]:
     slack_s = EXACT * (1 + float(p.end_s.max())) if r.modelled else SLACK_S
     exact = r.modelled and not r.layered and meets
     wrong = np.abs(spent_s - due_s) > slack_s if exact else spent_s < due_s - slack_s
-    return report_cells(wrong, lambda worker, at: (
-        f"worker {worker} computed iteration {at} for {spent_s[worker, at]:.9g} s; the cluster's is "
-        f"{due_s[worker, at]:.9g} s"))  # fmt: skip
+    return report_cells(wrong, "computed iteration {} for another time than the cluster's", spent_s, due_s)
 
 
 def inside(r: Reading) -> list[str]:
     """No clock runs backwards; and nothing is dealt with, applied or answered after the run."""
-    end_s, a, p, h = float(r.facts["seconds"]), r.arrivals, r.phases, r.pushes
-    found = report(np.flatnonzero(~(p.end_s >= p.begin_s - SLACK_S)), lambda i: f"{r.phase(i)} ends before it begins")
-    found += report(np.flatnonzero(np.diff(h.seconds) < 0) + 1, lambda i: (
-        f"{r.push(i)} was applied at {h.seconds[i]:.6g} s, before push {h.push[i - 1]}, which was applied at "
-        f"{h.seconds[i - 1]:.6g} s"))  # fmt: skip
+    end_s, a, p, h = float(r.facts["seconds"]) + SLACK_S, r.arrivals, r.phases, r.pushes
+    found = report_rows(~(p.end_s >= p.begin_s - SLACK_S), r.phase, "ends before it begins", p.end_s, p.begin_s)
+    found += report_rows(np.diff(h.seconds, prepend=0) < 0, r.push, "was applied before the last one", h.seconds)
     # in virtual time, a server ends what it has begun before the time is up, the target is reached or a worker diverges
     if not r.modelled or r.facts["outcome"] not in ("seconds", "target", "diverged"):
-        late = np.flatnonzero(a.seconds > end_s + SLACK_S)
-        found += report(late, lambda i: f"{r.arrival(i)} came at {a.seconds[i]:.6g} s, after the run")
-        late = np.flatnonzero(h.seconds > end_s + SLACK_S)
-        found += report(late, lambda i: f"{r.push(i)} was applied at {h.seconds[i]:.6g} s, after the run")
-    late = np.flatnonzero((p.end_s > end_s + SLACK_S) & (np.isin(p.phase, ["apply", "wait", "serve"]) | r.modelled))
-    return found + report(late, lambda i: f"{r.phase(i)} ends at {p.end_s[i]:.6g} s, after the run")
+        found += report_rows(a.seconds > end_s, r.arrival, "came after the run", a.seconds)
+        found += report_rows(h.seconds > end_s, r.push, "was applied after the run", h.seconds)
+    late = (p.end_s > end_s) & (np.isin(p.phase, ["apply", "wait", "serve"]) | r.modelled)
+    return found + report_rows(late, r.phase, "ends after the run", p.end_s)
 
 
 def evaluations(r: Reading) -> list[str]:
@@ -325,8 +304,7 @@ def bytes_up(r: Reading) -> list[str]:
     entries = h.density * size
     k = np.round(entries)
     wrong = (np.abs(entries - k) > EXACT * size) | (k < 0) | (k > size)
-    found = report(np.flatnonzero(wrong), lambda i: (
-        f"{r.push(i)} has a density of {h.density[i]:g}: no whole number of the {size[i]:g} entries"))  # fmt: skip
+    found = report_rows(wrong, r.push, "has a density that is no whole number of entries", h.density, size)
     if found or (r.sparse and not r.trained):
         return found
     if not r.sparse:
@@ -335,9 +313,8 @@ def bytes_up(r: Reading) -> list[str]:
         least, most = np.where((k == 0) & r.keyed, 0, START - 16), _largest(k, r.itemsize)
     sent, nothing = r.each(r.traits.pushes), np.where(k == 0, 0, np.nan)  # what is pushed now and then
     least, most = np.where(sent, least, nothing), np.where(sent, most, nothing)
-    return report(np.flatnonzero(~((h.bytes_up >= least) & (h.bytes_up <= most))), lambda i: (
-        f"{r.push(i)} took {h.bytes_up[i]:g} bytes with {k[i]:g} of {size[i]:g} entries; a frame of those takes "
-        f"{least[i]:g} to {most[i]:g}"))  # fmt: skip
+    wrong = ~((h.bytes_up >= least) & (h.bytes_up <= most))
+    return report_rows(wrong, r.push, "took bytes that its entries do not take", h.bytes_up, k, least, most)
 
 
 def _largest(k: np.ndarray, itemsize: int) -> np.ndarray:
@@ -361,9 +338,7 @@ def bytes_down(r: Reading) -> list[str]:
     last = ~pd.DataFrame({"worker": h.worker, "range": h.range}).duplicated(keep="last").to_numpy()
     answered = (answered & (fetched | moved)) | (~fetched & (raw == whole) & (down == 0))
     wrong = ~(answered | ((raw == 0) & (down == 0) & (last | moved)))
-    return report(np.flatnonzero(wrong), lambda i: (
-        f"the pull after {r.push(i)} took {down[i]:g} bytes of {raw[i]:g}; the range has {whole[i]:g}, and "
-        f"pull={r.run.pull}"))  # fmt: skip
+    return report_rows(wrong, r.push, "is followed by a pull of bytes that its range does not take", down, raw, whole)
 
 
 RULES = (faults, moves, chain, received, joints, computing, inside, evaluations, bytes_up, bytes_down)
