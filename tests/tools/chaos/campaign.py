@@ -16,8 +16,7 @@ from pslab.lab import judge
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.compression.sparse import Ranges
 from tools.audit.rules import audit
-from tools.chaos.replay import pushes_of, replay
-from tools.chaos.sums import SumGradients, SumShard, replayed
+from tools.chaos.replay import SumGradients, SumShard, pushes_of, replay, replayed
 
 LIMIT_S = {"timing": 60.0, "local": 120.0}  # for one run; the longest takes a second
 ENDS = ("budget", "died")
