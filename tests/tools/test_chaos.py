@@ -20,7 +20,6 @@ from whole import in_process
 import pslab
 from pslab.__main__ import main
 from pslab.config.run import Run
-from pslab.config.table import ROWS
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.lab.commands.verify import MEASURED
 from tools.chaos.campaign import performed
@@ -88,16 +87,11 @@ def test_impossible_numbers_are_refused(capsys: pytest.CaptureFixture[str]):
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_its_seeds_and_numbers_alone_and_every_policy_and_fault_is_drawn():
+def test_a_run_is_its_seeds_and_numbers_alone():
     for engine in ("timing", "local"):
-        digests, again = ([drawn(5, number, engine).digest for number in range(20)] for _ in range(2))
-        assert digests == again
-        assert len({*digests, *(drawn(seed, 0, engine).digest for seed in range(10))}) == 29
-    runs = [drawn(6, number, "timing") for number in range(300)]
-    assert {str(run.sync).partition(":")[0] for run in runs} == set(ROWS["sync"])
-    assert {run.servers for run in runs} == {1, 2, 3}
-    assert {fault["what"] for run in runs for fault in run.cluster["faults"]} == {
-        "kill", "stop", "duplicate", "delay", "drop", "corrupt"}  # fmt: skip
+        found, again = ([drawn(5, number, engine).digest for number in range(20)] for _ in range(2))
+        assert found == again
+        assert len({*found, *(drawn(seed, 0, engine).digest for seed in range(10))}) == 29
 
 
 def digests() -> list[str]:

@@ -22,7 +22,6 @@ from pslab.engines.virtual.timing import Sizes, job_without_tensors
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Server
 from pslab.protocol.store import Order, StoreMachine
-from pslab.protocol.window import Window
 from tools.bench.measure import Row, alternated, ignore
 from tools.bench.processes import ROW, exchange
 
@@ -32,8 +31,7 @@ COUNTS = (120_000, 3), (20_000, 1)  # messages, and how often they are measured:
 
 def rows(quick: bool) -> Iterator[Row]:
     """The time of a message at the state machine alone, and at the whole server: with driver, accounts, ledger and
-    frames; with several servers, also with orders to their stores. Without system calls, and without tensors. Then a
-    push in the window of valid iterations, beside a scan of all clocks."""
+    frames; with several servers, also with orders to their stores. Without system calls, and without tensors."""
     count, repeats = COUNTS[quick]
     for policy, workers, ranges in product(POLICIES, CROWDS[::2] if quick else CROWDS, RANGES):
         ours, machine = alternated({"server": partial(server_s, policy, workers, ranges, count),
@@ -43,10 +41,6 @@ def rows(quick: bool) -> Iterator[Row]:
         note = f"{1e-3 / ours:.3g} thousand a second; the machine alone {1e-3 / machine:.3g}"
         yield Row(f"a message under {policy}, W={workers}, {where}", ours, machine, "the machine alone", unit="us",
                   note=note)  # fmt: skip
-    for workers in CROWDS:
-        window, scan = alternated({"window": partial(window_s, workers, count),
-                                   "scan": partial(scan_s, workers, count)}, repeats).values()  # fmt: skip
-        yield Row(f"a push in the window, W={workers}", window, scan, "a scan of all clocks", unit="us")
 
 
 def message_s(policy: str, workers: int, count: int, ranges: int = 1) -> float:
@@ -110,26 +104,6 @@ def server_s(policy: str, workers: int, servers: int, count: int) -> float:
     for arena in arenas:
         arena.close()
     return spent_s / (2 * rounds * workers * servers)
-
-
-def window_s(workers: int, count: int) -> float:
-    """Seconds of one push in a window of 4 iterations, of at least `count` that come round by round."""
-    window, rounds = Window(workers, 4), -(-count // workers)
-    start_s = time.perf_counter()
-    for iteration in range(rounds):
-        for _ in range(workers):
-            window.push(iteration)
-    return (time.perf_counter() - start_s) / (rounds * workers)
-
-
-def scan_s(workers: int, count: int) -> float:
-    """Return the seconds of one push with a vector of clocks, of which each push looks for the lowest."""
-    clocks, count = [0] * workers, max(1, count * 4 // workers)
-    start_s = time.perf_counter()
-    for push in range(count):
-        clocks[push % workers] += 1
-        min(clocks)
-    return (time.perf_counter() - start_s) / count
 
 
 def _iteration(job: Job, worker: int, iteration: int) -> bytes:
