@@ -1,4 +1,4 @@
-"""pslab bench: how it measures, and its sections at sizes that take no time. No speed is judged here."""
+"""pslab bench and the page of a GPU: how they measure, at sizes that take no time. No speed is judged here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.policies.planning.zipline import zipline_sweep
+from tools import gpu
 from tools.bench import command, peers, processes, scale, selection, virtual, zipline
 from tools.bench.measure import Row, alternated, interleaved
 
@@ -37,6 +38,12 @@ def test_sections_are_printed_and_written_and_unknown_ones_are_refused(capsys, m
         {"section": "rounds", "name": "n", "value": 1.0, "unit": "ms", "against": "x", "ratio": 2.0, "bar": 1.0,
          "note": "True", "verdict": "missed"}
     ]  # fmt: skip
+
+
+def test_the_page_of_a_gpu_says_in_one_line_that_there_is_none(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert gpu.main() == 1
+    assert capsys.readouterr().out == "torch sees no CUDA device here; use device='cpu'\n"
 
 
 def test_rounds_training_preparation_events_and_messages_are_measured():
