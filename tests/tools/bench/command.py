@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Measurements that belong together: in words, and the module and function that give their rows.
 SECTIONS = {
     "rounds": ("a dense round of push and pull, beside shared memory and gloo", "processes:rounds"),
-    "selection": ("the selection of a gradient's entries, and the codes of values, in read passes", "selection:rows"),
+    "selection": ("the selection of a gradient's entries, in read passes; pruning in training", "selection:rows"),
     "virtual": ("virtual time, beside the bare gradients; events a second", "virtual:rows"),
     "training": ("a round of real training, beside torch DDP and bare local steps; lateness of emulated messages",
                  "processes:training"),

@@ -1,4 +1,4 @@
-"""Costs of compression on one thread: selection and codes in passes over the gradient; pruning in training."""
+"""Costs of pruning on one thread: selection in passes over the gradient, and shares of an iteration in training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 
 from pslab.config.run import Run
 from pslab.config.spec import build
-from pslab.config.table import ROWS
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_dataset import SharedDataset
@@ -45,13 +44,12 @@ def laplace(n: int, generator: torch.Generator) -> torch.Tensor:
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    """Every threshold of the thesis at both sizes, for Laplace and Gaussian gradients; codes; then training."""
+    """Every threshold of the thesis at both sizes, for Laplace and Gaussian gradients; then in training."""
     seconds = 1.0 if quick else 6.0
     with one_thread():
         for n in (CACHED, BEYOND):
             for drawn in (gaussian, laplace):
                 yield from selections(n, drawn, seconds)
-        yield from codes(CACHED, seconds)
         dense = iteration("none")
         for text, bar in THRESHOLDS.items():
             spent = interleaved({"dense": dense, "pruned": iteration(text)}, seconds)
@@ -78,25 +76,6 @@ def selections(n: int, drawn: Callable[[int, torch.Generator], torch.Tensor], se
         bar = next((bars[beyond] for most, bars in BARS.items() if density <= most), None)
         yield Row(f"{text} of {n / 1e6:g} M, {drawn.__name__}", spent[text], pass_s, "a read pass", bar,
                   note=f"sends {density:.2%}; torch.topk of 1 %: {spent['topk'] / pass_s:.3g}")  # fmt: skip
-
-
-def codes(n: int, seconds: float) -> Iterator[Row]:
-    """The code of n Gaussian float32 by each quantization rule, and the reading of it, in passes as for selection."""
-    v = gaussian(n, torch.Generator().manual_seed(0))
-    calls: dict[str, Callable[[], object]] = {"max": lambda: np.max(v.numpy())}
-    sizes = dict[str, int]()
-    for text in [row.example or name for name, row in ROWS["quantize"].items() if name != "none"]:
-        rule = build("quantize", text)
-        at = At(shape=(n,), memory={"average": torch.zeros(n)})
-        parts = rule.compress(v, at)
-        written = [part.view(torch.uint8) for part in parts]
-        calls[f"{text}: encode"] = partial(rule.compress, v, at)
-        calls[f"{text}: decode"] = partial(rule.decompress, written, at)
-        sizes[f"{text}: encode"] = sizes[f"{text}: decode"] = frame.length([parts])
-    spent = interleaved(calls, seconds)
-    for name, size in sizes.items():
-        yield Row(f"{name} of {n / 1e6:g} M", spent[name], spent["max"], "a read pass",
-                  note=f"{8 * size / n:.3g} bits a value")  # fmt: skip
 
 
 def iteration(prune: str) -> Callable[[], object]:
