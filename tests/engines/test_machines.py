@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 

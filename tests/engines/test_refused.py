@@ -235,6 +235,8 @@ TABLE: Rows = [
         ({"prune": "static:1%"}, "use prune: none, powersgd", "prune"),
         ({"quantize": "int8"}, "none, fp16", "quantize"), ({"downlink": "int8"}, "use downlink='none'", "downlink"),
         ({"engine": "local", "model": "mlp"}, "use engine='virtual' or 'timing'", "engine"),
+        *(({"cluster": {**RING, name: {0: value}}}, "as fast as its slowest link", f"cluster.{name}")
+          for name, value in (("bandwidth_of", 1e6), ("latency_of", 0.1))),
         *(({"cluster": {**RING, name: value}}, "leave it out", f"cluster.{name}") for name, value in (
             ("colocated", True), ("server_bandwidth_bit_s", 1e9), ("leave", {0: 1.0}),
             ("faults", [{"what": "drop", "at_s": 1.0}]))),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tiny import net, tiny
-from tools.audit.verdict import audit
+from tools.audit.rules import audit
 from torch import nn
 
 from pslab.config.run import Run

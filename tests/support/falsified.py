@@ -4,13 +4,13 @@
     copy = falsified(record, tmp_path, cell("accuracy", 3, "accuracy", lambda accuracy: accuracy + 0.1))
     who_notices(copy)          # ("rerun", "differs in accuracy.csv"); ("", "") if nobody does
 
-A falsification changes the files of a folder. `table`, `cell`, `facts`, `fact`, `without` and `relabelled` make one,
-and `both` makes one of several.
+A falsification changes the files of a folder.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -26,79 +26,59 @@ from pslab.lab.commands.verify import judgement, rerun, sums
 from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.results import load
 
-Falsify = Callable[[Path], None]
+Falsify = Callable[[Path], object]
 
 
 def table(name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Falsify:
-    """One table of a record is another one."""
-
-    def falsify(folder: Path) -> None:
-        path = folder / f"{name}.csv"
-        change(pd.read_csv(path)).to_csv(path, index=False)
-
-    return falsify
+    """Return a falsification by which one table is another one."""
+    return lambda folder: change(pd.read_csv(folder / f"{name}.csv")).to_csv(folder / f"{name}.csv", index=False)
 
 
 def cell(name: str, row: int, column: str, change: Callable[[float], float]) -> Falsify:
-    """One number of a table is another one."""
+    """Return a falsification by which one number of a table is another one."""
 
     def changed(found: pd.DataFrame) -> pd.DataFrame:
-        column_type = found[column].dtype
-        found[column] = found[column].astype(float)
-        found.loc[found.index[row], column] = change(found[column].iloc[row])
-        return found.astype({column: column_type}) if column_type == np.int64 else found
+        values = found[column].tolist()
+        values[row] = type(values[row])(change(values[row]))
+        return found.assign(**{column: values})
 
     return table(name, changed)
 
 
 def manifest(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Falsify:
-    """The manifest says something else."""
+    """Return a falsification by which the manifest says something else, too."""
 
     def falsify(folder: Path) -> None:
-        path = folder / "manifest.json"
-        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+        found = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps({**found, **change(found)}))
 
     return falsify
 
 
 def facts(**changed: object) -> Falsify:
-    """These facts of the manifest are others."""
-    return manifest(lambda found: {**found, **changed})
+    return manifest(lambda found: changed)
 
 
 def fact(name: str, change: Callable[[Any], object]) -> Falsify:
-    """One fact of the manifest is another one."""
-    return manifest(lambda found: {**found, name: change(found.get(name))})
+    return manifest(lambda found: {name: change(found.get(name))})
 
 
 def relabelled(**fields: object) -> Falsify:
-    """The manifest names another run, with the digest of that."""
+    """Return a falsification by which the manifest names another run, with the digest of that."""
 
     def change(found: dict[str, Any]) -> dict[str, Any]:
         other = Run.of({**found["run"], **fields})
-        return {**found, "run": other.plain(), "digest": other.digest}
+        return {"run": other.plain(), "digest": other.digest}
 
     return manifest(change)
 
 
-def both(*falsifies: Falsify) -> Falsify:
-    def falsify(folder: Path) -> None:
-        for each in falsifies:
-            each(folder)
-
-    return falsify
-
-
-def truncated(name: str, share: float = 0.5) -> Falsify:
-    def falsify(folder: Path) -> None:
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[: int(share * len(content))])
-
-    return falsify
+def truncated(name: str) -> Falsify:
+    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
 
 
 def without_file(name: str) -> Falsify:
-    """There is no such file, and no sum of it."""
+    """Return a falsification by which there is no such file, and no sum of it."""
 
     def falsify(folder: Path) -> None:
         (folder / name).unlink()
@@ -108,7 +88,7 @@ def without_file(name: str) -> Falsify:
 
 
 def hidden_drop(folder: Path) -> None:
-    """The first dropped push never arrived."""
+    """Hide the arrival of the first dropped push."""
     pushes = pd.read_csv(folder / "pushes.csv")
     applied = set(zip(pushes.worker, pushes.iteration, strict=True))
 
@@ -117,7 +97,8 @@ def hidden_drop(folder: Path) -> None:
         lost = [at for at, (kind, *name) in enumerate(names) if kind == "push" and tuple(name) not in applied]
         return arrivals.drop(index=lost[0])
 
-    both(table("arrivals", hide), fact("dropped", lambda dropped: dropped - 1))(folder)
+    table("arrivals", hide)(folder)
+    fact("dropped", lambda dropped: dropped - 1)(folder)
 
 
 def other_weights(folder: Path) -> None:
@@ -125,7 +106,7 @@ def other_weights(folder: Path) -> None:
 
 
 def falsified(record: Path, place: Path, falsify: Falsify, *, sums: bool = True) -> Path:
-    """A copy of a record that is falsified, in the folder of its digest.
+    """Return a copy of a record that is falsified, in the folder of its digest.
 
     Args:
         sums: whether the forger makes the sums of the files anew.
@@ -140,7 +121,7 @@ def falsified(record: Path, place: Path, falsify: Falsify, *, sums: bool = True)
 
 
 def who_notices(folder: Path, *, again: bool = True) -> tuple[str, str]:
-    """Who is the first to notice what is wrong with a record: sums, judge, rerun; "" if nobody. And the words.
+    """Return who is the first to notice what is wrong with a record: sums, judge, rerun; "" if nobody. And the words.
 
     Args:
         again: whether the run is executed again, too, as `pslab verify` does.

@@ -107,8 +107,7 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "a diverged seed leaves the band and ends in a cross at the edge": lambda: curves([
         one([0.1, 0.9, 0.95]), one([0.1, 0.9, 0.95], seed=1),
         one([0.1, 0.2], [0, 1.5], seed=2, outcome="diverged")], zoom=(50, 100)),
-    "where all diverged they are drawn": lambda: curves(
-        [one([0.1, 0.5, 0.1], outcome="diverged")], zoom=False),
+    "where all diverged they are drawn": lambda: curves([one([0.1, 0.5, 0.1], outcome="diverged")], zoom=False),
     "families by policies": lambda: curves(
         made(family=FAMILIES, sync=["bsp", "asp"], seed=[0, 1]), by="prune", facet="sync", row="family"),
     "a facet that is the curve needs no names": lambda: curves(
@@ -117,16 +116,14 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
         pd.concat([made(sync=["bsp", "asp"]), made(grid(alone(BASE)))]), x="iteration", by="sync", facet="sync"),
     "a single machine sends nothing": lambda: curves(
         pd.concat([made(sync=["bsp", "asp"]), made(grid(alone(BASE)))]), x="bytes", by="sync"),
-    "labels say what differs": lambda: curves(
-        made(grid(BASE.but(sync="asp"), prune=FEW, push_weight=[None, 1.0]))),
+    "labels say what differs": lambda: curves(made(grid(BASE.but(sync="asp"), prune=FEW, push_weight=[None, 1.0]))),
     "panels say what they show, and labels the rest": lambda: curves(
         made(prune=FEW, sync=["bsp", "asp"]), facet="sync", goal=0.93, title="A sentence", notes=["a note"]),
     "an emulation that was not kept is marked": lambda: curves(
         [one(WAYS["none"], emulation_ok=False), one(WAYS["none"], sync="asp")], by="sync"),
     "in panels it is marked at its end": lambda: curves(
         [one(WAYS["none"], emulation_ok=False), one(WAYS["none"], sync="asp")], by="prune", facet="sync"),
-    "an end below the frame is said": lambda: curves(
-        [one([0.1, 0.97]), one([0.1, 0.2], prune="std:3")]),
+    "an end below the frame is said": lambda: curves([one([0.1, 0.97]), one([0.1, 0.2], prune="std:3")]),
     "the caption says how runs were chosen": lambda: curves(
         best(made(learning_rate=[0.1, 0.2, 0.4], sync=["bsp", "asp"]), goal=0.9), by="sync"),
 
@@ -149,14 +146,11 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "what is behind stands grey in every panel": lambda: points(
         TABLE, x="n", y="t", by="search", facet="search", behind="limit", join="steps"),
 
-    "bars are the summary with its numbers": lambda: bars(
-        made(prune=RULES), y=TO_GOAL, by="prune", goal=0.9),
+    "bars are the summary with its numbers": lambda: bars(made(prune=RULES), y=TO_GOAL, by="prune", goal=0.9),
     "accuracies are marks, and groups stand together": lambda: bars(
         made(prune=FEW, sync=["bsp", "asp"]), y=["waiting", "accuracy"], by="prune", group="sync"),
-    "rows have bars of their own": lambda: bars(
-        made(family=FAMILIES), y="seconds", by="prune", row="family"),
-    "a range is drawn, and the number stands behind it": lambda: bars(
-        made(seed=[0, 1, 2]), y="seconds", by="prune"),
+    "rows have bars of their own": lambda: bars(made(family=FAMILIES), y="seconds", by="prune", row="family"),
+    "a range is drawn, and the number stands behind it": lambda: bars(made(seed=[0, 1, 2]), y="seconds", by="prune"),
     "a heat map frames the best of each panel": lambda: heat(
         made(prune=RULES, learning_rate=[0.2, 0.1], sync=["bsp", "asp"]), x="learning_rate", y="prune",
         value="seconds_to_goal", facet="sync", goal=0.9),
@@ -183,22 +177,16 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
         made(sync=[f"ssp:{bound}" for bound in range(1, 9)]), by="sync"),
     "phases without a colour, and gaps, are drawn": lambda: time_budget(gaps()),
 
-    "who waits for whom": lambda: timeline(
-        [handmade.bsp(), handmade.asp()], begin_s=0.0, end_s=10.6),
-    "a window cuts bars and leaves out marks": lambda: timeline(
-        handmade.bsp(), begin_s=0.5, end_s=4.15),
-    "overlapped transfers lie under the computation": lambda: timeline(
-        handmade.eager(), begin_s=0.0, end_s=12.0),
-    "ranges that overlap share a lane": lambda: timeline(
-        handmade.two_ranges(handmade.asp()), begin_s=0.0, end_s=6.0),
+    "who waits for whom": lambda: timeline([handmade.bsp(), handmade.asp()], begin_s=0.0, end_s=10.6),
+    "a window cuts bars and leaves out marks": lambda: timeline(handmade.bsp(), begin_s=0.5, end_s=4.15),
+    "overlapped transfers lie under the computation": lambda: timeline(handmade.eager(), begin_s=0.0, end_s=12.0),
+    "ranges that overlap share a lane": lambda: timeline(handmade.two_ranges(handmade.asp()), begin_s=0.0, end_s=6.0),
     "thin lanes explain shades instead of numbers": lambda: timeline(many(), begin_s=0.0, end_s=2.0),
     "of several seeds the first, and no single machine": lambda: timeline(
         [handmade.record(None, run, handmade.ASP, handmade.ASP_PUSHES) for run in (
             Run(sync="asp", workers=2, seed=1), Run(sync="asp", workers=2), Run(workers=1))], begin_s=0.0, end_s=6.0),
-    "a run without an iteration is drawn": lambda: timeline(
-        handmade.record(None, Run(workers=2), [], [])),
-    "a server answers in state PULL": lambda: server_states(
-        [handmade.bsp(), handmade.asp()], begin_s=0.0, end_s=11.0),
+    "a run without an iteration is drawn": lambda: timeline(handmade.record(None, Run(workers=2), [], [])),
+    "a server answers in state PULL": lambda: server_states([handmade.bsp(), handmade.asp()], begin_s=0.0, end_s=11.0),
     "each range has a lane of its own": lambda: server_states(
         handmade.two_ranges(handmade.bsp()), begin_s=4.0, end_s=5.0),
 

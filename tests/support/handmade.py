@@ -19,41 +19,35 @@ ARRIVAL_COLUMNS = ["kind", "worker", "range", "iteration", "version", "seconds"]
 ALL = ["compute", "select", "encode"]  # phases that are about all ranges
 PUSH_COLUMNS = ["push", "worker", "iteration", "version_pulled", "version_applied", "staleness", "seconds"]
 
+# A phase that waits for no worker ends with its instants.
 #: Worker 0 waits for worker 1 in iteration 0, and the other way round in iteration 1.
 BSP = [
-    (0, 0, "compute", 0.0, 1.0, -1), (0, 0, "select", 1.0, 1.1, -1), (0, 0, "encode", 1.1, 1.2, -1),
-    (0, 0, "push", 1.2, 2.0, -1), (0, 0, "apply", 2.0, 2.1, -1), (0, 0, "wait", 2.1, 4.2, 1),
-    (0, 0, "serve", 4.2, 4.3, -1), (0, 0, "pull", 4.3, 5.0, -1), (0, 0, "decode", 5.0, 5.1, -1),
-    (1, 0, "compute", 0.0, 3.0, -1), (1, 0, "push", 3.2, 4.0, -1), (1, 0, "apply", 4.0, 4.3, -1),
-    (1, 0, "wait", 4.3, 4.3, -1), (1, 0, "serve", 4.3, 4.4, -1), (1, 0, "pull", 4.4, 5.1, -1),
-    (1, 0, "decode", 5.1, 5.2, -1),
-    (0, 1, "compute", 5.1, 8.8, -1), (0, 1, "push", 8.8, 9.6, -1), (0, 1, "apply", 9.6, 10.0, -1),
-    (0, 1, "wait", 10.0, 10.0, -1), (0, 1, "serve", 10.0, 10.1, -1), (0, 1, "pull", 10.1, 10.6, -1),
-    (1, 1, "compute", 5.2, 6.2, -1), (1, 1, "push", 6.2, 7.0, -1), (1, 1, "apply", 7.0, 7.1, -1),
-    (1, 1, "wait", 7.1, 9.9, 0), (1, 1, "serve", 9.9, 10.0, -1), (1, 1, "pull", 10.0, 10.5, -1),
+    (0, 0, "compute", 0.0, 1.0), (0, 0, "select", 1.0, 1.1), (0, 0, "encode", 1.1, 1.2), (0, 0, "push", 1.2, 2.0),
+    (0, 0, "apply", 2.0, 2.1), (0, 0, "wait", 2.1, 4.2, 1), (0, 0, "serve", 4.2, 4.3), (0, 0, "pull", 4.3, 5.0),
+    (0, 0, "decode", 5.0, 5.1), (1, 0, "compute", 0.0, 3.0), (1, 0, "push", 3.2, 4.0), (1, 0, "apply", 4.0, 4.3),
+    (1, 0, "wait", 4.3, 4.3), (1, 0, "serve", 4.3, 4.4), (1, 0, "pull", 4.4, 5.1), (1, 0, "decode", 5.1, 5.2),
+    (0, 1, "compute", 5.1, 8.8), (0, 1, "push", 8.8, 9.6), (0, 1, "apply", 9.6, 10.0), (0, 1, "wait", 10.0, 10.0),
+    (0, 1, "serve", 10.0, 10.1), (0, 1, "pull", 10.1, 10.6), (1, 1, "compute", 5.2, 6.2), (1, 1, "push", 6.2, 7.0),
+    (1, 1, "apply", 7.0, 7.1), (1, 1, "wait", 7.1, 9.9, 0), (1, 1, "serve", 9.9, 10.0), (1, 1, "pull", 10.0, 10.5),
 ]  # fmt: skip
 BSP_PUSHES = [(1, 0, 0, 0, 1, 0, 4.1), (2, 1, 0, 0, 1, 0, 4.1), (3, 0, 1, 1, 2, 0, 9.7), (4, 1, 1, 1, 2, 0, 9.7)]
 
 #: Worker 1 pushes twice while worker 0 computes.
 ASP = [
-    (0, 0, "compute", 0.0, 4.0, -1), (0, 0, "push", 4.0, 5.0, -1), (0, 0, "apply", 5.0, 5.1, -1),
-    (0, 0, "serve", 5.1, 5.2, -1), (0, 0, "pull", 5.2, 6.0, -1),
-    (1, 0, "compute", 0.0, 1.0, -1), (1, 0, "push", 1.0, 2.0, -1), (1, 0, "apply", 2.0, 2.1, -1),
-    (1, 0, "serve", 2.1, 2.2, -1), (1, 0, "pull", 2.2, 3.0, -1),
-    (1, 1, "compute", 3.0, 3.5, -1), (1, 1, "push", 3.5, 4.5, -1), (1, 1, "apply", 4.5, 4.6, -1),
-    (1, 1, "serve", 4.6, 4.7, -1), (1, 1, "pull", 4.7, 5.5, -1),
+    (0, 0, "compute", 0.0, 4.0), (0, 0, "push", 4.0, 5.0), (0, 0, "apply", 5.0, 5.1), (0, 0, "serve", 5.1, 5.2),
+    (0, 0, "pull", 5.2, 6.0), (1, 0, "compute", 0.0, 1.0), (1, 0, "push", 1.0, 2.0), (1, 0, "apply", 2.0, 2.1),
+    (1, 0, "serve", 2.1, 2.2), (1, 0, "pull", 2.2, 3.0), (1, 1, "compute", 3.0, 3.5), (1, 1, "push", 3.5, 4.5),
+    (1, 1, "apply", 4.5, 4.6), (1, 1, "serve", 4.6, 4.7), (1, 1, "pull", 4.7, 5.5),
 ]  # fmt: skip
 ASP_PUSHES = [(1, 1, 0, 0, 1, 0, 2.05), (2, 1, 1, 1, 2, 0, 4.55), (3, 0, 0, 0, 3, 2, 5.05)]
 
 
 #: Weights come, and the last push goes, while worker 0 computes; it waits half a second for the last ones.
 EAGER = [
-    (0, 0, "compute", 0.0, 4.0, -1), (0, 0, "wait", 0.1, 0.1, -1), (0, 0, "serve", 0.1, 0.2, -1),
-    (0, 0, "pull", 0.2, 2.0, -1), (0, 0, "decode", 4.0, 4.0, -1), (0, 0, "push", 4.0, 6.0, -1),
-    (0, 0, "apply", 6.0, 6.1, -1),
-    (0, 1, "compute", 4.0, 8.0, -1), (0, 1, "wait", 4.1, 4.1, -1), (0, 1, "serve", 4.1, 4.2, -1),
-    (0, 1, "pull", 4.2, 8.5, -1), (0, 1, "push", 8.5, 10.0, -1), (0, 1, "apply", 10.0, 10.1, -1),
-    (0, 2, "compute", 8.5, 12.0, -1), (0, 2, "wait", 8.6, 12.5, -1),
+    (0, 0, "compute", 0.0, 4.0), (0, 0, "wait", 0.1, 0.1), (0, 0, "serve", 0.1, 0.2), (0, 0, "pull", 0.2, 2.0),
+    (0, 0, "decode", 4.0, 4.0), (0, 0, "push", 4.0, 6.0), (0, 0, "apply", 6.0, 6.1), (0, 1, "compute", 4.0, 8.0),
+    (0, 1, "wait", 4.1, 4.1), (0, 1, "serve", 4.1, 4.2), (0, 1, "pull", 4.2, 8.5), (0, 1, "push", 8.5, 10.0),
+    (0, 1, "apply", 10.0, 10.1), (0, 2, "compute", 8.5, 12.0), (0, 2, "wait", 8.6, 12.5),
 ]  # fmt: skip
 EAGER_PUSHES = [(1, 0, 0, 0, 1, 0, 6.05), (2, 0, 1, 0, 2, 1, 10.05)]
 
@@ -72,7 +66,7 @@ def asp(folder: Path | None = None) -> Result:
 
 def record(folder: Path | None, run: Run, phases: Iterable[tuple], pushes: Iterable[tuple]) -> Result:
     """A finished run with these tables; every push takes 100 bytes, its pull 30."""
-    table = pd.DataFrame(list(phases), columns=PHASE_COLUMNS)
+    table = pd.DataFrame([(*phase, -1)[: len(PHASE_COLUMNS)] for phase in phases], columns=PHASE_COLUMNS)
     table["range"] = np.where(table.phase.isin(ALL), -1, 0)
     applied = pd.DataFrame(list(pushes), columns=PUSH_COLUMNS).assign(
         range=0, loss=1.0, density=1.0, bytes_up=100, bytes_up_raw=100, bytes_down=30, bytes_down_raw=30)  # fmt: skip

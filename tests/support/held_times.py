@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -58,33 +57,23 @@ def table() -> dict[tuple[str, str, float, int], tuple[float, float]]:
     return {(row.cluster, row.policy, row.learning_rate, row.seed): (row.held_s, row.ended_s) for row in rows}
 
 
-def _held(keys: Iterable[tuple[str, str, float, int]], results: Path) -> list[tuple[Any, ...]]:
-    """Rows of the table, from runs that are recorded or executed now."""
+def main(results: Path) -> None:
+    """Make the table: of every arm eight seeds, and of each cluster's arms with the least mean of log T twelve more."""
     from pslab.lab.records.summary import held
     from pslab.lab.runs.run import sweep
 
-    wanted = list(keys)
-    found = sweep([run_of(*key) for key in wanted], results=results)
-    by_digest = {result.digest: (held(result, GOAL)[0], result.seconds) for result in found}
-    return [(*key, *by_digest[run_of(*key).digest]) for key in wanted]
+    def rows(keys: list[tuple[str, str, float, int]]) -> pd.DataFrame:
+        found = {each.digest: each for each in sweep([run_of(*key) for key in keys], results=results)}
+        ended = [(key, found[run_of(*key).digest]) for key in keys]
+        return pd.DataFrame([(*key, held(result, GOAL)[0], result.seconds) for key, result in ended],
+                            columns=[*KEY, "held_s", "ended_s"])  # fmt: skip
 
-
-def _best(rows: list[tuple[Any, ...]]) -> Iterable[tuple[str, str, float]]:
-    """Of each cluster the arms with the least mean of log T."""
-    frame = pd.DataFrame(rows, columns=[*KEY, "held_s", "ended_s"])
+    frame = rows([(cluster, *arm, seed) for seed in SEEDS for cluster in CLUSTERS for arm in ARMS])
     logs = frame.held_s.map(math.log).groupby([frame[name] for name in KEY[:3]]).mean()
-    return [arm for cluster in CLUSTERS for arm in logs.xs(cluster, drop_level=False).nsmallest(BEST).index]
-
-
-def main(results: Path) -> None:
-    """Make the table."""
-    rows = _held([(cluster, *arm, seed) for seed in SEEDS for cluster in CLUSTERS for arm in ARMS], results)
-    rows += _held([(*arm, seed) for seed in FRESH for arm in _best(rows)], results)
-    frame = pd.DataFrame(rows, columns=[*KEY, "held_s", "ended_s"])
-    for name in ("held_s", "ended_s"):
-        frame[name] = frame[name].map("{:.4g}".format)
+    best = [arm for cluster in CLUSTERS for arm in logs.xs(cluster, drop_level=False).nsmallest(BEST).index]
+    frame = pd.concat([frame, rows([(*arm, seed) for seed in FRESH for arm in best])])
     TABLE.parent.mkdir(exist_ok=True)
-    frame.to_csv(TABLE, index=False)
+    frame.to_csv(TABLE, index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":

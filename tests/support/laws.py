@@ -11,8 +11,7 @@ import numpy as np
 from pslab.lab.advise.race import RaceAnswer, Trial, around, race
 from pslab.tensors.random_streams import numpy_generator
 
-APART = 0.3  # the deviation of the policies' mean log times
-SEEDS_APART = 0.2  # of what a seed adds to every policy
+APART, SEEDS_APART = 0.3, 0.2  # the deviations of the policies' mean log times, and of what a seed adds to all
 OFF = 0.3  # what a learning rate of twice or half the best one adds to log time
 TIE, SEEDS = 0.05, 8
 RATES = tuple(2.0**power for power in range(-4, 5))  # of which a race begins with the middle three

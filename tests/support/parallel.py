@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import pslab
-from pslab.ddp import CompressionState
 from pslab.tensors.workload.data import Batches, batch
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model, in_dtype
@@ -50,66 +49,50 @@ class Trained(NamedTuple):
     error: str
 
 
-class Training:
-    """One process's model, hook and optimizer."""
-
-    def __init__(self, case: Case) -> None:
-        module = in_dtype(build_model(net, case.seed), case.dtype)
-        self.model = DistributedDataParallel(module, bucket_cap_mb=case.bucket_mb)
-        self.state: CompressionState
-        self.state, hook = pslab.ddp.hook(self.model, case.prune, case.quantize, seed=case.seed, **case.more)
-        self.model.register_comm_hook(self.state, hook)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, **case.optimizer)
-        data = digits()
-        self._examples = Batches(len(data.train_y), PROCESSES, dist.get_rank(), BATCH, case.seed)
-        self._data, self._case = data, case
-
-    def step(self, number: int) -> None:
-        rows = torch.from_numpy(self._examples.at(number))
-        x = batch(self._data.train_x[rows], self._case.dtype, self._data.mean, self._data.std)
-        loss = nn.functional.cross_entropy(self.model(x), self._data.train_y[rows])
-        if number == self._case.broken and dist.get_rank() == 1:
-            loss = loss * torch.nan
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+def parts_of(case: Case) -> tuple[Any, Any, Any]:
+    """Return one process's model with its hook, the optimizer, and the state of the hook."""
+    model = DistributedDataParallel(in_dtype(build_model(net, case.seed), case.dtype), bucket_cap_mb=case.bucket_mb)
+    state, hook = pslab.ddp.hook(model, case.prune, case.quantize, seed=case.seed, **case.more)
+    model.register_comm_hook(state, hook)
+    return model, torch.optim.SGD(model.parameters(), lr=RATE, **case.optimizer), state
 
 
 def trained(case: Case, folder: str) -> Trained:
     """Train in this process."""
-    training, error = Training(case), ""
+    (model, optimizer, state), error, data = parts_of(case), "", digits()
+    examples = Batches(len(data.train_y), PROCESSES, dist.get_rank(), BATCH, case.seed)
     try:
         for number in range(case.steps):
             if number and number == case.stopped:
                 path = Path(folder) / f"{dist.get_rank()}.pt"
-                torch.save([each.state_dict() for each in (training.model, training.optimizer, training.state)], path)
-                training = Training(case)
-                parts = (training.model, training.optimizer, training.state)
-                for part, saved in zip(parts, torch.load(path, weights_only=True), strict=True):
+                torch.save([each.state_dict() for each in (model, optimizer, state)], path)
+                model, optimizer, state = parts_of(case)
+                for part, saved in zip((model, optimizer, state), torch.load(path, weights_only=True), strict=True):
                     part.load_state_dict(saved)
-            training.step(number)
+            rows = torch.from_numpy(examples.at(number))
+            x = batch(data.train_x[rows], case.dtype, data.mean, data.std)
+            loss = nn.functional.cross_entropy(model(x), data.train_y[rows])
+            if number == case.broken and dist.get_rank() == 1:
+                loss = loss * torch.nan
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
     except Exception as caught:
         error = f"{type(caught).__name__}: {caught}"
-    residual = training.state.state_dict()["kept"].get("residual")
-    module = training.model.module
-    return Trained(Keyspace.of(module).flatten(module), residual, training.state.sent_bytes, error)
-
-
-def _join(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", init_method=(Path(folder) / "store").as_uri(), rank=rank, world_size=PROCESSES)
+    residual = state.state_dict()["kept"].get("residual")
+    return Trained(Keyspace.of(model.module).flatten(model.module), residual, state.sent_bytes, error)
 
 
 def _every(cases: Sequence[Case], folder: str, rank: int) -> list[Trained]:
-    _join(rank, folder)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=(Path(folder) / "store").as_uri(), rank=rank, world_size=PROCESSES)
     found = [trained(case, folder) for case in cases]
     dist.destroy_process_group()
     return found
 
 
 def both(cases: Sequence[Case], folder: Path) -> list[tuple[Trained, ...]]:
-    """What each of two processes ends with, in each of these cases."""
+    """Return what each of two processes ends with, in each of these cases."""
     with ProcessPoolExecutor(PROCESSES, mp.get_context("spawn")) as pool:
         each = list(pool.map(partial(_every, cases, str(folder)), range(PROCESSES)))
     return list(zip(*each, strict=True))

@@ -1,8 +1,9 @@
-"""A model that lets its process kill or stop itself, with a real signal, at a place in pslab's own code."""
+"""Processes that kill or stop themselves, with a real signal, at a place in pslab's own code."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import multiprocessing
 import os
 import re
@@ -26,11 +27,12 @@ def replaced(where: str, made: Callable[[Any], Any]) -> None:
     module, _, path = where.partition(":")
     *owners, name = path.split(".")
     owner = reduce(getattr, owners, importlib.import_module(module))
-    setattr(owner, name, made(getattr(owner, name)))
+    new, bound = made(getattr(owner, name)), isinstance(inspect.getattr_static(owner, name), classmethod)
+    setattr(owner, name, staticmethod(new) if bound else new)
 
 
 def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKILL) -> None:
-    """This process ends at the count-th call of a function: before it, after it, or in the midst of what it writes:
+    """End this process at the count-th call of a function: before it, after it, or in the midst of what it writes:
     half of the first piece that `os.writev` has, or a state of what a worker keeps (`WorkerState._put`)."""
 
     def made(original: Any) -> Any:
@@ -39,14 +41,14 @@ def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKIL
         def counted(*arguments: Any, **named: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls == count and when == "torn":
-                arguments[0]._numbers[arguments[1]] = TORN
-            if calls == count and when == "half":
-                (first, *_) = arguments[1]
-                original(arguments[0], [first[: len(first) // 2]])
-            if calls == count and when == "after":
-                original(*arguments, **named)
             if calls == count:
+                if when == "torn":
+                    arguments[0]._numbers[arguments[1]] = TORN
+                elif when == "half":
+                    (first, *_) = arguments[1]
+                    original(arguments[0], [first[: len(first) // 2]])
+                elif when == "after":
+                    original(*arguments, **named)
                 os.kill(os.getpid(), end)
             return original(*arguments, **named)
 
@@ -56,7 +58,7 @@ def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKIL
 
 
 def once(marker: Path | None, process: str) -> bool:
-    """Whether this is that process, and nothing has been done there in this run."""
+    """Return whether this is that process, and nothing has been done there in this run."""
     if marker is None or multiprocessing.current_process().name != process:
         return False
     try:
@@ -67,7 +69,7 @@ def once(marker: Path | None, process: str) -> bool:
 
 
 def in_c_code(begun: Path) -> None:
-    """C code that keeps the interpreter's lock for years; before that, a word into a pipe with a name."""
+    """Run C code that keeps the interpreter's lock for years; before that, write a word into a pipe with a name."""
     begun.write_text("begun")
     re.match("(a+)+b", "a" * 64)
 
@@ -84,20 +86,23 @@ class SabotagedServer:
             raise AttributeError(name)
         return getattr(self.like, name)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if self.act is not None and self.process != DECIDER and once(self.marker, self.process):
+    def _act_in(self, process: str) -> None:
+        if self.act is not None and self.process == process and once(self.marker, process):
             self.act()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.process != DECIDER:
+            self._act_in(self.process)
+
     def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        if self.act is not None and self.process == DECIDER and once(self.marker, DECIDER):
-            self.act()
+        self._act_in(DECIDER)
         return self.like.step(state, event, clocks)
 
 
 class Sabotaged(nn.Module):
-    """Once in a run, `act` happens in worker 1's process, at its first batch; `marker` says that it has. With so many
-    units in its layer, which may be more than a net's."""
+    """A net of so many units. Once in a run, `act` happens in worker 1's process, at its first batch; `marker` says
+    that it has."""
 
     def __init__(self, marker: Path | None, act: Callable[[], None] | None, hidden: int = 32) -> None:
         super().__init__()

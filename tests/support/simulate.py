@@ -43,6 +43,10 @@ def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int =
                 for _ in range(copies):
                     deliver(effect.request, now)
 
+    def acknowledge(push: Push, now: float, times: int) -> None:
+        for _ in range(times):
+            perform(push.worker, workers[push.worker].ack(Ack(push.worker, push.range, push.iteration)), now)
+
     def deliver(request: Any, now: float) -> None:
         pending = server.handle(request, now)
         while pending:
@@ -50,22 +54,17 @@ def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int =
             if isinstance(effect, Step):
                 trace.steps.append(effect)
                 for push in effect.pushes:
-                    for _ in range(copies):
-                        worker = workers[push.worker]
-                        perform(push.worker, worker.ack(Ack(push.worker, push.range, push.iteration)), now)
+                    acknowledge(push, now, copies)
             elif isinstance(effect, Discard):
                 trace.dropped.append(effect.push)
-                ack = Ack(effect.push.worker, effect.push.range, effect.push.iteration)
-                perform(ack.worker, workers[ack.worker].ack(ack), now)
+                acknowledge(effect.push, now, 1)
             elif isinstance(effect, Reply):
-                pull = effect.pull
-                trace.lead_max = max(trace.lead_max, pull.iteration - server.ranges[pull.range].window.base)
-                pending += server.answered(pull.range)
+                worker, index, iteration, *_ = effect.pull
+                trace.lead_max = max(trace.lead_max, iteration - server.ranges[index].window.base)
+                pending += server.answered(index)
+                message = Weights(worker, index, iteration, effect.version, own_pushes=effect.own_pushes)
                 for _ in range(copies):
-                    message = Weights(
-                        pull.worker, pull.range, pull.iteration, effect.version, own_pushes=effect.own_pushes
-                    )
-                    perform(pull.worker, workers[pull.worker].weights(message), now)
+                    perform(worker, workers[worker].weights(message), now)
             elif isinstance(effect, Searched):
                 trace.searched.append((now, effect.points))
             else:

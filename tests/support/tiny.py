@@ -60,20 +60,20 @@ class Raises(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.left -= 1
-        if self.left < 0:
-            raise RuntimeError("the model broke here")
-        return self.net(x)
+        return self.net(x) if self.left >= 0 else self.after(x)
+
+    def after(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the model broke here")
 
 
 class Dies(Raises):
     """A model whose process ends at once, as if it had been killed; worker 1's only."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def after(self, x: torch.Tensor) -> torch.Tensor:
         import multiprocessing
         import os
 
-        self.left -= 1
-        if self.left < 0 and multiprocessing.current_process().name == "pslab-worker 1":
+        if multiprocessing.current_process().name == "pslab-worker 1":
             os._exit(9)
         return self.net(x)
 
@@ -81,9 +81,8 @@ class Dies(Raises):
 class Diverges(Raises):
     """A model whose output is not a number after a while."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.left -= 1
-        return self.net(x) * (float("nan") if self.left < 0 else 1.0)
+    def after(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x) * float("nan")
 
 
 class Swells(nn.Module):
@@ -100,18 +99,21 @@ class Swells(nn.Module):
         return self.net(x) + 0.0 * extra.sum()
 
 
+def draw_globally() -> torch.Tensor:
+    """Draw from each global generator."""
+    return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])
+
+
 class Noisy(nn.Module):
     """A model that draws from every global generator, and notes what it drew."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = net()
-        self.bias = nn.Parameter(torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]))
-        self.draws = 0
+        self.net, self.bias, self.draws = net(), nn.Parameter(draw_globally()), 0
         self.register_buffer("last", torch.zeros(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        drawn = torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])
+        drawn = draw_globally()
         if not self.training:
             return self.net(x) * (1 + drawn.mean())
         self.draws += 1

@@ -16,9 +16,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300
@@ -43,7 +44,7 @@ class Mutant(NamedTuple):
 
 
 def replacements(node: ast.AST) -> Iterator[ast.AST]:
-    """What may stand where this node stands."""
+    """Yield what may stand where this node stands."""
     match node:
         case ast.operator() | ast.cmpop() | ast.boolop() if type(node) in OPERATORS:
             yield OPERATORS[type(node)]()
@@ -65,8 +66,12 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mutants(file: Path) -> Iterator[Mutant]:
-    """Every mutant of a file."""
+    """Yield every mutant of a file."""
     tree = ast.parse(file.read_text())
+
+    def words(parent: ast.AST, node: ast.AST) -> str:
+        shown = node if isinstance(node, ast.stmt) else parent  # an operator alone says little
+        return ast.unparse(ast.fix_missing_locations(shown)).splitlines()[0][:100]
 
     def visit(parent: ast.AST, line: int) -> Iterator[Mutant]:
         for field, value in ast.iter_fields(parent):
@@ -75,33 +80,22 @@ def mutants(file: Path) -> Iterator[Mutant]:
             for index, node in enumerate(value if isinstance(value, list) else [value]):
                 if not isinstance(node, ast.AST) or isinstance(node, UNCHANGED):
                     continue
-                here = getattr(node, "lineno", line)
-                before = _words(parent, node)
+                listed = isinstance(value, list)
+                put: Callable[[ast.AST], None] = (partial(value.__setitem__, index) if listed
+                                                  else partial(setattr, parent, field))  # fmt: skip
+                here, before = getattr(node, "lineno", line), words(parent, node)
                 for new in replacements(node):
-                    _put(parent, field, value, index, new)
+                    put(new)
                     text = ast.unparse(ast.fix_missing_locations(tree))
-                    yield Mutant(file, here, f"{before} -> {_words(parent, new)}", text)
-                    _put(parent, field, value, index, node)
+                    yield Mutant(file, here, f"{before} -> {words(parent, new)}", text)
+                    put(node)
                 yield from visit(node, here)
 
     yield from visit(tree, 1)
 
 
-def _put(parent: ast.AST, field: str, value: Any, index: int, node: ast.AST) -> None:
-    if isinstance(value, list):
-        value[index] = node
-    else:
-        setattr(parent, field, node)
-
-
-def _words(parent: ast.AST, node: ast.AST) -> str:
-    # An operator alone says little.
-    shown = node if isinstance(node, ast.stmt) else parent
-    return ast.unparse(ast.fix_missing_locations(shown)).splitlines()[0][:100]
-
-
 def passes(place: Path, tests: list[str]) -> bool:
-    """Whether the tests pass on the code in a folder, within a limit."""
+    """Return whether the tests pass on the code in a folder, within a limit."""
     environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     try:
@@ -121,7 +115,7 @@ def main() -> None:
     every = [each for file in (sorted(code.rglob("*.py")) if code.is_dir() else [code]) for each in mutants(file)]
     drawn = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
+        place, killed = Path(folder), 0
         for each in ROOT.iterdir():
             if each.name in ("pslab", "tests"):
                 shutil.copytree(each, place / each.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -129,16 +123,14 @@ def main() -> None:
                 (place / each.name).symlink_to(each)
         if not passes(place, asked.tests):
             parser.error("the tests fail on the code as it is")
-        killed = 0
         for number, mutant in enumerate(drawn, 1):
-            file = place / mutant.file.relative_to(ROOT)
-            before = file.read_text()
-            file.write_text(mutant.text)
+            name = mutant.file.relative_to(ROOT)
+            before = (place / name).read_text()
+            (place / name).write_text(mutant.text)
             lives = passes(place, asked.tests)
-            file.write_text(before)
+            (place / name).write_text(before)
             killed += not lives
-            name = f"{mutant.file.relative_to(ROOT)}:{mutant.line}"
-            print(f"{number:3} {'SURVIVES' if lives else 'killed'} {name}: {mutant.words}", flush=True)
+            print(f"{number:3} {'SURVIVES' if lives else 'killed'} {name}:{mutant.line}: {mutant.words}", flush=True)
     print(f"{killed} of {len(drawn)} mutants killed, drawn with seed {asked.seed} from {len(every)}")
 
 

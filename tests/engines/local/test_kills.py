@@ -280,8 +280,8 @@ def test_an_interrupt_is_heeded_while_new_processes_are_waited_for(tmp_path: Pat
         if len(later) == 5:
             raise KeyboardInterrupt
 
+    run = tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000, checkpoint_every=20)
     with pytest.raises(Interrupted) as error:
-        run = tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000, checkpoint_every=20)
         execute(resolve(run), look)
     assert len(error.value.outcome.pushes) >= 20
 

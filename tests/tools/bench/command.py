@@ -7,48 +7,40 @@ import json
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pslab.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from tools.bench.measure import Row
 
-
-class Section(NamedTuple):
-    """Measurements that belong together."""
-
-    words: str
-    path: str  #: module:function, which gives the rows
-
-    def rows(self, quick: bool, **where: str) -> Iterable[Row]:
-        """Measure, row by row; fewer times if it is to be quick. A section may be told `where` workers compute."""
-        module, _, function = self.path.partition(":")
-        measure: Callable[..., Iterable[Row]] = getattr(import_module(f"tools.bench.{module}"), function)
-        return measure(quick, **where)
-
-
+#: Measurements that belong together: in words, and the module and function that give their rows.
 SECTIONS = {
-    "rounds": Section("a dense round of push and pull, beside shared memory and gloo",
-                      "processes:rounds"),
-    "selection": Section("the selection of a gradient's entries, and the codes of values, in read passes",
-                         "selection:rows"),
-    "virtual": Section("virtual time, beside the bare gradients; events a second", "virtual:rows"),
-    "training": Section("a round of real training, beside torch DDP and bare local steps; lateness of emulated "
-                        "messages", "processes:training"),
-    "hooks": Section("a step under torch DDP with pslab's compressors, beside torch's own hooks", "hooks:rows"),
-    "zipline": Section("ZipLine's variants, beside their published times", "zipline:rows"),
-    "startup": Section("spawning workers, and a second run in the same pool", "processes:startup"),
-    "scale": Section("a message at the server that decides, by the number of workers and servers", "scale:rows"),
+    "rounds": ("a dense round of push and pull, beside shared memory and gloo", "processes:rounds"),
+    "selection": ("the selection of a gradient's entries, in read passes; pruning in training", "selection:rows"),
+    "virtual": ("virtual time, beside the bare gradients; events a second", "virtual:rows"),
+    "training": ("a round of real training, beside torch DDP and bare local steps; lateness of emulated messages",
+                 "processes:training"),
+    "hooks": ("a step under torch DDP with pslab's compressors, beside torch's own hooks", "processes:hooks"),
+    "zipline": ("ZipLine's variants, beside their published times", "zipline:rows"),
+    "startup": ("a second run in the same pool of processes", "processes:startup"),
+    "scale": ("a message at the server that decides, by the number of workers and servers", "scale:rows"),
 }  # fmt: skip
 
 
+def rows_of(section: str) -> Callable[..., Iterable[Row]]:
+    """Return the function that measures a section row by row; its first argument is whether it is to be quick."""
+    module, _, function = SECTIONS[section][1].partition(":")
+    measure: Callable[..., Iterable[Row]] = getattr(import_module(f"tools.bench.{module}"), function)
+    return measure
+
+
 def add(verbs: Any) -> None:
-    """The verb and its options."""
+    """Add the verb and its options."""
     parser = verbs.add_parser(
         "bench", help="speed, beside limits and peers", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Speed, as ratios to limits and peers measured in the same call.",
-        epilog="sections:\n" + "\n".join(f"  {name:10} {section.words}" for name, section in SECTIONS.items())
+        epilog="sections:\n" + "\n".join(f"  {name:10} {words}" for name, (words, _) in SECTIONS.items())
         + "\nwithout a section: all",
     )  # fmt: skip
     parser.add_argument("section", nargs="*", help="what to measure, of the list below")
@@ -59,8 +51,7 @@ def add(verbs: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure, and print each row as soon as it is measured. Exit status: 2 bad arguments; a missed bar is reported,
-    not an error."""
+    """Measure, and print each row as soon as it is measured; a missed bar is reported, and no error."""
     for name in options.section:
         if name not in SECTIONS:
             raise ConfigError("section", name, nearest(name, SECTIONS))
@@ -69,10 +60,10 @@ def main(options: argparse.Namespace) -> int:
         raise ConfigError("device", options.device, "only the section training has a device: name it alone")
     measured = []
     for name in options.section or SECTIONS:
-        print(f"{name}: {SECTIONS[name].words}", flush=True)
-        for row in SECTIONS[name].rows(options.quick, **where):
-            print(line(row), flush=True)
+        print(f"{name}: {SECTIONS[name][0]}", flush=True)
+        for row in rows_of(name)(options.quick, **where):
             measured.append(row.plain(name))
+            print(line(measured[-1]), flush=True)
     if options.json:
         from pslab.lab.records.disk import write_file
         from pslab.lab.records.record import environment
@@ -82,8 +73,8 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def line(row: Row) -> str:
-    """Columns: name, value, ratio, bar, note."""
-    value, ratio = f"{row.value:.4g} {row.unit}", f"{row.ratio:.3g} x {row.against}"
-    bar = "" if row.bar is None else f"bar {row.bar:.3g}: {row.verdict}"
-    return f"  {row.name:44}  {value:>9}  {ratio:40}  {bar:18}  {row.note}".rstrip()
+def line(row: dict[str, Any]) -> str:
+    """Return a row's columns: name, value, ratio, bar, note."""
+    value, ratio = f"{row['value']:.4g} {row['unit']}", f"{row['ratio']:.3g} x {row['against']}"
+    bar = "" if row["bar"] is None else f"bar {row['bar']:.3g}: {row['verdict']}"
+    return f"  {row['name']:44}  {value:>9}  {ratio:40}  {bar:18}  {row['note']}".rstrip()

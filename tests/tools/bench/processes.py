@@ -1,9 +1,8 @@
-"""Sections on real processes: rounds with and without training, and the start of processes."""
+"""Sections on real processes: rounds with and without training, torch's hooks, and the start of processes."""
 
 from __future__ import annotations
 
 import itertools
-import multiprocessing as mp
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -17,14 +16,13 @@ from pslab.config.spec import build
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.local.engine import execute
 from pslab.engines.local.pace import KEPT_SHARE
-from pslab.engines.processes import pool as pools
 from pslab.lab.runs.resolve import POLICIES, resolve
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.part import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
-from tools.bench.measure import Row, alternated, copy_s, facts_of, ignore
-from tools.bench.peers import Peers, peers
+from tools.bench.measure import Row, alternated, facts_of, ignore
+from tools.bench.peers import BARE, COMPRESSORS, DDP, GLOO, SHARED, TORCHS, peers
 
 # --- rounds without training: every worker pushes a gradient and pulls the new weights, by the full protocol ----------
 
@@ -63,33 +61,22 @@ def rounds(quick: bool) -> Iterator[Row]:
     repeats, count = 3 if quick else 7, ROUNDS[SMALL]
     ours = alternated({"pslab": partial(round_s, SMALL, 1, "bsp", count)}, repeats)["pslab"]
     yield Row("1 KB, W=1", ours, LATENCY_BAR_S, "10 us", 1.0, "us")
-    for workers in (2, 4):
-        with peers(workers) as others:
-            for size in (MLP, LARGE):
-                yield from _rounds_of(others, size, repeats)
-
-
-def _rounds_of(others: Peers, size: int, repeats: int) -> Iterator[Row]:
-    workers, count = others.workers, ROUNDS[size]
-    spent = alternated(
-        {"in place": partial(round_s, size, workers, "bsp", count),
-         "with copies": partial(round_s, size, workers, "ssp:0", count),
-         "shared memory": partial(others.seconds, "shared", size, count),
-         "gloo all-reduce": partial(others.seconds, "gloo", size, max(2, count // 10))}, repeats,
-    )  # fmt: skip
-    spent["one copy of the model"] = copy_s(size, 0.5)
-    for what, against, bar in (
-        ("with copies", "shared memory", None),
-        ("in place", "shared memory", IN_PLACE_BAR),
-        ("in place", "gloo all-reduce", GLOO_BARS.get((workers, size))),
-        ("in place", "one copy of the model", None),
-    ):
-        yield Row(f"{size / 1e6:.2g} M, W={workers}: {what}", spent[what], spent[against], against, bar)
+    for workers, size in itertools.product((2, 4), (MLP, LARGE)):
+        count = ROUNDS[size]
+        with peers(workers) as seconds:
+            spent = alternated(
+                {"in place": partial(round_s, size, workers, "bsp", count),
+                 "with copies": partial(round_s, size, workers, "ssp:0", count),
+                 SHARED: partial(seconds, SHARED, size, count),
+                 GLOO: partial(seconds, GLOO, size, max(2, count // 10))}, repeats,
+            )  # fmt: skip
+        for what, against, bar in (("with copies", SHARED, None), ("in place", SHARED, IN_PLACE_BAR),
+                                   ("in place", GLOO, GLOO_BARS.get((workers, size)))):  # fmt: skip
+            yield Row(f"{size / 1e6:.2g} M, W={workers}: {what}", spent[what], spent[against], against, bar)
 
 
 # --- training: the thesis's MLP on MNIST, with every core computing ---------------------------------------------------
 
-BARE, DDP = "the same steps without exchange", "DDP over gloo"
 TRAININGS: dict[str, tuple[dict[str, object], dict[str, float | None]]] = {  # fields, and bars by the reference
     "bsp": ({"sync": "bsp"}, {DDP: 0.5, BARE: 1.15}),
     "asp": ({"sync": "asp"}, {DDP: 0.5, BARE: 1.15}),
@@ -102,12 +89,11 @@ def training(quick: bool, batch_size: int = 64, count: int = 60, device: str = "
     in an emulated cluster: with workers that the system schedules as all others, and with those that let the server
     first. On a GPU two workers alone, without that cluster."""
     for workers in (2, 4) if device == "cpu" else (2,):
-        with peers(workers, device) as others:
+        with peers(workers, device) as seconds:
             spent = alternated(
                 {**{name: partial(training_s, count, workers=workers, batch_size=batch_size, device=device, **fields)
                     for name, (fields, _) in TRAININGS.items()},
-                 DDP: partial(others.seconds, "ddp", batch_size, count),
-                 BARE: partial(others.seconds, "alone", batch_size, count)}, 3 if quick else 7,
+                 **{name: partial(seconds, name, batch_size, count) for name in (DDP, BARE)}}, 3 if quick else 7,
             )  # fmt: skip
         for name, (_, bars) in TRAININGS.items():
             for against, bar in bars.items():
@@ -119,6 +105,15 @@ def training(quick: bool, batch_size: int = 64, count: int = 60, device: str = "
     name = "lab, W=4, asp, static:1%: messages late, workers"
     yield Row(f"{name} as others", usual, KEPT_SHARE, "what may be lost", 1.0, "%")
     yield Row(f"{name} after the server", after, usual, "workers as others", unit="%")
+
+
+def hooks(quick: bool) -> Iterator[Row]:
+    """A step of two processes with each hook, beside torch's all-reduce."""
+    with peers(2) as seconds:
+        spent = alternated({name: partial(seconds, name, 64, 10 if quick else 50) for name in (*TORCHS, *COMPRESSORS)},
+                           1 if quick else 5)  # fmt: skip
+    for name in (*TORCHS[1:], *COMPRESSORS):
+        yield Row(name, spent[name], spent[DDP], "torch's all-reduce")
 
 
 def training_s(count: int, workers: int = 2, **fields: object) -> float:
@@ -135,19 +130,13 @@ def late_share(yields: bool, pushes: int = 400) -> float:
     return float(execute(resolve(run), ignore, yields=yields).facts["emulation"]["late_message_share"])
 
 
-# --- start-up: spawning workers that have imported torch, and the next run in the same pool ---------------------------
+# --- start-up: the next run in the same pool --------------------------------------------------------------------------
 
 NEXT_RUN_S = 0.05
 
 
 def startup(quick: bool) -> Iterator[Row]:
-    """Pools of 2, 4 and 8 workers; then the time from a Run to the start of its workers: names resolved, model checked,
-    all processes prepared and warm."""
-    for workers in (2, 4) if quick else (2, 4, 8):
-        ours, bare = alternated({"pool": partial(_pool_s, workers), "bare": partial(_bare_s, workers + 1)},
-                                1 if quick else 3).values()  # fmt: skip
-        yield Row(f"a pool of {workers} workers and a server", ours, bare,
-                  f"{workers + 1} spawned processes that import torch", unit="s")  # fmt: skip
+    """The time from a Run to the start of its workers: names resolved, model checked, all processes prepared."""
     ours = alternated({"next": preparation_s}, 6 if quick else 16)["next"]
     yield Row("the next run in the same pool, 4 workers", ours, NEXT_RUN_S, "50 ms", 1.0)
 
@@ -158,20 +147,3 @@ def preparation_s() -> float:
     experiment = resolve(Run(pushes=4, eval_every=4))
     resolved_s = time.perf_counter() - start_s
     return resolved_s + float(execute(experiment, ignore).facts["preparation_s"])
-
-
-def _pool_s(workers: int) -> float:
-    pools.release()
-    start_s = time.perf_counter()
-    pools.acquire(workers)
-    return time.perf_counter() - start_s
-
-
-def _bare_s(count: int) -> float:
-    start_s = time.perf_counter()
-    processes = [mp.get_context("spawn").Process(target=torch.ones, args=(1,)) for _ in range(count)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    return time.perf_counter() - start_s

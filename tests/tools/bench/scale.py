@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import cycle, product
+from itertools import product
 
 from pslab.config.spec import build
 from pslab.engines.experiment.job import Job
@@ -22,7 +22,6 @@ from pslab.engines.virtual.timing import Sizes, job_without_tensors
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Server
 from pslab.protocol.store import Order, StoreMachine
-from pslab.protocol.window import Window
 from tools.bench.measure import Row, alternated, ignore
 from tools.bench.processes import ROW, exchange
 
@@ -30,7 +29,7 @@ POLICIES, CROWDS, RANGES = ("asp", "ssp:3", "bsp"), (64, 256, 1000), (1, 64)
 COUNTS = (120_000, 3), (20_000, 1)  # messages, and how often they are measured: as a rule, and quickly
 
 
-def deciding(quick: bool) -> Iterator[Row]:
+def rows(quick: bool) -> Iterator[Row]:
     """The time of a message at the state machine alone, and at the whole server: with driver, accounts, ledger and
     frames; with several servers, also with orders to their stores. Without system calls, and without tensors."""
     count, repeats = COUNTS[quick]
@@ -105,40 +104,6 @@ def server_s(policy: str, workers: int, servers: int, count: int) -> float:
     for arena in arenas:
         arena.close()
     return spent_s / (2 * rounds * workers * servers)
-
-
-def window_s(workers: int, count: int) -> float:
-    """Seconds of one push in a window of 4 iterations, of at least `count` that come round by round."""
-    window, rounds = Window(workers, 4), -(-count // workers)
-    start_s = time.perf_counter()
-    for iteration in range(rounds):
-        for _ in range(workers):
-            window.push(iteration)
-    return (time.perf_counter() - start_s) / (rounds * workers)
-
-
-def scan_s(workers: int, count: int) -> float:
-    """Seconds of one push with a vector of clocks, of which each push looks for the lowest."""
-    clocks, count = [0] * workers, max(1, count * 4 // workers)
-    turns, start_s = cycle(range(workers)), time.perf_counter()
-    for _, worker in zip(range(count), turns, strict=False):
-        clocks[worker] += 1
-        min(clocks)
-    return (time.perf_counter() - start_s) / count
-
-
-def rows(quick: bool) -> Iterator[Row]:
-    """What a message costs the server that decides; a push in the window of valid iterations, beside a scan."""
-    yield from deciding(quick)
-    for workers in CROWDS:
-        window, scan = alternated(
-            {
-                "window": partial(window_s, workers, COUNTS[quick][0]),
-                "scan": partial(scan_s, workers, COUNTS[quick][0]),
-            },
-            COUNTS[quick][1],
-        ).values()
-        yield Row(f"a push in the window, W={workers}", window, scan, "a scan of all clocks", unit="us")
 
 
 def _iteration(job: Job, worker: int, iteration: int) -> bytes:

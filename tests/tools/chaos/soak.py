@@ -11,9 +11,7 @@ import gc
 import glob
 import multiprocessing as mp
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -24,70 +22,53 @@ from tools.chaos.draw import DATA, MODEL
 PERIOD = 5  # runs with faults between two samples
 WARM_UP = 0.2  # of the samples, in which caches fill
 MIB, TEN_MINUTES_S = 2**20, 600.0
+#: The run that is sampled after. It has as many processes as any that is drawn: the pool is always of one size.
+STILL = Run.of({"model": MODEL, "data": DATA, "batch_size": 16, "pushes": 20, "eval_every": 1000, "dilation": 1,
+                "workers": 4, "servers": 3})  # fmt: skip
 
 
-def still() -> Run:
-    """The run that is sampled after. It has as many processes as any that is drawn: the pool is always of one size."""
-    return Run.of({"model": MODEL, "data": DATA, "batch_size": 16, "pushes": 20, "eval_every": 1000, "dilation": 1,
-                   "workers": 4, "servers": 3})  # fmt: skip
+class Sample(NamedTuple):
+    """Measurements of this process and its children."""
+
+    seconds: float
+    memory: dict[int, int]  #: bytes of each process
+    descriptors: int  #: of all processes
+    own: int  #: descriptors of this process
 
 
-@dataclass
-class Samples:
-    """What was measured, sample by sample: seconds, bytes of each process in memory, descriptors of all of them and of
-    this one."""
-
-    rows: list[tuple[float, dict[int, int], int, int]] = field(default_factory=list)
-
-    def take(self, now: float) -> None:
-        """One more."""
-        gc.collect()  # what cycles still hold is no leak: the memory of a pool that was closed
-        own, children = os.getpid(), [child.pid for child in mp.active_children() if child.pid]
-        counted = [own, *children]
-        self.rows.append((now, {process: resident_bytes(process) for process in counted},
-                          sum(map(descriptors, counted)), descriptors(own)))  # fmt: skip
-
-    def slope(self, *processes: int) -> float:
-        """MiB in ten minutes by a linear fit, without the first part, of these processes, or of all that were there
-        throughout: one that was killed and replaced begins with less, which says nothing of a leak. NaN of fewer than
-        three samples."""
-        rows = self.rows[int(len(self.rows) * WARM_UP) :]
-        if len(rows) < 3:
-            return float("nan")
-        sums = [sum(memory[process] for process in processes or self.throughout()) for _, memory, *_ in rows]
-        return float(np.polyfit([row[0] for row in rows], sums, 1)[0]) * TEN_MINUTES_S / MIB
-
-    def throughout(self) -> list[int]:
-        """The processes of all samples but those of the first part."""
-        first, *others = (set(memory) for _, memory, *_ in self.rows[int(len(self.rows) * WARM_UP) :])
-        return sorted(first.intersection(*others))
-
-    def words(self) -> str:
-        """The figures in a few lines."""
-        if not self.rows:
-            return "no sample was taken"
-        memory, every, own = self.rows[-1][1], [row[2] for row in self.rows], sorted({row[3] for row in self.rows})
-        return (f"memory: {sum(memory.values()) / MIB:.0f} MiB in all {len(memory)} processes; in the "
-                f"{len(self.throughout())} that were never replaced {self.slope():+.2f} MiB in 10 minutes "
-                f"(in the parent {self.slope(os.getpid()):+.2f})\n"
-                f"descriptors: {min(every)} to {max(every)} in all processes, {every[-1]} at the end, "
-                f"{own[0]} to {own[-1]} in the parent\nsamples: {len(self.rows)}")  # fmt: skip
+def sample(now: float) -> Sample:
+    """Measure this process and its children."""
+    gc.collect()  # what cycles still hold is no leak: the memory of a pool that was closed
+    numbers = [os.getpid(), *(child.pid for child in mp.active_children() if child.pid)]
+    memory = {number: resident_bytes(number) for number in numbers}
+    return Sample(now, memory, sum(map(descriptors, numbers)), descriptors(os.getpid()))
 
 
-def soak(minutes: float, each: Callable[[int], None], quiet: Callable[[], None]) -> Samples:
-    """Call `each` with 0, 1, ... for so long, and `quiet` before each sample."""
-    samples, begin_s, number = Samples(), time.monotonic(), 0
-    while (now := time.monotonic() - begin_s) < minutes * 60 or not samples.rows:
-        if number % PERIOD == 0:
-            quiet()
-            samples.take(now)
-        each(number)
-        number += 1
-    return samples
+def slope(samples: list[Sample], *processes: int) -> float:
+    """Return MiB in ten minutes by a linear fit, without the first part; NaN of fewer than three samples.
+
+    Of these processes, or of all that were there throughout: one that was killed and replaced begins with less, which
+    says nothing of a leak.
+    """
+    rows = samples[int(len(samples) * WARM_UP) :]
+    if len(rows) < 3:
+        return float("nan")
+    counted = processes or set(rows[0].memory).intersection(*(row.memory for row in rows))
+    sums = [sum(row.memory[process] for process in counted) for row in rows]
+    return float(np.polyfit([row.seconds for row in rows], sums, 1)[0]) * TEN_MINUTES_S / MIB
+
+
+def words(samples: list[Sample]) -> str:
+    """Return the figures in a few lines."""
+    last, every, own = samples[-1], [each.descriptors for each in samples], [each.own for each in samples]
+    return (f"memory: {sum(last.memory.values()) / MIB:.0f} MiB in {len(last.memory)} processes; those that were never "
+            f"replaced {slope(samples):+.2f} MiB in 10 minutes (the parent {slope(samples, os.getpid()):+.2f})\n"
+            f"descriptors: {min(every)} to {max(every)} in all processes, {every[-1]} at the end, "
+            f"{min(own)} to {max(own)} in the parent\nsamples: {len(samples)}")  # fmt: skip
 
 
 def resident_bytes(process: int) -> int:
-    """Memory of a process that no other one shares; 0 if it is gone."""
+    """Return the memory of a process that no other one shares; 0 if it is gone."""
     try:
         memory = psutil.Process(process).memory_info()
     except psutil.Error:
@@ -96,7 +77,7 @@ def resident_bytes(process: int) -> int:
 
 
 def descriptors(process: int) -> int:
-    """How many a process has open; 0 if it is gone.
+    """Return how many descriptors a process has open; 0 if it is gone.
 
     Those of one piece of shared memory count once: each of Python's maps holds one for as long as a view of it is
     there, so that how many there are depends on what the last runs have asked for.
