@@ -103,17 +103,13 @@ def scale(fig: go.Figure, panels: Mapping[tuple[str, str], tuple[Axis, Axis]], w
             title = "<br>".join(wrapped(axis.title, room)) if side == 0 else axis.title
             words = axis.layout | {"title_text": title if alone else ""}
             if side == 0 and axis.bare:
-                words |= _under([text for _, text in axis.ticks], room / max(1, len(axis.ticks)) - 4)
+                texts, slot = [text for _, text in axis.ticks], room / max(1, len(axis.ticks)) - 4
+                lines = ["<br>".join(wrapped(text, slot)) for text in texts]
+                turned = max(map(text_px, lines), default=0.0) > slot + 4  # a word is wider than its slot
+                words |= {"tickangle": -90 if turned else 0, "ticktext": texts if turned else lines}
             name = first.setdefault(axis, panel[side])
             fig.layout[long(panel[side])].update(
                 matches=name if name != panel[side] else None, showticklabels=alone, **words)  # fmt: skip
-
-
-def _under(texts: Sequence[str], slot: float) -> dict[str, Any]:
-    """Return the layout of tick texts: wrapped to `slot` px each, or all turned if a word is wider."""
-    lines = ["<br>".join(wrapped(text, slot)) for text in texts]
-    turned = max(map(text_px, lines), default=0.0) > slot + 4
-    return {"tickangle": -90 if turned else 0, "ticktext": [*texts] if turned else lines}
 
 
 def long(name: str) -> str:

@@ -122,17 +122,6 @@ def test_of_bytes_the_pieces_are_what_is_pushed_and_pulled_and_sum_to_the_differ
         "staleness of 1.5")  # fmt: skip
 
 
-@pytest.mark.parametrize(("pushes", "words"), [
-    (4, ("ASP, dense needs 6 gradients, the single machine 3: no synchronization policy can save more than 1.50 s by "
-         "fresher gradients")),
-    (16, "ASP, dense needs 6 gradients, the single machine 12: fresher gradients can save nothing"),
-])  # fmt: skip
-def test_the_single_machine_is_the_floor_of_what_fresher_gradients_can_save(pushes: int, words: str):
-    alone = [curve(LEARNS, workers=1, pushes=pushes), curve(LEARNS, workers=1, pushes=99, seed=7)]
-    table = why([curve(LEARNS)], [curve(LEARNS, sync="asp")], GOAL, alone=alone)
-    assert table.attrs["floor"].replace("\u00a0", " ") == words, "of common seeds"
-
-
 # -- in words --------------------------------------------------------------------------------------
 
 
