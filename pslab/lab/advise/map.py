@@ -221,12 +221,9 @@ def _entries(axis: str, values: Any) -> dict[Any, Mapping[str, Any]]:
         raise ConfigError(axis, values, problem)
     if isinstance(values, (str, Mapping)) or not isinstance(values, Sequence) or not len(values):
         raise ConfigError(axis, values, "must be a list of values, such as [1, 2], or {value: fields of Cluster}")
-    return {_entry(axis, value): {axis: value} for value in values}
-
-
-def _entry(axis: str, value: Any) -> Any:
-    """Return the name of a value on its axis: a number or a string itself, any other value in words."""
-    return value if isinstance(value, (int, float, str)) else ", ".join(cluster_words({axis: value})) or "none"
+    # a value that is no number and no string is named in words
+    return {value if isinstance(value, (int, float, str)) else ", ".join(cluster_words({axis: value})) or "none":
+            {axis: value} for value in values}  # fmt: skip
 
 
 # -- the runs --------------------------------------------------------------------------------------

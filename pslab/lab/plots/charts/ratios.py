@@ -80,7 +80,7 @@ def dots(
                                        xanchor="left", xshift=4, showarrow=False, row=1, col=column,
                                        font={"size": SMALL, "color": look.colour})  # fmt: skip
     for measure, words in ys.items() if any(lane for panel in marks for lane in panel.values()) else ():
-        sample(fig, words, looks[measure])
+        sample(fig, words, marker=looks[measure].mark())
     heads = table.heads(facet) or [""]
     lines = [f"{', '.join(filter(None, (head, standard)))}: " + ", ".join(
         f"{words} {cell(reference[measure], measure) if measure in reference else MISSED}"

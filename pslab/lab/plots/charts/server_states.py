@@ -63,7 +63,7 @@ def server_states(
     boxes(fig, {NAMES[state]: colour for state, colour in STATES.items() if NAMES[state] in drawn})
     for kind, (marker, _) in MESSAGES.items():
         if f"{kind} arrives" in drawn:
-            sample(fig, f"{kind} arrives", Look(INK, marker=marker))
+            sample(fig, f"{kind} arrives", marker=Look(INK, marker=marker).mark())
     lines = under(shown.crowd, shown.columns, READ, notes=notes, spread="the first of")
     fig.update_layout(barmode="overlay")
     return finish(fig, heading(title, [TITLE]), lines, width, [(count + 0.6) * lane_px for count in lanes], left=True)
