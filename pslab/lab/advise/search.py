@@ -28,7 +28,7 @@ from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
 from pslab.lab.records.units import SPACE
-from pslab.lab.runs.calibrate import MEASURED, ROUNDS, calibrated
+from pslab.lab.runs.calibrate import MEASURED, calibrated, short_run
 from pslab.lab.runs.run import sweep
 from pslab.protocol.server import least_budget
 
@@ -121,13 +121,16 @@ class _Asking:
             self._notes.append(f"costs that the cluster does not give are taken from the table {costs}")
         if resolve_cluster(base.cluster).modelled(base.workers):
             return base.but(**plain)
-        budget = ROUNDS * base.workers
-        short = base.but(engine="local", ray=None, pushes=budget, eval_every=budget, evaluate="after", seconds=None,
-                         target_accuracy=None, target_held=False, dilation=1, cluster=FREE)  # fmt: skip
+        short = short_run(base).but(cluster=FREE)
         self._bar.set_description_str("measuring this machine")
         made = sweep([short, *_pruned(short)], results=self._place, progress=False)
         self._notes.append(f"costs were measured on this machine by {' and '.join(result.digest for result in made)}")
-        return base.but(**plain, cluster={**_costs(*map(calibrated, made)), **given})
+        measured_, *pruned = map(calibrated, made)
+        for other in pruned:  # the costs of selecting and coding, and the server's of finding changed weights
+            find_s = max(0.0, other.get("serve_s", 0.0) - measured_.get("serve_s", 0.0))
+            measured_ |= {name: other[name] for name in MEASURED.values() if name in other}
+            measured_ |= {"find_s": find_s} if find_s else {}
+        return base.but(**plain, cluster={**measured_, **given})
 
     def advice(
         self, space: Any, rates: Sequence[float] | None, seeds: Sequence[int], pushes: int | None, tie: float,
@@ -332,12 +335,3 @@ def _pruned(dense: Run) -> list[Run]:
     except ConfigError:
         return []
     return [run]
-
-
-def _costs(first: Mapping[str, Any], pruned: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the measured costs of dense gradients, and with `pruned` the additional costs of pruned gradients."""
-    if pruned is None:
-        return {**first}
-    measured_ = {name: pruned[name] for name in MEASURED.values() if name in pruned}
-    found_s = max(0.0, pruned.get("serve_s", 0.0) - first.get("serve_s", 0.0))  # the server finds changed weights
-    return {**first, **measured_, **({"find_s": found_s} if found_s else {})}

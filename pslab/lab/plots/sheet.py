@@ -94,22 +94,17 @@ class NotDrawn(ValueError):
     """The figure has a part that this module does not draw."""
 
 
-def paper(
-    fig: go.Figure, kinds: Sequence[str] = ("png", "svg", "pdf"), inches: float | None = None
-) -> dict[str, bytes]:
+def paper(fig: go.Figure, kinds: Sequence[str] = ("png", "svg", "pdf")) -> dict[str, bytes]:
     """Return the figure as {kind: bytes of the file}. The PDF has no title, because the caption below it begins with
-    the title. Equal figures give equal bytes.
-
-    Args:
-        inches: the width; None: the width for which a chart was drawn; for other figures 3.5 if they are narrower than
-            400 px, else 7.16.
+    the title. Equal figures give equal bytes. A chart has its own width, another figure 3.5 in if it is narrower than
+    400 px, else 7.16 in.
 
     Raises:
         NotDrawn: the figure has a trace, axis or shape of a kind that this module does not draw.
     """
     files = {}
     with matplotlib.rc_context(STYLE):
-        sheet = Sheet(fig, inches)
+        sheet = Sheet(fig)
         for kind in sorted(kinds):  # the PDF is the first, because it has no title
             sheet.fit(titled=kind != "pdf")
             sheet.made.savefig(file := io.BytesIO(), format=kind, metadata=STEADY[kind])
@@ -248,7 +243,7 @@ class Scale:
         return np.array([math.nan if value is None or value == "" else value for value in values], float)
 
     def limits(self, drawn: tuple[float, float]) -> tuple[float, float]:
-        """Return the values at the beginning and at the end of the axis; without a given range, those of matplotlib."""
+        """Return the values at the beginning and at the end of the axis; without a given range, matplotlib's limits."""
         if (given := at(self.spec, "range")) is not None:
             low, high = (10.0**end if self.log else end for end in map(float, self.positions(given)))
             return (low, high) if low != high else (low - 0.5, high + 0.5)
@@ -306,14 +301,13 @@ class Panel:
 class Sheet:
     """A matplotlib figure with the contents of a plotly figure."""
 
-    def __init__(self, fig: go.Figure, inches: float | None = None) -> None:
+    def __init__(self, fig: go.Figure) -> None:
         spec = decoded(fig.to_plotly_json())
         self.layout: dict[str, Any] = spec["layout"]
         self.traces = [trace for trace in spec["data"] if at(trace, "visible", True) is True]
         self.base = at(self.layout, "font.size", at(self.layout, "template.layout.font.size", 12))
         self._refuse()
-        narrow = at(self.layout, "width", 690) < 400
-        inches = inches or at(self.layout, "meta.inches") or (3.5 if narrow else 7.16)
+        inches = at(self.layout, "meta.inches", 3.5 if at(self.layout, "width", 690) < 400 else 7.16)
         self.made = Figure(figsize=(inches, 2 + at(self.layout, "height", 450) / 80), layout=None)
         self.renderer: Any = FigureCanvasAgg(self.made).get_renderer()  # type: ignore[no-untyped-call]
         self.roots: dict[str, str] = {}  # name of an axis -> name of the axis that it matches, or its own
@@ -420,7 +414,7 @@ class Sheet:
                      for begin, end in zip(bottom, top, strict=True)][::-1]  # fmt: skip
         wide = [end - begin for begin, end in zip(left, right, strict=True)]
         grid = self.made.add_gridspec(len(bottom), len(left), height_ratios=self.rows, width_ratios=wide)
-        panels, firsts = {}, dict[str, Axes]()  # by root: the first axes of those that match
+        panels, firsts = {}, dict[str, Axes]()  # by root: the first of the matching axes
         for (x, y), (span, rise) in spans.items():
             rows = slice(len(top) - 1 - top.index(rise[1]), len(bottom) - bottom.index(rise[0]))
             roots, columns = (self.roots[x], self.roots[y]), slice(left.index(span[0]), right.index(span[1]) + 1)
