@@ -30,7 +30,7 @@ MOST_CHOSEN = 4096  # ranges; with more, an order's comparisons would take minut
 Refusals = Iterator[tuple[str, str]]  # a field of Run, or "cluster.field", and the problem with the way out
 
 
-class Chosen:
+class Combination:
     """The policies of a run, and what the checks read of them."""
 
     def __init__(self, run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
@@ -58,10 +58,10 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     Raises:
         ConfigError: about the first field that does not fit.
     """
-    chosen = Chosen(run, policies, cluster)
+    c = Combination(run, policies, cluster)
     for check in CHECKS:
-        for field, problem in check(chosen):
-            raise ConfigError(field, chosen.value(field), problem)
+        for field, problem in check(c):
+            raise ConfigError(field, c.value(field), problem)
 
 
 def lengths(run: Run, passed: int) -> Lengths:
@@ -81,7 +81,7 @@ def _with(case: str, problems: Mapping[str, tuple[object, str]], otherwise: str 
             yield field, f"{case}{problem}{otherwise}"
 
 
-def _rate(c: Chosen) -> Refusals:
+def _rate(c: Combination) -> Refusals:
     if c.policies["schedule"].needs_budget and c.run.pushes is None:
         yield "schedule", "a decaying learning rate needs the run's length: set pushes"
     if c.needs not in rate_state.NEEDS:
@@ -94,7 +94,7 @@ def _rate(c: Chosen) -> Refusals:
         yield "push_weight", f"the rate {c.run.rate!r} does not read it: leave push_weight out, or use {able}"
 
 
-def _quantize(c: Chosen) -> Refusals:
+def _quantize(c: Combination) -> Refusals:
     """Refuse a code that does not fit the pruning rule's residual, which stores unsent entries and rounding errors."""
     if isinstance(c.prune, Everything):
         return
@@ -105,7 +105,7 @@ def _quantize(c: Chosen) -> Refusals:
         yield "quantize", f"{problem}: use residual=off in both, or residual=on in both"
 
 
-def _aggregate(c: Chosen) -> Refusals:
+def _aggregate(c: Combination) -> Refusals:
     run, rule, quantize, traits = c.run, c.rule, c.quantize, c.traits
     if rule.changes_all and quantize.draws:
         problem = f"rounds at random, and prune={run.prune!r} would accumulate these errors in its residual"
@@ -140,13 +140,13 @@ def _aggregate(c: Chosen) -> Refusals:
             yield f"cluster.{field}", f"{added}so no worker may leave or join: omit it"
 
 
-def _downlink(c: Chosen) -> Refusals:
+def _downlink(c: Combination) -> Refusals:
     if c.run.downlink == "none":
         return
     yield from _with(f"with downlink={c.run.downlink!r} ", {
         "pull": (c.run.pull != "whole", "each pull must request all weights: use pull='whole'"),
         "prune": (c.rule.tells, "answers must have only weights, and this rule adds numbers: use one such as static"),
-        "sync": (methods.has_rho(c.sync), "this policy's rho is for exact weights, not rounded ones: use another"),
+        "sync": (methods.has_rho(c.sync), "its rho is for the exact weights, not for rounded ones: use another"),
     })  # fmt: skip
     from pslab.tensors.compression.downlink import downlink_rules  # loaded only if needed
 
@@ -155,7 +155,7 @@ def _downlink(c: Chosen) -> Refusals:
         yield "downlink", "engine='timing' needs known lengths of messages: use static, a code such as int8, or both"
 
 
-def _virtual(c: Chosen) -> Refusals:
+def _virtual(c: Combination) -> Refusals:
     run = c.run
     if run.engine in IN_VIRTUAL_TIME and not c.cluster.modelled(run.workers):
         yield "cluster", f"virtual time needs {MODELLED}; calibrate(run) measures it here"
@@ -192,7 +192,7 @@ def _length_known(code: Any) -> bool:
     return type(code).__name__ != "Inceptionn"
 
 
-def _ray(c: Chosen) -> Refusals:
+def _ray(c: Combination) -> Refusals:
     run = c.run
     if run.engine != "ray":
         if run.ray is not None:
@@ -201,12 +201,12 @@ def _ray(c: Chosen) -> Refusals:
     yield from _with("", {
         "cluster": (c.cluster != Cluster(), "Ray emulates no cluster: use cluster='free', or engine='local'"),
         "ranges": (c.ranges.layered, "Ray cannot pull layers one by one: use ranges='whole', or engine='local'"),
-        "lease_s": (run.lease_s != FIELDS["lease_s"].default, "Ray has a rule of its own for it: leave lease_s out"),
+        "lease_s": (run.lease_s != FIELDS["lease_s"].default, "Ray has its own rule for it: leave lease_s out"),
         "checkpoint_every": (run.checkpoint_every is not None, "Ray has no checkpoints: leave it out"),
     })  # fmt: skip
 
 
-def _checkpoints(c: Chosen) -> Refusals:
+def _checkpoints(c: Combination) -> Refusals:
     run = c.run
     if run.checkpoint_every is None:
         return
@@ -218,7 +218,7 @@ def _checkpoints(c: Chosen) -> Refusals:
         yield "checkpoint_every", problem
 
 
-def _key_ranges(c: Chosen) -> Refusals:
+def _key_ranges(c: Combination) -> Refusals:
     if c.by_range and c.run.pull != "range":
         yield "pull", f"with prune={c.run.prune!r} workers must pull the keys that they push: set pull='range'"
     if c.run.pull == "range" and not c.by_range:
@@ -228,7 +228,7 @@ def _key_ranges(c: Chosen) -> Refusals:
         yield from _own_writes(c, "prune", "local_apply=off")
 
 
-def _keys(c: Chosen) -> Refusals:
+def _keys(c: Combination) -> Refusals:
     if c.run.pull != "keys":
         return
     yield from _with("with pull='keys' ", {
@@ -246,7 +246,7 @@ def _keys(c: Chosen) -> Refusals:
         yield "sync", f"with pull='keys' {problem}"
 
 
-def _placement(c: Chosen) -> Refusals:
+def _placement(c: Combination) -> Refusals:
     """Refuse a placement of keys unless workers with fixed examples request keys from several servers."""
     for wrong, problem in (
         (c.run.pull != "keys", "places the keys that workers request: set pull='keys'"),
@@ -257,7 +257,7 @@ def _placement(c: Chosen) -> Refusals:
             yield "placement", f"{problem}, or placement='even'"
 
 
-def _own_writes(c: Chosen, field: str, instead: str) -> Refusals:
+def _own_writes(c: Combination, field: str, instead: str) -> Refusals:
     """Refuse optimizers and rates with which a worker cannot compute the effect of its own pushes."""
     if not c.optimizer.plain_sgd:
         problem = f"a worker cannot compute the server's step with {c.run.optimizer!r}: use optimizer='sgd'"
@@ -267,7 +267,7 @@ def _own_writes(c: Chosen, field: str, instead: str) -> Refusals:
         yield field, problem
 
 
-def _optimizer(c: Chosen) -> Refusals:
+def _optimizer(c: Combination) -> Refusals:
     if c.traits.reads_own:
         yield from _own_writes(c, "sync", "rmw=off")
     if c.rule.momentum and not c.optimizer.without_momentum:
@@ -275,7 +275,7 @@ def _optimizer(c: Chosen) -> Refusals:
         yield "optimizer", f"{problem}: use optimizer='sgd' or 'sgd:weight_decay=0.0001', or momentum=0 in the rule"
 
 
-def _method(c: Chosen) -> Refusals:
+def _method(c: Combination) -> Refusals:
     method, constant = c.traits.method, find("rate", c.rate) is ROWS["rate"]["constant"]
     if method not in ("", *methods.METHODS):
         yield "sync", f"has method={method!r}, which pslab cannot compute: {nearest(method, methods.METHODS)}"
@@ -298,7 +298,7 @@ def _method(c: Chosen) -> Refusals:
         yield "on_death", problem
 
 
-def _inner(c: Chosen, what: str, constant: bool) -> Refusals:
+def _inner(c: Combination, what: str, constant: bool) -> Refusals:
     """Refuse fields that do not fit a policy whose workers make steps of their own optimizers."""
     if c.by_range or c.rule.momentum:
         yield "prune", f"{what}; momentum may not be added: use none, static, std or dynamic"
@@ -318,7 +318,7 @@ def _inner(c: Chosen, what: str, constant: bool) -> Refusals:
         yield "optimizer", "the center must move by the pushes alone: use optimizer='sgd'"
 
 
-def _layers(c: Chosen) -> Refusals:
+def _layers(c: Combination) -> Refusals:
     if getattr(c.order, "credit", None) is not None and not hasattr(c.order, "admits"):
         problem = "has a credit and no admits(under_way_bytes, size_bytes), which allows another message"
         yield "order", f"{problem}: add this method, or remove the credit"
@@ -339,7 +339,7 @@ def _layers(c: Chosen) -> Refusals:
         yield "prune", f"{problem}: use clip=none, or ranges='whole'"
 
 
-def _combined(c: Chosen) -> Refusals:
+def _combined(c: Combination) -> Refusals:
     """Refuse rates that need a value for each push if the server combines the pushes of a step into one gradient."""
     by_rule = c.rule.combine is not None
     combines = by_rule or c.quantize.combine or c.traits.aggregate == "changes"
@@ -352,7 +352,7 @@ def _combined(c: Chosen) -> Refusals:
         yield "rate", f"{problem}: use {able}"
 
 
-def _members(c: Chosen) -> Refusals:
+def _members(c: Combination) -> Refusals:
     run, cluster = c.run, c.cluster
     if run.dilation not in ("auto", 1) and run.engine != "local":
         yield "dilation", "is only for emulated time with engine='local': use 'auto' or 1"
@@ -371,7 +371,7 @@ def _members(c: Chosen) -> Refusals:
         yield "cluster.join", "no worker is present at the start: remove at least one worker from join"
 
 
-def _allreduce(c: Chosen) -> Refusals:
+def _allreduce(c: Combination) -> Refusals:
     """Refuse fields with which a ring of workers cannot compute a sum."""
     if c.cluster.aggregate != ALLREDUCE:
         return
@@ -380,7 +380,7 @@ def _allreduce(c: Chosen) -> Refusals:
         return getattr(made, "summable", False)
 
     yield from _with("with aggregate='allreduce' ", {
-        "engine": (c.run.engine not in IN_VIRTUAL_TIME, "only virtual time has a ring: use engine='virtual'"),
+        "engine": (c.run.engine not in IN_VIRTUAL_TIME, "only virtual time has it: use engine='virtual' or 'timing'"),
         "servers": (c.run.servers > 1, "there are no separate servers: use servers=1"),
         "sync": (not c.traits.rounds, "each step needs a gradient of every worker: use "
                                       + _able("sync", lambda sync: getattr(sync, "rounds", False))),
@@ -393,7 +393,7 @@ def _allreduce(c: Chosen) -> Refusals:
     }, ", or aggregate='servers'")  # fmt: skip
 
 
-CHECKS: tuple[Callable[[Chosen], Refusals], ...] = (
+CHECKS: tuple[Callable[[Combination], Refusals], ...] = (
     _rate, _quantize, _aggregate, _downlink, _virtual, _ray, _checkpoints, _key_ranges, _keys,
     _placement, _optimizer, _method, _layers, _combined, _members, _allreduce,
 )  # fmt: skip
