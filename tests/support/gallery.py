@@ -193,7 +193,7 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "what is saved stands before what is paid": lambda: waterfall(explained(0.4, sync="asp", prune="static:1%")),
     "a later winner is said to be later": lambda: waterfall(explained(1.8, prune="std:2", rate="dynsgd")),
     "bytes stand on an axis of their own": lambda: waterfall(
-        why.why(made(seed=[0]), made(prune=["static:1%"], seed=[0]), 0.85, MERITS["bytes"], made(grid(alone(BASE))))),
+        why.why(made(seed=[0]), made(prune=["static:1%"], seed=[0]), 0.85, MERITS["bytes"])),
     "the soonest policy of each cluster, and how far each is": lambda: where(atlas()),
     "policies that tie are named, of many how many they are": lambda: where(
         atlas(bandwidths=[1e8, 1e9, 1e10], spreads=[1.0, 1.1])),

@@ -89,14 +89,11 @@ class Explorer:
             if states_max is not None and self.states >= states_max:
                 return None, False
             frontier, violation = self._level(frontier)
-            frontier = [state for state in frontier if not self._covered(state)]
+            # a state that was reached with fewer faults has all successors of this one
+            frontier = [state for state in frontier if not any(
+                (state[0], fewer, *state[2:]) in self.seen for fewer in self._fewer[state[1]])]  # fmt: skip
             self.states += len(frontier)
         return violation, True
-
-    def _covered(self, state: State) -> bool:
-        """Whether the same state was reached with fewer faults, so that its successors include all of this state."""
-        number, used, *others = state
-        return any((number, fewer, *others) in self.seen for fewer in self._fewer[used])
 
     def _level(self, frontier: list[State]) -> tuple[list[State], Violation | None]:
         seen = self.seen

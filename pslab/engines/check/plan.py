@@ -70,7 +70,10 @@ class Checked:
             if broken:
                 explored, shortest = min(broken, key=lambda one: len(one[1].path))
                 many = f"{len(broken)} of {len(rows)} explorations break a rule; the shortest path to it"
-                lines += ["", f"{policy}: {many}, with {_cluster(explored)}:", str(shortest)]
+                ranges = f", {explored.ranges} ranges" if explored.ranges > 1 else ""
+                ranges += f" on {explored.servers} servers" if explored.servers > 1 else ""
+                cluster = f"W = {explored.workers}{ranges}, {_faults(explored)}"
+                lines += ["", f"{policy}: {many}, with {cluster}:", str(shortest)]
             if any(not explored.complete for explored in rows):
                 how = "check fewer workers or iterations, or raise --states-max"
                 lines += ["", f"{policy}: unfinished: an exploration reached its limit of states; {how}"]
@@ -84,12 +87,6 @@ class Checked:
                 how = "check the policy with a smaller bound or plan, or raise --iterations"
                 lines += ["", f"{policy}: no broken rule was found, but this proves nothing: {far}; {how}"]
         return lines
-
-
-def _cluster(explored: Explored) -> str:
-    ranges = f", {explored.ranges} ranges" if explored.ranges > 1 else ""
-    ranges += f" on {explored.servers} servers" if explored.servers > 1 else ""
-    return f"W = {explored.workers}{ranges}, {_faults(explored)}"
 
 
 def _faults(explored: Explored) -> str:

@@ -90,7 +90,11 @@ class ServerSide:
 
     def _step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
         before = self._servers[state]
-        done = self._tries(before, worker, event)
+        # every variant if the policy decides Searched; else one more, to see whether it has planned without Searched
+        syncs = [sync for sync, _ in self._tried]
+        first = self._drive(copied(before, self._constant), syncs[0], worker, event)
+        others = syncs[1:] if self._searched(first) else syncs[1:][-1:]
+        done = [first, *(self._drive(copied(before, self._constant), sync, worker, event) for sync in others)]
         by_key: dict[Any, Stepped] = {}
         for driven in done:
             stepped = self._stepped(state, worker, driven, decided=event.kind != "store")
@@ -98,13 +102,6 @@ class ServerSide:
         if len(by_key) > 1 and not self._searched(done[0]):
             return (Stepped(state, done[0].effects, (), "the policy plans without deciding Searched"),)
         return tuple(by_key.values())
-
-    def _tries(self, before: Any, worker: int, event: Event) -> list[Driven]:
-        # every variant if the policy decides Searched; else one more, to see whether it has planned without Searched
-        syncs = [sync for sync, _ in self._tried]
-        first = self._drive(copied(before, self._constant), syncs[0], worker, event)
-        others = syncs[1:] if self._searched(first) else syncs[1:][-1:]
-        return [first, *(self._drive(copied(before, self._constant), sync, worker, event) for sync in others)]
 
     def _searched(self, driven: Driven) -> bool:
         return any(isinstance(effect, Searched) for effect in driven.effects)
@@ -130,7 +127,10 @@ class ServerSide:
             elif event.kind == "answered":
                 effects = server.answered(event.range)
             elif event.kind == "leave":
-                self._forget(server, worker)
+                for number, store in enumerate(getattr(server, "stores", ())):
+                    store.order(Forget(worker))
+                    if number == 0:
+                        store.done()
                 effects = self._handed(server, server.leave(worker, NOW), ops)
             elif event.kind == "store":
                 effects = [server.stores[event.range].orders[0][0]]
@@ -164,12 +164,6 @@ class ServerSide:
                 ops += self._carried(store.done()) if self._server_of[index] == 0 else []
                 pending += server.answered(index) if isinstance(effect, Reply) else []
         return handed
-
-    def _forget(self, server: Any, worker: int) -> None:
-        for number, store in enumerate(getattr(server, "stores", ())):
-            store.order(Forget(worker))
-            if number == 0:
-                store.done()
 
     def _carried(self, done: Any) -> list[tuple[int, Op]]:
         vain = isinstance(done.order, Reply) and not done.sends

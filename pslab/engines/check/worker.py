@@ -53,7 +53,9 @@ class WorkerSide:
         self._outcomes: dict[tuple[int, Op], tuple[int, Wrong]] = {}
         self._none = ((0, 0),) * ranges if self._eager else ()
         self._forgetting: dict[int, Wrong] = {}  # by machine: the broken rule if `join` does not reset all state
-        self.start = self._start()
+        machine, none = self._fresh(), (0,) * ranges
+        local = LocalState(-1, got=none, acked=(-1,) * ranges, applied=none, own_pushes=self._none)
+        self.start = self._moved(local, machine, 0, "start", None, machine.start).after
 
     def moves(self, number: int) -> list[Move]:
         """Return all possible next moves in the state with this number, faults last."""
@@ -125,7 +127,8 @@ class WorkerSide:
 
     def _deliveries(self, local: LocalState, link: str) -> Iterator[Move]:
         under_way = local.up if link == UP else local.down
-        firsts = self._firsts(under_way)
+        servers = list(map(self._server, under_way))
+        firsts = [position for position, server in enumerate(servers) if server not in servers[:position]]
         for position, message in enumerate(under_way):
             if position not in firsts and not self._faults & REORDER:
                 continue
@@ -209,7 +212,7 @@ class WorkerSide:
         if self._layered:  # such a worker counts as computing once the weights of its last range have arrived
             now = self._ready(machine)
             started = now if now > ready else -1
-        after = self._number(left._replace(machine=self._keep(machine)))
+        after = self._number(left._replace(machine=self._interned(machine, self._machines)))
         return Move(fault, kind, about, after, None, started, wrong)
 
     def _outcome(self, local: LocalState, op: Op) -> tuple[int, Wrong]:
@@ -266,12 +269,6 @@ class WorkerSide:
 
     # --- states as numbers ----------------------------------------------------------------------------------------
 
-    def _start(self) -> int:
-        machine = self._fresh()
-        none = (0,) * self._ranges
-        local = LocalState(-1, got=none, acked=(-1,) * self._ranges, applied=none, own_pushes=self._none)
-        return self._moved(local, machine, 0, "start", None, machine.start).after
-
     def _sent(self, local: LocalState, link: str, messages: Iterable[Any]) -> LocalState:
         numbers = tuple(self._interned(message, self._messages) for message in messages)
         under_way = (local.up if link == UP else local.down) + numbers
@@ -282,16 +279,8 @@ class WorkerSide:
     def _server(self, number: int) -> int:
         return self._server_of[int(self._messages[number].range)]
 
-    def _firsts(self, under_way: tuple[int, ...]) -> list[int]:
-        """Return the positions of the oldest message of each server in `under_way`."""
-        servers = list(map(self._server, under_way))
-        return [position for position, server in enumerate(servers) if server not in servers[:position]]
-
     def _machine(self, number: int) -> Any:
         return copied(self._machines[number])
-
-    def _keep(self, machine: Any) -> int:
-        return self._interned(machine, self._machines)
 
     def _interned(self, value: Any, values: list[Any]) -> int:
         key = frozen(value)

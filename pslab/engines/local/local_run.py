@@ -76,7 +76,10 @@ class LocalRun(Coordinator):
             error.outcome = self._wind_up(evaluating=self._under_way)
             raise
         if self._to_be_repeated():
-            return self._repeated()
+            before = self._emulation()
+            self.on_progress({"pushes": 0, "seconds": 0.0, "repeated": AGAIN})
+            given = self.pool, self.experiment, self.on_progress, self.evaluator is not None, self.precedence.yields
+            return type(self)(*given, before).conduct()
         outcome = self._outcome()
         # a given dilation is not remembered: it says nothing about the smallest one
         if outcome.facts.get("emulation_ok") and self.run.dilation == "auto":
@@ -165,12 +168,6 @@ class LocalRun(Coordinator):
         ended = bool(self.lost or self.pool.ended) or self.facts["outcome"] == "interrupted"
         return able and not tried and not ended and not kept(self._emulation())
 
-    def _repeated(self) -> Outcome:
-        before = self._emulation()
-        self.on_progress({"pushes": 0, "seconds": 0.0, "repeated": AGAIN})
-        given = self.pool, self.experiment, self.on_progress, self.evaluator is not None, self.precedence.yields
-        return type(self)(*given, before).conduct()
-
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
         # before the workers start: it empties their tables
@@ -227,7 +224,9 @@ class LocalRun(Coordinator):
             for store in sorted(fallen - self.pool.ended.keys()):
                 self.pool.end(store, f"has not answered for {self.run.lease_s:g} s", self.tolerated)
         elif report.kind == "evaluated":
-            self._stop_at_target()
+            if self.reached_target and "outcome" not in self.facts:
+                self.pool.order(SERVER, "stop")
+                self.reached = True
         elif report.kind == "served":
             self.facts.update(report.body)
         elif report.kind == "copied":
@@ -253,11 +252,6 @@ class LocalRun(Coordinator):
         # the server's report and the stores' reports come in any order
         if index in self.opened and self.copied[index] >= self.opened[index]["others"]:
             super().keep_snapshot(self.opened.pop(index))
-
-    def _stop_at_target(self) -> None:
-        if self.reached_target and "outcome" not in self.facts:
-            self.pool.order(SERVER, "stop")
-            self.reached = True
 
     def _wind_up(self, *, evaluating: bool = True) -> Outcome | None:
         """End the run within INTERRUPT_LIMIT_S, in order if possible; return its completed part, or None."""

@@ -126,8 +126,10 @@ class LocalServer:
                     self._hear_store(source)
                 elif (worker := self.whose[source]) is None:
                     self._obey()
+                elif (frames := self._frames(worker)) is None:
+                    self._lose(worker)
                 else:
-                    self._hear(worker)
+                    self._heard(worker, frames)
             for store in self.stores:
                 store.send_due(self.clock.now())
                 if store.gone and self.run_config.on_death != "restart":  # else the parent restarts all processes
@@ -196,12 +198,6 @@ class LocalServer:
         # a report is due in each of these periods, even if no message comes
         looks_s, left_s = self.run_config.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())
         return max(0.0, min(PROGRESS_PERIOD_S, looks_s, left_s))
-
-    def _hear(self, worker: int) -> None:
-        if (frames := self._frames(worker)) is None:
-            self._lose(worker)
-        else:
-            self._heard(worker, frames)
 
     def _hear_store(self, source: int) -> None:
         store = self.store_of[source]

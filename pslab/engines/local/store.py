@@ -73,7 +73,9 @@ class LocalStore:
         self._clock.dilation, self._over = dilation, False
         try:
             while not self._over:
-                self._turn()
+                self._life.give()  # orders may take less CPU time than the system counts
+                if ready([self._orders.descriptor], self._life.period_s, self._spin):
+                    self._obey()
             report(self._context.parent, "stored")
             self._tell([Stop(0)])
         except EOFError:
@@ -81,11 +83,6 @@ class LocalStore:
         except BaseException:
             self._context.pipes[0].close()  # so that the deciding server does not wait
             raise
-
-    def _turn(self) -> None:
-        self._life.give()  # orders may take less CPU time than the system counts
-        if ready([self._orders.descriptor], self._life.period_s, self._spin):
-            self._obey()
 
     def _obey(self) -> None:
         for frame in self._orders.frames():

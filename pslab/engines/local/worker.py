@@ -80,7 +80,10 @@ class LocalWorker(RealTimeWorker):
         except NonFinite:
             # the server ends the run; until its Stop comes, other messages are read and ignored
             self.stream.send([Diverged(self.worker, self.iteration)])
-            self._await_stop()
+            with contextlib.suppress(Stopped):
+                while True:
+                    self._messages()
+            self._last_message()
         kill_after(math.inf)  # a planned kill must not hit the next run
         schedule = self.driver.range_schedule
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
@@ -206,13 +209,6 @@ class LocalWorker(RealTimeWorker):
         if any(isinstance(message, Stop) for message in messages):
             raise Stopped
         return messages
-
-    def _await_stop(self) -> None:
-        try:
-            while True:
-                self._messages()
-        except Stopped:
-            self._last_message()
 
     def _last_message(self) -> None:
         with contextlib.suppress(OSError):  # the server may have ended

@@ -114,7 +114,9 @@ def main(context: ProcessContext) -> None:
                 sys.path += [folder for folder in arguments if folder not in sys.path]
             elif verb == "start":
                 role, (make, *given) = None, arguments
-                _give_memory_back()
+                gc.collect()  # skips the objects of the imports, which were frozen above
+                with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+                    ctypes.CDLL(None).malloc_trim(0)  # else memory use would grow from run to run
                 role = make(context, *given)
                 report(context.parent, "prepared")
             else:
@@ -126,13 +128,6 @@ def main(context: ProcessContext) -> None:
                 report(context.parent, "failed", body)
             except OSError:  # the parent has closed the pipe: it needs nothing more
                 return
-
-
-def _give_memory_back() -> None:
-    """Return unused memory of the previous role to the system; otherwise memory use would grow from run to run."""
-    gc.collect()  # skips the objects of the imports, which `main` has frozen
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _die_with_fork_server() -> None:

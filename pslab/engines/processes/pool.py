@@ -141,8 +141,9 @@ class Pool:
         quiet = {number: owed[number] for number in listened - spoke - gone}
         for number, how in self.watch.silent(quiet, lambda number: self.processes[number].pid).items():
             reports.append((number, Report("silent", {"how": how}, NO_TABLE)))
-        ends = {number: report for number, report in reports
-                if report.kind in ENDS and not _waits(report, owed[number])}  # fmt: skip
+        waits = {number for number, report in reports if report.kind == "silent" and owed[number] == WAITING
+                 and not report.body["how"].startswith(STOPPED)}  # fmt: skip
+        ends = {number: report for number, report in reports if report.kind in ENDS and number not in waits}
         others = [(number, report) for number, report in reports if number not in ends and report.kind != ALIVE]
         self._held = ends | self._held
         if others and not all(map(tolerated, self._held)):  # an error must not hide the reports of others
@@ -277,11 +278,6 @@ def _closed(process: Any) -> None:
         process.kill()
         process.join()
     process.close()  # closes its descriptors now: the traceback of a stored error may keep the process object
-
-
-def _waits(report: Report, phase: str) -> bool:
-    """Whether a child is silent because it waits for others, and was not stopped by a signal."""
-    return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
 
 
 _kept: Pool | None = None

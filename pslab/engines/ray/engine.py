@@ -72,10 +72,15 @@ class _RayRun(Evaluations):
         try:
             self._prepare()
             self.preparation_s = time.monotonic() - begin_s
-            self._start()
+            self.stream = self.actors.decider.run.remote()
+            for worker in sorted(self.alive):
+                self._call(worker, self._worked, self.actors.workers[worker].run, self.actors.decider)
             self._follow()
             self.trained = True
-            self._evaluate_rest()
+            while self._evaluate(sorted(self.alive) + [self.run.workers] * self.beside):
+                if not (self.alive or self.beside):
+                    raise StartFailed("all processes that could evaluate the snapshots have ended: run again")
+                self._turn()
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         except RunError as error:
@@ -100,11 +105,6 @@ class _RayRun(Evaluations):
             self._call(self.run.workers, self._begun, actors.evaluator.prepare, *self.given, 0, 0, False)
         while self.calls:
             self._turn()
-
-    def _start(self) -> None:
-        self.stream = self.actors.decider.run.remote()
-        for worker in sorted(self.alive):
-            self._call(worker, self._worked, self.actors.workers[worker].run, self.actors.decider)
 
     def _begin(self, worker: int) -> None:
         actor = self.actors.workers[worker]
@@ -228,12 +228,6 @@ class _RayRun(Evaluations):
         self.on_progress(self.count_evaluated(self.busy.pop(number), values))
         if self.reached_target:
             self.actors.decider.order.remote("stop", "target")
-
-    def _evaluate_rest(self) -> None:
-        while self._evaluate(sorted(self.alive) + [self.run.workers] * self.beside):
-            if not (self.alive or self.beside):
-                raise StartFailed("all processes that could evaluate the snapshots have ended: run again")
-            self._turn()
 
     # --- the end --------------------------------------------------------------------------------------------------
 

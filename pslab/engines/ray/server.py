@@ -75,13 +75,11 @@ class OtherServer(Member):
         for message, content in brought:
             self._contents.write(message, content)
         if isinstance(order, Snapshot):
-            return 0, 0.0, [self._shard.weights[source].numpy().copy() for _, source in self._slices()]
+            pairs = held_slices(self.job, self._server)
+            return 0, 0.0, [self._shard.weights[source].numpy().copy() for _, source in pairs]
         took = carry_out(order, details, self._server, self.job, self._shard, self._clock, lambda index, server: None)
         size_bytes, begin_s, done_s = took
         return size_bytes, done_s - begin_s, self._contents.read(answer(order, size_bytes))
-
-    def _slices(self) -> Any:
-        return held_slices(self.job, self._server)
 
     def held(self) -> list[np.ndarray]:
         """Return this server's weights, one array for each slice of the model that it has."""
@@ -222,7 +220,8 @@ class DecidingServer(Member, Transport):
         driver.keep_last(ended_s)
         driver.accounts.ledger.close(driver.accounts.applied, ended_s)
         yield from self._news()
-        yield {"facts": self._facts()}
+        lives = {"lives": self.lives} if self.lives else {}
+        yield {"facts": {**driver.facts(), "costs": clock.costs(), "deaths": self.deaths, **lives}}
 
     def stop(self, outcome: str) -> None:
         """End the run, unless it has ended."""
@@ -325,7 +324,3 @@ class DecidingServer(Member, Transport):
         workers = doings(self._machine, [False] * self.job.run.workers)
         yield {"pushes": self._machine.gradients, "seconds": self._clock.now(), "workers": workers, "phases": phases,
                "tables": self._driver.accounts.ledger.take_changes()}  # fmt: skip
-
-    def _facts(self) -> News:
-        lives = {"lives": self.lives} if self.lives else {}
-        return {**self._driver.facts(), "costs": self._clock.costs(), "deaths": self.deaths, **lives}

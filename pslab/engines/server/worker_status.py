@@ -41,13 +41,10 @@ def described(workers: Sequence[dict[str, Any]], since_s: Sequence[float], only:
     for worker, (does, spent_s) in enumerate(zip(workers, since_s, strict=True)):
         if only is not None and worker not in only:
             continue
-        awaited = f" for {_listed(does['for'])}" if does["for"] else " for no one" if does["doing"] == "waiting" else ""
+        others = ", ".join(map(str, does["for"][:SHOWN])) + ", …" * (len(does["for"]) > SHOWN)
+        awaited = f" for worker{'s' * (len(does['for']) > 1)} {others}" if does["for"] else (
+            " for no one" if does["doing"] == "waiting" else "")  # fmt: skip
         clock = "" if does["iteration"] is None else f" on clock {does['iteration']}"
         words.append(f"worker {worker} has been {does['doing']}{awaited}{clock} for {spent_s:.1f} s")
     left = len(words) - SHOWN
     return "; ".join(words[:SHOWN] + ([f"and {left} more"] if left > 0 else []))
-
-
-def _listed(workers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, workers[:SHOWN])) + (", …" if len(workers) > SHOWN else "")
-    return f"worker {shown}" if len(workers) == 1 else f"workers {shown}"

@@ -71,8 +71,9 @@ class Simulator:
         def report() -> None:
             nonlocal next_s
             if (now := time.monotonic()) >= next_s:
-                on_progress({"pushes": self.driver.machine.gradients, "seconds": self.scheduler.now,
-                             "workers": self._doings()})  # fmt: skip
+                machine = self.driver.machine
+                workers = doings(machine, [not node.driver.machine.computing for node in self.workers])
+                on_progress({"pushes": machine.gradients, "seconds": self.scheduler.now, "workers": workers})
                 spent_s = time.monotonic() - now
                 next_s = now + max(PROGRESS_PERIOD_S, min(LONGEST_PERIOD_S, spent_s / PROGRESS_SHARE))
 
@@ -100,12 +101,14 @@ class Simulator:
         """Return the facts of a run in virtual time for the manifest; `preparation_s`, `turning_s` and `wall_s` are
         the machine's seconds for preparing, for processing events, and for all."""
         driver, faults = self.driver, self.faults
+        # the server may have been busy until the end
+        unhandled = [worker for worker in driver.machine.workers if self.scheduler.life[worker] == math.inf]
         frames = faults if self._traffic is None else self._traffic.faults
         sweeps = [list(row) for node in self.workers if (fit := node.driver.range_schedule) for row in fit.sweeps]
         return {
             **driver.facts(),
             "refused": driver.refused + sum(node.driver.refused for node in self.workers) + frames.refused,
-            "deaths": [death for death in self.deaths if self._heard(death["worker"])],
+            "deaths": [death for death in self.deaths if death["worker"] not in unhandled],
             **({"lives": self.lives} if self.lives else {}),
             "server_busy_s": self._server.busy_s,
             "preparation_s": preparation_s,
@@ -119,10 +122,6 @@ class Simulator:
             **({"cost_table": self._job.cluster.costs} if self._job.cluster.costs != "none" else {}),
             **fault_facts(self._job.cluster, faults.rows + (frames.rows if frames is not faults else [])),
         }
-
-    def _heard(self, worker: int) -> bool:
-        """Whether the server has handled a worker's death; it may have been busy until the end."""
-        return worker not in self.driver.machine.workers or self.scheduler.life[worker] < math.inf
 
     def _start(self) -> None:
         """Schedule departures, joins and kills, and start iteration 0 of every worker that is present."""
@@ -139,9 +138,6 @@ class Simulator:
                 scheduler.at(at, LEAVES, node.worker, self._dies, node.worker)
         for worker in self.driver.machine.workers:
             self.workers[worker].start(0.0)
-
-    def _doings(self) -> list[dict[str, Any]]:
-        return doings(self.driver.machine, [not node.driver.machine.computing for node in self.workers])
 
     # --- for the workers ------------------------------------------------------------------------------------------
 

@@ -109,7 +109,11 @@ class Sizes:
         if reply.empty:
             return 0
         if self._downlink is not None:
-            return self._difference_bytes(reply)
+            key = reply.pull.worker, reply.pull.range
+            if key in self._unknown:  # a worker that has returned
+                self._unknown.remove(key)
+                return WHOLE
+            return self._downlink.sizes(reply.pull.range, self._job.number_bytes, turn=reply.pull.iteration)[0]
         if self._job.run.pull == "changed":
             index, part = reply.pull.range, self._job.parts[reply.pull.range]
             logs = self._unchanged[index]
@@ -127,14 +131,6 @@ class Sizes:
         slices = ranged(self._job, pull.range, KeyRange(pull.payload.start, pull.payload.stop))
         indices = torch.cat([torch.arange(0), *(torch.arange(s.start, s.stop) - begin for s in slices)])
         return _entries_bytes(indices, part.size, self._job.number_bytes)
-
-    def _difference_bytes(self, reply: Reply) -> int:
-        key = reply.pull.worker, reply.pull.range
-        if key in self._unknown:  # a worker that has returned
-            self._unknown.remove(key)
-            return WHOLE
-        assert self._downlink is not None
-        return self._downlink.sizes(reply.pull.range, self._job.number_bytes, turn=reply.pull.iteration)[0]
 
     def leave(self, worker: int) -> None:
         """Note that a worker that has left needs all weights if it returns."""

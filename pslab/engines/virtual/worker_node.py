@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pslab.engines.emulation.faults import Faults
@@ -52,7 +53,7 @@ class WorkerNode:
     ) -> None:  # fmt: skip
         self._job, self.worker, self._simulator, self._scheduler = job, worker, simulator, scheduler
         self._gradients, self._waiting = gradients, waiting
-        self.driver = WorkerDriver(job, worker, self._send, rows, requests)
+        self.driver = WorkerDriver(job, worker, partial(simulator.send, worker), rows, requests)
         self._pass: Pass | None = None  # a layered worker's progress in its iteration
         self._present = False
         self._pulled: list[Pulled] = []  # weights for the next iteration
@@ -144,7 +145,8 @@ class WorkerNode:
             driver.missing(layer) is not None for layer in range(len(job.ranges_of))
         )):  # fmt: skip
             self._start_gradient(iteration, now)
-        spent_s = self._spent_s(iteration)
+        steps = driver.gradients(iteration) - job.traits.overlap  # before the push; `_computed` counts the others
+        spent_s = driver.draw_compute_s(iteration) + steps * job.inner_s
         if job.layered:
             from pslab.engines.emulation.layer_progress import Pass
 
@@ -152,19 +154,6 @@ class WorkerNode:
             self._forward(self._pass, now)
         else:
             self._until(now, spent_s, 1.0, self._computed, iteration)
-
-    def _spent_s(self, iteration: int) -> float:
-        """Return the seconds of an iteration's gradients before its push, and of the steps between these gradients."""
-        # the steps after a push are counted when they are taken, by `_follow`
-        steps = self.driver.gradients(iteration) - self._job.traits.overlap
-        return self.driver.draw_compute_s(iteration) + steps * self._job.inner_s
-
-    def _follow(self, iteration: int, now: float) -> None:
-        """Take the steps that follow the push of an iteration; they may end after the next weights have arrived."""
-        self._following = True
-        ends_s = now + self.driver.draw_following_s() + self._job.traits.overlap * self._job.inner_s
-        ends_s += self._simulator.faults.pause_s(self.worker, iteration, now, ends_s)
-        self._scheduler.at(ends_s, COMPUTED, self.worker, self._followed, (iteration, now))
 
     def _followed(self, content: tuple[int, float], now: float) -> None:
         self.driver.followed(*content, now)
@@ -184,8 +173,11 @@ class WorkerNode:
     def _computed(self, content: tuple[int, float, float], now: float) -> None:
         job, (iteration, ends_s, selected_s) = self._job, content
         pushed = self._ready(self._result(), iteration, job.exchanged(iteration), ends_s, selected_s, now)
-        if pushed and job.traits.overlap:
-            self._follow(iteration, now)
+        if pushed and job.traits.overlap:  # the steps after the push may end after the next weights have arrived
+            self._following = True
+            ends_s = now + self.driver.draw_following_s() + job.traits.overlap * job.inner_s
+            ends_s += self._simulator.faults.pause_s(self.worker, iteration, now, ends_s)
+            self._scheduler.at(ends_s, COMPUTED, self.worker, self._followed, (iteration, now))
 
     def _ready(
         self, body: dict[str, Any], iteration: int, ranges: Sequence[int], ends_s: float, selected_s: float, now: float
@@ -237,6 +229,3 @@ class WorkerNode:
                 return
         if not at.ended:
             self._forward(at, now)
-
-    def _send(self, frame: Frame, now: float) -> None:
-        self._simulator.send(self.worker, frame, now)

@@ -50,7 +50,9 @@ class StreamReader(Reader):
         if iteration != self._next:
             if self._next >= 0:
                 self._end()
-            self._stream = stream = self.inputs.source.read(_batches(iteration, *self._made), self._seed)
+            batches = Batches(*self._made)  # an object of its own: loading processes are batches ahead of the worker
+            ahead = ((number // batches.rounds, batches.at(number)) for number in itertools.count(iteration))
+            self._stream = stream = self.inputs.source.read(ahead, self._seed)
             # loading processes end in order only while their queues exist; garbage collection would delete these first
             self._end = weakref.finalize(self, stream.close)
         self._next = iteration + 1
@@ -60,8 +62,3 @@ class StreamReader(Reader):
 def reader_of(dataset: Dataset, *given: Any) -> Reader:
     """Return the reader of one worker's batches; `given`: the other arguments of Reader."""
     return (Reader if dataset.stored else StreamReader)(dataset, *given)
-
-
-def _batches(begin: int, *made: Any) -> Iterator[tuple[int, Keys]]:
-    batches = Batches(*made)  # an object of its own: loading processes are some batches ahead of the worker
-    return ((number // batches.rounds, batches.at(number)) for number in itertools.count(begin))

@@ -140,18 +140,12 @@ class Computing:
             for buffer in buffers]  # fmt: skip
 
 
-def _own(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes of a module that nn.Module itself does not have."""
-    base = vars(nn.Module()).keys()
-    return {name: value for name, value in vars(module).items() if name not in base}
-
-
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
     """Restore the buffers and the own attributes of modules after the body of `with`."""
     modules = list(module.modules())
     base = vars(nn.Module()).keys() - {"_buffers"}
-    extra = [{**_own(m), "_buffers": m._buffers} for m in modules]
+    extra = [{name: value for name, value in vars(m).items() if name not in base} for m in modules]
     before = copy.deepcopy(extra, {id(x): x for x in (*modules, *module.parameters())})  # do not copy modules
     yield
     for owner, saved in zip(modules, before, strict=True):

@@ -15,7 +15,7 @@ import pandas as pd
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
-from pslab.lab.advise.race import LOUD, RaceAnswer, Standing
+from pslab.lab.advise.race import LOUD, RaceAnswer
 from pslab.lab.advise.why import sentence, why
 from pslab.lab.records.frames import table
 from pslab.lab.records.merit import SECONDS, Merit
@@ -49,7 +49,6 @@ class Advice:
     cost: Mapping[str, float]  #: the numbers of runs and of gradients, and the seconds that the call took
     notes: Sequence[str] = ()  #: further remarks on this answer
     merit: Merit = SECONDS  #: the quantity by which the policies are compared
-    alone: Sequence[Result] = ()  #: runs of a single machine at its best rate; empty if the race is undecided
     _runs: Mapping[str, Run] = field(default_factory=dict, repr=False)  # by policy: in virtual time, at its best rate
     _place: Path | None = field(default=None, repr=False)
 
@@ -73,12 +72,17 @@ class Advice:
         bound), chance (the probability of being the best or within a tie of it), alive (whether the policy could still
         win at the end).
         """
-        return pd.DataFrame([_row(standing, self.merit) for standing in self.answer.standings]).set_index("policy")
+        needs = (self.merit.measure, "low", "high")
+        return pd.DataFrame([{
+            "policy": standing.policy, "learning_rate": standing.learning_rate, "seeds": len(standing.needs),
+            "arrived": len(standing.arrived), **dict(zip(needs, over_seeds(standing.needs.values()), strict=True)),
+            "ratio": standing.ratio, "at_least": standing.capped, "chance": standing.chance, "alive": standing.alive}
+            for standing in self.answer.standings]).set_index("policy")  # fmt: skip
 
     @cached_property
     def why(self) -> pd.DataFrame:
         """Return the difference between the winner and the default in pieces; see `why` of pslab.lab.advise.why."""
-        return why(self.default, self.winner, self.target, self.merit, self.alone)
+        return why(self.default, self.winner, self.target, self.merit)
 
     @cached_property
     def best(self) -> pd.DataFrame:
@@ -103,7 +107,10 @@ class Advice:
         """The answer in one or two sentences."""
         best, text = self.answer.standing(self.answer.policy), self.merit.text
         goal, needed = metric_of(self.run).goal(self.target, SPACE), text(self._median(self.winner))
-        first = ", ".join([best.policy, f"learning rate {best.learning_rate:g}", *self._path])
+        fields = self._runs[self.answer.policy]
+        path = [f"{field} {value}" for field in ("ranges", "order")  # the search has added them
+                if (value := getattr(self.run, field)) != getattr(fields, field)]  # fmt: skip
+        first = ", ".join([best.policy, f"learning rate {best.learning_rate:g}", *path])
         ending, all_of_them = self.answer.ending, len(self.answer.standings)
         other, usual = best.policy != self.default_policy, self.answer.standing(self.default_policy)
         lost = f"; the default holds it with {len(usual.arrived)} of {len(usual.needs)} seeds" if usual.unsafe else ""
@@ -126,22 +133,12 @@ class Advice:
             return text_ + lost
         if other and len(self.default):
             text_ += f", {self._compared()} the default ({text(self._median(self.default))})"
-            if len(self.why):
-                text_ += f". {self._means} {sentence(self.why)}"
+            if len(self.why):  # its values are means over the common seeds; the medians above are over all seeds
+                facts = self.why.attrs
+                need, before = (text(facts[f"{who}_need"], facts["default_need"]) for who in ("winner", "default"))
+                common = f"{facts['seeds']} common seed{'s' * (facts['seeds'] > 1)}"
+                text_ += f". On average over {common} {need} instead of {before}, {sentence(self.why)}"
         return text_
-
-    @property
-    def _means(self) -> str:
-        facts = self.why.attrs  # means over the common seeds; the medians in the answer are over all seeds
-        before, needed = (self.merit.text(facts[f"{who}_need"], facts["default_need"]) for who in ("default", "winner"))
-        return f"On average over {facts['seeds']} common seed{'s' * (facts['seeds'] > 1)} {needed} instead of {before},"
-
-    @property
-    def _path(self) -> list[str]:
-        """Return in words the fields `ranges` and `order` that the search has added to the advised policy."""
-        fields = self._runs[self.answer.policy]
-        return [f"{field} {value}" for field in ("ranges", "order")
-                if (value := getattr(self.run, field)) != getattr(fields, field)]  # fmt: skip
 
     def _median(self, results: Sequence[Result]) -> float:
         return over_seeds(measured(result, self.merit.measure, self.target) for result in results)[0]
@@ -184,8 +181,6 @@ class Advice:
         lines = list(self.notes)
         ends = [standing.policy for standing in self.answer.standings if standing.alive and standing.at_end]
         lines += [f"the best learning rate tried lies at an end of the grid of {', '.join(ends)}"] if ends else []
-        if len(self.alone) and (floor := self.why.attrs["floor"]):
-            lines.append(floor)
         lines += [f"{standing.policy} is not safe: {len(standing.arrived)} of {len(standing.needs)} seeds arrive"
                   for standing in self.answer.standings if standing.unsafe]  # fmt: skip
         if self.answer.ending == "noise":
@@ -211,20 +206,20 @@ class Advice:
         safe = [other.policy for other in self.answer.standings if other.arrived and not other.unsafe]
         rows = []
         for name in dict.fromkeys([*safe[:top], self.default_policy]):
-            alone = self._runs[name]
-            predicted = sweep([alone.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
+            virtual = self._runs[name]
+            predicted = sweep([virtual.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
             need = [held(result, self.target) for result in predicted]
             most = max((pushes for _, pushes in need if math.isfinite(pushes)), default=math.inf)
-            most = min(float(alone.pushes or 0), LONGER * most + 3 * (alone.eval_every or 0))  # 3: for the median
+            most = min(float(virtual.pushes or 0), LONGER * most + 3 * (virtual.eval_every or 0))  # 3: for the median
             # evaluated after the run, so that evaluations do not slow it down
-            real = alone.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most), target_held=False,
+            real = virtual.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most), target_held=False,
                              target_accuracy=None)  # fmt: skip
             measured_ = sweep([real.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
             arrived = [at_s for (policy, _), result in self._longest.items()
                        if policy == name and math.isfinite(at_s := held(result, self.target)[0])]  # fmt: skip
             spread_s = float(np.std(arrived or (0.0,)))
             verdict = _verdict(need, measured_, self.target, 2 * spread_s)
-            rows.append({"policy": name, "learning_rate": alone.learning_rate, **verdict})
+            rows.append({"policy": name, "learning_rate": virtual.learning_rate, **verdict})
         return pd.DataFrame(rows).set_index("policy")
 
 
@@ -245,13 +240,6 @@ def _verdict(
             "ratio": measured_s / predicted_s, "pushes_ratio": means[1, 1] / means[0, 1],
             "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in real), "emulation_ok": emulated,
             "verdict": verdict}  # fmt: skip
-
-
-def _row(standing: Standing, merit: Merit) -> dict[str, Any]:
-    middle, low, high = over_seeds(standing.needs.values())
-    return {"policy": standing.policy, "learning_rate": standing.learning_rate, "seeds": len(standing.needs),
-            "arrived": len(standing.arrived), merit.measure: middle, "low": low, "high": high, "ratio": standing.ratio,
-            "at_least": standing.capped, "chance": standing.chance, "alive": standing.alive}  # fmt: skip
 
 
 def _percent(share: float) -> str:

@@ -221,12 +221,9 @@ def _entries(axis: str, values: Any) -> dict[Any, Mapping[str, Any]]:
         raise ConfigError(axis, values, problem)
     if isinstance(values, (str, Mapping)) or not isinstance(values, Sequence) or not len(values):
         raise ConfigError(axis, values, "must be a list of values, such as [1, 2], or {value: fields of Cluster}")
-    return {_entry(axis, value): {axis: value} for value in values}
-
-
-def _entry(axis: str, value: Any) -> Any:
-    """Return the name of a value on its axis: a number or a string itself, any other value in words."""
-    return value if isinstance(value, (int, float, str)) else ", ".join(cluster_words({axis: value})) or "none"
+    # a value that is no number and no string is named in words
+    return {value if isinstance(value, (int, float, str)) else ", ".join(cluster_words({axis: value})) or "none":
+            {axis: value} for value in values}  # fmt: skip
 
 
 # -- the runs --------------------------------------------------------------------------------------
@@ -262,7 +259,9 @@ class _Survey:
             for number in range(len(self.policies)):  # policy by policy: earlier times cap the later runs
                 self._sweep([(key, rate, self.seeds[0]) for key, tried in rates.items() if key[0] == number
                              for rate in tried])  # fmt: skip
-            rates = {key: (rate,) for key in rates if (rate := self._beyond(key)) is not None}
+            arrived = [key for key in rates if math.isfinite(self.time(key).seconds)]
+            following = {key: beyond((self._best_rate(key),), [(rate,) for rate in self._took[key]]) for key in arrived}
+            rates = {key: (rate,) for key, rate in following.items() if rate is not None}
         if not any(math.isfinite(self.time(key).seconds) for key in self._took):
             metric = metric_of(self.policies[0])
             highest = metric.best(best_accuracy(result) for result, _, _ in self.results)
@@ -294,12 +293,6 @@ class _Survey:
 
     def _runs(self, key: Key) -> Mapping[int, tuple[float, float]]:
         return self._took[key][self._best_rate(key)] if key in self._took else {}
-
-    def _beyond(self, key: Key) -> float | None:
-        """Return the next rate beyond the best one if the best one holds the target and is at an end; else None."""
-        if math.isinf(self.time(key).seconds):
-            return None
-        return beyond((self._best_rate(key),), [(rate,) for rate in self._took[key]])
 
     def _sweep(self, wanted: Sequence[tuple[Key, float, int]]) -> None:
         """Run each (policy and cell, learning rate, seed), up to CAP times the soonest time of its cell and seed."""

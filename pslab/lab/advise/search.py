@@ -19,7 +19,7 @@ from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, FREE, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.advise.advice import Advice
-from pslab.lab.advise.race import LEAST, RaceAnswer, Trial, around, race, rounded_up
+from pslab.lab.advise.race import RaceAnswer, Trial, around, race, rounded_up
 from pslab.lab.advise.space import candidates, runs_of, simplicity
 from pslab.lab.records import journal
 from pslab.lab.records.frames import table
@@ -28,8 +28,7 @@ from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.summary import held, iteration_s, measured
 from pslab.lab.records.tuning import rounded
 from pslab.lab.records.units import SPACE
-from pslab.lab.runs.calibrate import MEASURED, ROUNDS, calibrated
-from pslab.lab.runs.grid import alone
+from pslab.lab.runs.calibrate import MEASURED, calibrated, short_run
 from pslab.lab.runs.run import sweep
 from pslab.protocol.server import least_budget
 
@@ -43,7 +42,6 @@ EVALUATIONS = 40  # evaluations of the pilot's runs, and of the longest run of t
 BEHIND_IT = 3  # evaluations of a run after the target: the median of three must reach it
 OWN = ("learning_rate", "ranges", "order", "eval_every")  # fields in which runs of a policy differ, except seed, budget
 AT_ONCE = 4  # runs at once, on any number of cores, so that the race is repeatable
-ALONE = "alone"  # the name of the single machine among the policies
 PATHS = ({"ranges": "layers"}, {"ranges": "layers", "order": "front"}, {"ranges": "layers", "order": "needed"})
 
 
@@ -123,13 +121,16 @@ class _Asking:
             self._notes.append(f"costs that the cluster does not give are taken from the table {costs}")
         if resolve_cluster(base.cluster).modelled(base.workers):
             return base.but(**plain)
-        budget = ROUNDS * base.workers
-        short = base.but(engine="local", ray=None, pushes=budget, eval_every=budget, evaluate="after", seconds=None,
-                         target_accuracy=None, target_held=False, dilation=1, cluster=FREE)  # fmt: skip
+        short = short_run(base).but(cluster=FREE)
         self._bar.set_description_str("measuring this machine")
         made = sweep([short, *_pruned(short)], results=self._place, progress=False)
         self._notes.append(f"costs were measured on this machine by {' and '.join(result.digest for result in made)}")
-        return base.but(**plain, cluster={**_costs(*map(calibrated, made)), **given})
+        measured_, *pruned = map(calibrated, made)
+        for other in pruned:  # the costs of selecting and coding, and the server's of finding changed weights
+            find_s = max(0.0, other.get("serve_s", 0.0) - measured_.get("serve_s", 0.0))
+            measured_ |= {name: other[name] for name in MEASURED.values() if name in other}
+            measured_ |= {"find_s": find_s} if find_s else {}
+        return base.but(**plain, cluster={**measured_, **given})
 
     def advice(
         self, space: Any, rates: Sequence[float] | None, seeds: Sequence[int], pushes: int | None, tie: float,
@@ -152,7 +153,7 @@ class _Asking:
         answer = race({name: grids[name] for name in order}, self._default, self._needs, simplicity=simple, seeds=seeds,
                       tie=tie, sure=sure, capped=self._merit.name != "bytes")  # fmt: skip
         if answer.ending == "time":
-            self._notes.append("for lack of time, ranges, orders and the single machine were not tried")
+            self._notes.append("for lack of time, ranges and orders were not tried")
         return self._advice(answer)
 
     def _budget(self, pushes: float) -> int:
@@ -205,7 +206,7 @@ class _Asking:
     def _pilot(self, policy: str, around: float, seed: int) -> tuple[float, float]:
         """Return a policy's best learning rate with one seed, and its pushes to the target (inf if none holds it)."""
         rates, tried = [around * factor for factor in PILOTED], dict[float, tuple[float, float, float]]()
-        measure, rank = "held_pushes" if policy == ALONE else self._merit.measure, metric_of(self._base).rank
+        measure, rank = self._merit.measure, metric_of(self._base).rank
         for _ in range(WIDER + 1):
             runs = [self._run(policy, rate, seed) for rate in rates]
             tried |= {result.run.learning_rate: (
@@ -244,7 +245,7 @@ class _Asking:
             seconds = rounded_up(cap + more / self._base.workers * self._paces[policy])
         elif math.isfinite(cap):  # the merit is gradients
             pushes = min(pushes, self._base.workers * math.ceil((cap + more) / self._base.workers))
-        base = alone(self._base) if policy == ALONE else self._base.but(**self._policies[policy])
+        base = self._base.but(**self._policies[policy])
         return base.but(learning_rate=rate, seed=seed, eval_every=self._every, pushes=pushes, seconds=seconds)
 
     def _needs(self, trials: Sequence[Trial]) -> dict[Trial, float]:
@@ -269,8 +270,7 @@ class _Asking:
         return {trial: measured(result, self._merit.measure, self._target) for trial, result in finished.items()}
 
     def _sweep(self, runs: Sequence[Run], policy: str = "", what: str = "learning rates") -> list[Result]:
-        whose = "the single machine" if policy == ALONE else policy or f"{len(runs)} policies"
-        self._bar.set_description_str(f"trying {what} of {whose}")
+        self._bar.set_description_str(f"trying {what} of {policy or f'{len(runs)} policies'}")
         finished = sweep(runs, results=self._place, progress=False)
         self._done |= {result.digest: (result, policy) for result in finished if policy}
         return finished
@@ -281,8 +281,7 @@ class _Asking:
         before = self._at(answer, self._default)
         extra = self._way(answer)
         winner = self._at(answer, answer.policy, extra)
-        single = self._alone(answer, winner)
-        done = [(result, name) for result, name in self._done.values() if name != ALONE]
+        done = list(self._done.values())
         results = table([result for result, _ in done], [{"policy": name} for _, name in done])
         gradients = float(sum(result.manifest["pushes"] for result, _ in self._done.values()))
         cost = {"runs": float(len(self._done)), "gradients": gradients, "seconds": time.monotonic() - self._begun_s}
@@ -291,7 +290,7 @@ class _Asking:
         whole = max(self._budgets.values())
         runs = {name: self._run(name, best_rates[name], 0).but(pushes=whole) for name in self._policies}
         return Advice(self._given.but(**fields), answer, self._target, results, self._refused, before, winner, cost,
-                      tuple(self._notes), self._merit, single, runs, self._place)  # fmt: skip
+                      tuple(self._notes), self._merit, runs, self._place)  # fmt: skip
 
     def _at(self, answer: RaceAnswer, policy: str, extra: Mapping[str, Any] | None = None) -> list[Result]:
         """Return the runs of a policy at its best rate that hold the target, one for each seed."""
@@ -323,18 +322,6 @@ class _Asking:
                 best, fields = gain, dict(extra)
         return fields
 
-    def _alone(self, answer: RaceAnswer, winner: Sequence[Result]) -> list[Result]:
-        """Return runs of a single machine, whose gradients are never stale, on the winner's first seeds; none if the
-        race is undecided, the base has one worker, or no learning rate holds the target."""
-        if self._base.workers == 1 or not answer.decided:  # an undecided race leaves no time for this
-            return []
-        seeds = [result.run.seed for result in winner][:LEAST]
-        self._budgets[ALONE] = self._budgets[self._default]
-        rate, needed = self._pilot(ALONE, answer.standing(self._default).learning_rate, seeds[0])
-        if not math.isfinite(needed):
-            return []
-        return self._sweep([self._run(ALONE, rate, seed) for seed in seeds], ALONE)
-
 
 def _pruned(dense: Run) -> list[Run]:
     """Return the run with pruned pushes and pulls, to measure their costs; [] if it prunes already, or cannot prune."""
@@ -348,12 +335,3 @@ def _pruned(dense: Run) -> list[Run]:
     except ConfigError:
         return []
     return [run]
-
-
-def _costs(first: Mapping[str, Any], pruned: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the measured costs of dense gradients, and with `pruned` the additional costs of pruned gradients."""
-    if pruned is None:
-        return {**first}
-    measured_ = {name: pruned[name] for name in MEASURED.values() if name in pruned}
-    found_s = max(0.0, pruned.get("serve_s", 0.0) - first.get("serve_s", 0.0))  # the server finds changed weights
-    return {**first, **measured_, **({"find_s": found_s} if found_s else {})}

@@ -47,7 +47,7 @@ class _Until(NamedTuple):
     staleness: np.ndarray
 
 
-def why(default: Given, winner: Given, goal: float, merit: Merit = SECONDS, alone: Given = ()) -> pd.DataFrame:
+def why(default: Given, winner: Given, goal: float, merit: Merit = SECONDS) -> pd.DataFrame:
     """Split the difference between what the winner and the default take to reach the goal into pieces that sum to it.
 
     An iteration is one gradient per worker. A piece is the difference of an activity per iteration (the seconds that
@@ -61,13 +61,12 @@ def why(default: Given, winner: Given, goal: float, merit: Merit = SECONDS, alon
     - goal, merit (its name), seeds (their number); default and winner (the policies' names);
     - default_need (the seconds, bytes or gradients to the goal), default_iterations, default_staleness (the mean), the
       same for the winner, and winner_stalest, the LEVEL quantile of its staleness;
-    - caption (lines for a figure), sentence, and floor: the most that fresher gradients can save, "" if unknown.
+    - caption (lines for a figure) and sentence.
 
     Args:
         default, winner: runs that differ only in the seed.
         goal: the accuracy (0 to 1), or the value of the runs' metric; see `held`.
         merit: seconds, bytes or gradients.
-        alone: runs of a single machine at its best learning rate, whose gradients are never stale.
 
     Raises:
         ConfigError: there is no common seed, or a run on it does not hold the goal, or holds it before its first push.
@@ -96,7 +95,6 @@ def why(default: Given, winner: Given, goal: float, merit: Merit = SECONDS, alon
     table.attrs["caption"] = caption([side[seed] for side in sides for seed in seeds], (*VARIED, *CHOSEN), "means over")
     table.insert(2, "words", [_words(row.piece, row.waits_for, row.difference, merit) for row in records(table)])
     table.attrs["sentence"] = sentence(table)
-    table.attrs["floor"] = _floor(sides[1].values(), alone, goal, merit)
     return table
 
 
@@ -132,26 +130,6 @@ def _pieces(default: _Until, winner: _Until) -> pd.DataFrame:
     more = (winner.iterations - default.iterations) * winner.need / winner.iterations
     both.loc[(ITERATIONS, NOBODY), :] = [0.0, 0.0, more]
     return both
-
-
-def _floor(winner: Given, alone: Given, goal: float, merit: Merit) -> str:
-    """Return in words the most that fresher gradients can save the winner; "" if no run of the single machine on a
-    common seed reaches the goal."""
-    winners = {result.run.seed: result for result in unique(winner)}
-    pairs = [(held_at(winners[result.run.seed], goal, "pushes", *merit.columns), held_at(result, goal, "pushes")[0])
-             for result in unique(alone) if result.run.seed in winners]  # fmt: skip
-    arrived = [(pushes, sum(parts), least) for (pushes, *parts), least in pairs if math.isfinite(least)]
-    if not arrived:
-        return ""
-    gradients, need, least = np.mean(arrived, axis=0)
-    name = _named(next(iter(winners.values())).run)[0]
-    if gradients <= least:
-        return (f"{name} needs {gradients:.0f} gradients, the single machine {least:.0f}: fresher gradients can save "
-                "nothing")  # fmt: skip
-    # the gradients beyond the single machine's, times the winner's need per gradient
-    most = merit.text(need * (1 - least / gradients), need)
-    return (f"{name} needs {gradients:.0f} gradients, the single machine {least:.0f}: no synchronization policy can "
-            f"save more than {most} by fresher gradients")  # fmt: skip
 
 
 def _named(*runs: Run) -> list[str]:

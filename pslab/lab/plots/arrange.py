@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.lab.plots.axes import Axis
-from pslab.lab.plots.theme import PALE, TITLE, TYPE, Look
+from pslab.lab.plots.theme import PALE, TITLE, TYPE
 
 INCHES = {"column": 3.5, "page": 7.16}  # the columns of IEEE and ACM
 WIDTHS = {"column": 336, "page": 687}  # px, for which words are wrapped; a screen may be wider
@@ -49,19 +49,19 @@ def level(fig: go.Figure, panels: Sequence[tuple[str, str]], y: float, label: st
     for x_name, y_name in panels:
         fig.add_shape(type="line", x0=0, x1=1, y0=y, y1=y, xref=f"{x_name} domain", yref=y_name, line=line)
     if label and panels:
-        fig.add_trace(go.Scatter(x=[None], y=[None], mode="lines", name=label, line=line))
+        sample(fig, label, mode="lines", line=line)
 
 
 def boxes(fig: go.Figure, colours: dict[str, str]) -> None:
     """Add names to the legend, each with a box in its colour."""
+    edge = {"color": PALE, "width": 0.5}
     for name, colour in colours.items():
-        mark = {"symbol": "square", "size": 9, "color": colour, "line": {"color": PALE, "width": 0.5}}
-        fig.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark))
+        sample(fig, name, marker={"symbol": "square", "size": 9, "color": colour, "line": edge})
 
 
-def sample(fig: go.Figure, name: str, look: Look) -> None:
-    """Add a name to the legend, with the marker of a look."""
-    fig.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=look.mark()))
+def sample(fig: go.Figure, name: str, mode: str = "markers", **style: Any) -> None:
+    """Add a name to the legend, with a line or a marker of this style."""
+    fig.add_trace(go.Scatter(x=[None], y=[None], mode=mode, name=name, **style))
 
 
 def panels(
@@ -103,17 +103,13 @@ def scale(fig: go.Figure, panels: Mapping[tuple[str, str], tuple[Axis, Axis]], w
             title = "<br>".join(wrapped(axis.title, room)) if side == 0 else axis.title
             words = axis.layout | {"title_text": title if alone else ""}
             if side == 0 and axis.bare:
-                words |= _under([text for _, text in axis.ticks], room / max(1, len(axis.ticks)) - 4)
+                texts, slot = [text for _, text in axis.ticks], room / max(1, len(axis.ticks)) - 4
+                lines = ["<br>".join(wrapped(text, slot)) for text in texts]
+                turned = max(map(text_px, lines), default=0.0) > slot + 4  # a word is wider than its slot
+                words |= {"tickangle": -90 if turned else 0, "ticktext": texts if turned else lines}
             name = first.setdefault(axis, panel[side])
             fig.layout[long(panel[side])].update(
                 matches=name if name != panel[side] else None, showticklabels=alone, **words)  # fmt: skip
-
-
-def _under(texts: Sequence[str], slot: float) -> dict[str, Any]:
-    """Return the layout of tick texts: wrapped to `slot` px each, or all turned if a word is wider."""
-    lines = ["<br>".join(wrapped(text, slot)) for text in texts]
-    turned = max(map(text_px, lines), default=0.0) > slot + 4
-    return {"tickangle": -90 if turned else 0, "ticktext": [*texts] if turned else lines}
 
 
 def long(name: str) -> str:

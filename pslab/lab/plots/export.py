@@ -5,10 +5,10 @@ The PDF is for a paper and has no title: the title is the first line of the capt
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,8 @@ def page(fig: go.Figure, name: str, script: bool | str = True) -> str:
     `script` True puts plotly.min.js (4.8 MB) into the page; "directory" expects it in the page's folder.
     """
     text: str = pio.to_html(pio.from_json(plain(fig)), config=dict(CONFIG), include_plotlyjs=script,
-                            div_id=_identifier(name), default_height=fig.layout.height or 450)  # fmt: skip
+                            div_id=f"figure-{sha256(name.encode()).hexdigest()[:6]}",
+                            default_height=fig.layout.height or 450)  # fmt: skip
     lines = "".join(f"<p>{escape(line)}</p>" for line in caption_of(fig))
     caption = f'<div style="font: 13px {FONT}; color: {PALE}">{lines}</div></body>' if lines else "</body>"
     headline = escape(heading_of(fig) or name)
@@ -83,7 +84,3 @@ def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequen
         except Exception as error:  # a browser may raise any exception
             print(f"{stem.name}: no {', '.join(formats).upper()}: {' '.join(str(error).split())}", file=sys.stderr)
     return written
-
-
-def _identifier(name: str) -> str:
-    return "figure-" + hashlib.sha256(name.encode()).hexdigest()[:6]

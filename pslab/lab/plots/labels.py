@@ -222,7 +222,8 @@ def column_name(field: str, value: Any, run: Run) -> str:
         return metric.goal(value)
     if field == "optimizer":
         return name(field, _at_server(run))
-    if field == "push_weight" and value is None and (averages(run) or _divides(run)):
+    # delayed Nesterov, "dn", divides each gradient by its period
+    if field == "push_weight" and value is None and (averages(run) or str(_at_server(run)).partition(":")[0] == "dn"):
         return ""
     return name(field, present if field in PARAMETERS else value)
 
@@ -231,11 +232,6 @@ def averages(run: Run) -> bool:
     """Whether a step of the run's policy applies the mean of several pushes; then a push has no weight of its own."""
     row = find("sync", run.sync)
     return bool(getattr(run.sync, "rounds", False)) if row is None else row.averages
-
-
-def _divides(run: Run) -> bool:
-    # delayed Nesterov divides each gradient by its period
-    return str(_at_server(run)).partition(":")[0] == "dn"
 
 
 def _at_server(run: Run) -> Any:
@@ -349,7 +345,10 @@ def caption(results: Given, shown: Iterable[str] = (), spread: str = RANGE) -> l
              if field not in varied and getattr(first, field) is not None]  # fmt: skip
     ending = " held" * (first.target_held and "target_accuracy" not in varied)
     words += [f"stops at {' or '.join(stops)}{ending}"] if stops else []
-    lines = [", ".join(filter(None, [*words, _seeds(runs, spread)])), *_clusters(crowd, "cluster" in varied)]
+    counts = sorted({*Counter(run.but(seed=0).digest for run in runs).values()})
+    many = "–".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    seeds = "one seed" if many == "1" else f"{spread} {many} seeds"
+    lines = [", ".join(filter(None, [*words, seeds])), *_clusters(crowd, "cluster" in varied)]
     return lines + (["single machine: the same computation, no network"] if len(crowd) < len(runs) else [])
 
 
@@ -362,9 +361,3 @@ def _clusters(runs: Sequence[Run], several: bool) -> list[str]:
     presets = {f"cluster {preset}" for preset in PRESETS} if several else ()
     return lines + [f"{name}: {', '.join(word for word in members if word not in shared)}"
                     for name, members in words.items() if name in presets]  # fmt: skip
-
-
-def _seeds(runs: Sequence[Run], spread: str) -> str:
-    counts = sorted({*Counter(run.but(seed=0).digest for run in runs).values()})
-    few, many = counts[0], counts[-1]
-    return "one seed" if many == 1 else f"{spread} {few if few == many else f'{few}–{many}'} seeds"

@@ -79,7 +79,7 @@ DRAWN = {
     "line": "color width dash shape",
     "layout": "annotations shapes title legend showlegend width height margin meta font colorway barmode bargap "
     "bargroupgap template uniformtext separators paper_bgcolor plot_bgcolor",
-    "axis": "anchor domain title type range autorange rangemode matches categoryorder categoryarray tickvals ticktext "
+    "axis": "anchor domain title type range autorange matches categoryorder categoryarray tickvals ticktext "
     "tickmode dtick nticks tickformat ticksuffix ticks ticklen tickfont tickangle showticklabels "
     "showgrid gridcolor showline linecolor zeroline automargin visible side fixedrange constrain",
 }
@@ -94,22 +94,17 @@ class NotDrawn(ValueError):
     """The figure has a part that this module does not draw."""
 
 
-def paper(
-    fig: go.Figure, kinds: Sequence[str] = ("png", "svg", "pdf"), inches: float | None = None
-) -> dict[str, bytes]:
+def paper(fig: go.Figure, kinds: Sequence[str] = ("png", "svg", "pdf")) -> dict[str, bytes]:
     """Return the figure as {kind: bytes of the file}. The PDF has no title, because the caption below it begins with
-    the title. Equal figures give equal bytes.
-
-    Args:
-        inches: the width; None: the width for which a chart was drawn; for other figures 3.5 if they are narrower than
-            400 px, else 7.16.
+    the title. Equal figures give equal bytes. A chart has its own width, another figure 3.5 in if it is narrower than
+    400 px, else 7.16 in.
 
     Raises:
         NotDrawn: the figure has a trace, axis or shape of a kind that this module does not draw.
     """
     files = {}
     with matplotlib.rc_context(STYLE):
-        sheet = Sheet(fig, inches)
+        sheet = Sheet(fig)
         for kind in sorted(kinds):  # the PDF is the first, because it has no title
             sheet.fit(titled=kind != "pdf")
             sheet.made.savefig(file := io.BytesIO(), format=kind, metadata=STEADY[kind])
@@ -238,10 +233,6 @@ class Scale:
     spec: Part
     log: bool = False
     categories: dict[str, int] | None = None
-    low: float = math.inf
-    high: float = -math.inf
-    tight: bool = True
-    filled: bool = False
 
     def positions(self, values: Any) -> np.ndarray:
         """Return values as numbers on this axis: a category by its rank, a missing value as NaN."""
@@ -251,30 +242,12 @@ class Scale:
                              for value in values], float)  # fmt: skip
         return np.array([math.nan if value is None or value == "" else value for value in values], float)
 
-    def widen(self, values: np.ndarray) -> None:
-        """Widen the range so that it includes these values."""
-        known = values[np.isfinite(values) & ((values > 0) | (not self.log))]
-        if len(known):
-            self.low, self.high = min(self.low, known.min()), max(self.high, known.max())
-
-    def limits(self) -> tuple[float, float]:
-        """Return the values at the beginning and at the end of the axis."""
+    def limits(self, drawn: tuple[float, float]) -> tuple[float, float]:
+        """Return the values at the beginning and at the end of the axis; without a given range, matplotlib's limits."""
         if (given := at(self.spec, "range")) is not None:
             low, high = (10.0**end if self.log else end for end in map(float, self.positions(given)))
             return (low, high) if low != high else (low - 0.5, high + 0.5)
-        low, high = self.low, self.high
-        if self.categories is not None:
-            low, high = -0.5, len(self.categories) - 0.5
-        elif low > high:
-            low, high = (1, 10) if self.log else (0, 1)
-        elif self.log:
-            room = (high / low) ** 0.04 if high > low else 1.5
-            low, high = low / room, high * room
-        else:
-            zero = at(self.spec, "rangemode") in ("tozero", "nonnegative") or self.filled
-            room = 0.0 if self.tight else 0.04 * (high - low) or abs(high) / 4 or 1
-            low = 0.0 if zero and low >= 0 else low - room
-            high = 0.0 if self.filled and high <= 0 else high + room
+        low, high = sorted(drawn) if self.categories is None else (-0.5, len(self.categories) - 0.5)
         return (high, low) if at(self.spec, "autorange") == "reversed" else (low, high)
 
     def draw_ticks(self, axis: Any) -> None:
@@ -285,7 +258,7 @@ class Scale:
             return number(round(value, 12), at(spec, "tickformat", "")) + str(at(spec, "ticksuffix", ""))
 
         values, texts, step = at(spec, "tickvals"), at(spec, "ticktext"), at(spec, "dtick")
-        low, high = sorted(self.limits())
+        low, high = sorted(axis.get_view_interval())
         if values is None and self.categories is not None:
             values = texts = [*self.categories]
         if values is None and isinstance(step, (int, float)) and not self.log:
@@ -328,14 +301,13 @@ class Panel:
 class Sheet:
     """A matplotlib figure with the contents of a plotly figure."""
 
-    def __init__(self, fig: go.Figure, inches: float | None = None) -> None:
+    def __init__(self, fig: go.Figure) -> None:
         spec = decoded(fig.to_plotly_json())
         self.layout: dict[str, Any] = spec["layout"]
         self.traces = [trace for trace in spec["data"] if at(trace, "visible", True) is True]
         self.base = at(self.layout, "font.size", at(self.layout, "template.layout.font.size", 12))
         self._refuse()
-        narrow = at(self.layout, "width", 690) < 400
-        inches = inches or at(self.layout, "meta.inches") or (3.5 if narrow else 7.16)
+        inches = at(self.layout, "meta.inches", 3.5 if at(self.layout, "width", 690) < 400 else 7.16)
         self.made = Figure(figsize=(inches, 2 + at(self.layout, "height", 450) / 80), layout=None)
         self.renderer: Any = FigureCanvasAgg(self.made).get_renderer()  # type: ignore[no-untyped-call]
         self.roots: dict[str, str] = {}  # name of an axis -> name of the axis that it matches, or its own
@@ -353,11 +325,8 @@ class Sheet:
             self._remember(trace)
         for panel in self.panels.values():
             for side, scale in (("x", panel.x), ("y", panel.y)):
-                alike = [other for name, other in self.scales.items() if self.roots[name] == self.roots[scale.name]]
-                scale.low, scale.high = min(other.low for other in alike), max(other.high for other in alike)
-                scale.tight, scale.filled = all(other.tight for other in alike), any(other.filled for other in alike)
                 getattr(panel.axes, f"set_{side}scale")("log" if scale.log else "linear")
-                getattr(panel.axes, f"set_{side}lim")(*scale.limits())
+                getattr(panel.axes, f"set_{side}lim")(*scale.limits(getattr(panel.axes, f"get_{side}lim")()))
                 scale.draw_ticks(getattr(panel.axes, f"{side}axis"))
         for shape in at(self.layout, "shapes", []):
             self._shape(shape)
@@ -400,7 +369,7 @@ class Sheet:
                 name = at(trace, f"{side}axis", side)
                 self.roots.setdefault(name, at(specs, f"{name}.matches", name))
                 seen.setdefault(self.roots[name], []).extend(at(trace, side, ()))
-        shared = ("type", "categoryorder", "categoryarray", "range", "autorange", "rangemode")
+        shared = ("type", "categoryorder", "categoryarray", "range", "autorange")
         for name, root in self.roots.items():
             alike = [part for other, part in specs.items() if root in (other, at(part, "matches"))]
             spec = {key: part[key] for part in alike for key in shared if part.get(key) is not None}
@@ -445,10 +414,13 @@ class Sheet:
                      for begin, end in zip(bottom, top, strict=True)][::-1]  # fmt: skip
         wide = [end - begin for begin, end in zip(left, right, strict=True)]
         grid = self.made.add_gridspec(len(bottom), len(left), height_ratios=self.rows, width_ratios=wide)
-        panels = {}
+        panels, firsts = {}, dict[str, Axes]()  # by root: the first of the matching axes
         for (x, y), (span, rise) in spans.items():
             rows = slice(len(top) - 1 - top.index(rise[1]), len(bottom) - bottom.index(rise[0]))
-            axes = self.made.add_subplot(grid[rows, left.index(span[0]) : right.index(span[1]) + 1])
+            roots, columns = (self.roots[x], self.roots[y]), slice(left.index(span[0]), right.index(span[1]) + 1)
+            shared = {f"share{side}": firsts.get(root) for side, root in zip("xy", roots, strict=True)}
+            axes = self.made.add_subplot(grid[rows, columns], **shared)
+            firsts = dict.fromkeys(roots, axes) | firsts
             panels[x, y] = Panel(axes, self.scales[x], self.scales[y], span, rise)
             for scale, side in ((self.scales[x], "bottom"), (self.scales[y], "left")):
                 axes.spines[side].set_visible(at(scale.spec, "visible", True))
@@ -677,7 +649,7 @@ def marks(trace: Part, rank: int, tone: Any) -> dict[str, Any]:
 
 
 def _errors(panel: Panel, trace: Part, x: np.ndarray, y: np.ndarray, tone: Any) -> None:
-    for side, scale, middle in (("x", panel.x, x), ("y", panel.y, y)):
+    for side, middle in (("x", x), ("y", y)):
         error = at(trace, f"error_{side}", {})
         if not at(error, "visible", bool(error)) or "array" not in error:
             continue
@@ -688,7 +660,6 @@ def _errors(panel: Panel, trace: Part, x: np.ndarray, y: np.ndarray, tone: Any) 
         panel.axes.errorbar(x[shown], y[shown], **ends, fmt="none", zorder=2.4,
                             ecolor=colour(at(error, "color", tone)), elinewidth=width, capthick=width,
                             capsize=PX * at(error, "width", 4))  # fmt: skip
-        scale.widen(np.concatenate([middle - less, middle + more]))
 
 
 def scatter(sheet: Sheet, panel: Panel, trace: Part) -> None:
@@ -697,10 +668,6 @@ def scatter(sheet: Sheet, panel: Panel, trace: Part) -> None:
     x = x if len(x) else np.arange(len(y), dtype=float)
     count = min(len(x), len(y))
     x, y, mode = x[:count], y[:count], at(trace, "mode", "lines+markers" if count < 20 else "lines")
-    panel.x.widen(x)
-    panel.y.widen(y)
-    panel.y.tight = False
-    panel.x.tight &= "markers" not in mode
     tone, fade = at(trace, "line.color", at(trace, "marker.color", trace["_colour"])), at(trace, "opacity", 1.0)
     tone, alpha = tone if isinstance(tone, str) else trace["_colour"], fade if fade < 1 else None
     fill = at(trace, "fill", "none")
@@ -775,9 +742,6 @@ def bar(sheet: Sheet, panel: Panel, trace: Part) -> None:
         linewidth=PX * edge if edge else 0.25,
         hatch=3 * hatch if isinstance(hatch, str) and hatch else None)  # fmt: skip
     ends = begin + lengths
-    along.widen(np.concatenate([begin, ends]))
-    along.tight, along.filled, cross.tight = False, "base" not in trace, True
-    cross.widen(np.concatenate([middles - width / 2, middles + width / 2]))
     x, y = (ends, middles) if flat else (middles, ends)
     _errors(panel, trace, x, y, at(trace, "error_x.color", INK))
     over = np.array(each_of(at(trace, f"error_{along.name[0]}.array", 0.0), count), float)
@@ -803,14 +767,12 @@ def bar(sheet: Sheet, panel: Panel, trace: Part) -> None:
 def heatmap(sheet: Sheet, panel: Panel, trace: Part) -> None:
     """Draw coloured cells with their texts."""
     z = np.array(at(trace, "z"), dtype=float)
-    scales = (panel.x, z.shape[1]), (panel.y, z.shape[0])
-    centres = [scale.positions(at(trace, scale.name[0], range(size))) for scale, size in scales]
-    edges = []
-    for (scale, size), middle in zip(scales, centres, strict=True):
+    centres, edges = list[np.ndarray](), list[np.ndarray]()
+    for scale, size in ((panel.x, z.shape[1]), (panel.y, z.shape[0])):
+        middle = scale.positions(at(trace, scale.name[0], [*range(size)]))
         half = np.diff(middle) / 2 if size > 1 else np.array([0.5])
         edges.append(np.concatenate([[middle[0] - half[0]], middle[:-1] + half[: size - 1], [middle[-1] + half[-1]]]))
-        scale.widen(edges[-1])
-        scale.tight = True
+        centres.append(middle)
     named = at(trace, "colorscale", at(sheet.layout, "template.layout.colorscale.sequential", "Plasma"))
     steps = plotly.colors.get_colorscale(named) if isinstance(named, str) else named
     shades = LinearSegmentedColormap.from_list("", [(float(share), colour(tone)) for share, tone in steps], N=2048)

@@ -39,22 +39,17 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
     from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
     from pslab.lab.runs.resolve import resolve
 
-    budget = rounds * run.workers
-    short = run.but(
-        engine="local",
-        ray=None,
-        pushes=budget,
-        seconds=None,
-        target_accuracy=None,
-        target_held=False,
-        eval_every=budget,
-        evaluate="after",
-        dilation=1,  # real seconds are measured
-    )
-    outcome = execute(resolve(short), lambda news: None)
+    outcome = execute(resolve(short_run(run, rounds)), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
     phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
     return _cluster(run, phases, outcome.facts)
+
+
+def short_run(run: Run, rounds: int = ROUNDS) -> Run:
+    """Return the run on real processes and in real seconds, with so few rounds, to measure its costs."""
+    budget = rounds * run.workers
+    return run.but(engine="local", ray=None, pushes=budget, seconds=None, target_accuracy=None, target_held=False,
+                   eval_every=budget, evaluate="after", dilation=1)  # fmt: skip
 
 
 def calibrated(result: Result) -> dict[str, Any]:

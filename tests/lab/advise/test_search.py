@@ -93,7 +93,7 @@ def test_time_that_is_used_up_ends_it_undecided_and_pastes_the_default(tmp_path)
     assert found.run == base(learning_rate=found.answer.learning_rate)
     untried = [each for each in found.answer.standings if not each.needs]
     assert (found.shown["times the soonest"] == "not tried").sum() == len(untried) > 0
-    assert "for lack of time, ranges, orders and the single machine were not tried" in found.remarks
+    assert "for lack of time, ranges and orders were not tried" in found.remarks
 
 
 def test_a_target_that_nothing_holds_is_said_with_what_came_nearest(place: Path):
@@ -162,14 +162,6 @@ def test_a_loss_is_a_target_to_come_down_to(place: Path):
     assert found.winner[0].accuracy.accuracy.min() <= 1.7
     with pytest.raises(Unreached, match=r"holds loss 0\.01 within 120 pushes .* Try a target of loss"):
         advise(base(metric="loss"), results=place, **{**ONE, "target": 0.01})
-
-
-def test_a_decided_answer_says_what_fresher_gradients_can_save_at_most(place: Path):
-    found = advise(base(), results=place, **{**ONE, "space": {"sync": ["bsp"]}})
-    assert found.decided, "there is nothing to choose"
-    assert {(result.run.workers, result.run.seed) for result in found.alone} == {(1, 0)}
-    assert any("the single machine" in remark for remark in found.remarks)
-    assert {*found.results.policy} == {"bsp"}
 
 
 @pytest.mark.one_of(2)

@@ -115,16 +115,6 @@ def test_of_bytes_the_pieces_are_what_is_pushed_and_pulled_and_sum_to_the_differ
         "staleness of 1.5")  # fmt: skip
 
 
-def test_the_single_machine_is_the_floor_of_what_fresher_gradients_can_save():
-    for pushes, words in (
-        (4, "3: no synchronization policy can save more than 1.50 s by fresher gradients"),
-        (16, "12: fresher gradients can save nothing"),
-    ):  # fmt: skip
-        alone = [curve(LEARNS, workers=1, pushes=pushes), curve(LEARNS, workers=1, pushes=99, seed=7)]
-        floor = why([curve(LEARNS)], [curve(LEARNS, sync="asp")], GOAL, alone=alone).attrs["floor"]
-        assert floor.replace("\u00a0", " ") == f"ASP, dense needs 6 gradients, the single machine {words}"
-
-
 @pytest.mark.parametrize(("default", "winner", "words"), [
     ((3.0, 2.0, 4), (0.5, 0.0, 5), (
         "16.5 s sooner: 10.0 s less pulling, 8.0 s less waiting for worker 1; paid with 1.5 s for 25 % more "

@@ -25,7 +25,7 @@ from pslab.lab.plots.theme import MARKERS, OWN_MARKERS, fills
 
 
 def laid_out(figure: go.Figure) -> Sheet:
-    made = Sheet(figure, figure.layout.meta["inches"])
+    made = Sheet(figure)
     made.fit(titled=True)
     return made
 

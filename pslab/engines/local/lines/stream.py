@@ -66,7 +66,10 @@ class Stream:
         body, fits = pack(frame), not self._to_send
         # by the time since bytes were accepted, not since this call: a peer that reads slowly is alive
         if not fits and time.monotonic() - self._took_s > self._lease_s:
-            self._give_up()
+            self._to_send = b""
+            self._end(NoFrame(f"has read no message for its lease of {self._lease_s:g} s"))
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes up a process that waits for the other end
             raise TimeoutError
         self._to_send += HEADER.pack(len(body), time.monotonic()) + body
         self._write()
@@ -116,13 +119,6 @@ class Stream:
         except BlockingIOError:
             if len(self._to_send) < length:
                 self._took_s = time.monotonic()
-
-    def _give_up(self) -> None:
-        """End a stream whose other end reads nothing, and wake up a process that waits for it."""
-        self._to_send = b""
-        self._end(NoFrame(f"has read no message for its lease of {self._lease_s:g} s"))
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
         try:

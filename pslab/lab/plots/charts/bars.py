@@ -71,7 +71,7 @@ def bars(
         bars_ = [bar for bar in table.rows
                  if bar[str(group)] == member and any(math.isfinite(bar[name]) for name in ys)]  # fmt: skip
         if bars_ and {*ys} <= {*METRICS}:
-            sample(fig, table.word(str(group), member), looks[repr([member])])
+            sample(fig, table.word(str(group), member), marker=looks[repr([member])].mark())
         elif bars_:
             boxes(fig, {table.word(str(group), member): looks[repr([member])].colour})
     words = heading(title, map(bare, ys.values()), columns=[*columns, *filter(None, (group, row))])

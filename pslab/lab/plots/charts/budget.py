@@ -45,9 +45,7 @@ def time_budget(
         across: "worker" for a bar per worker; or a column for a bar per value, the mean over workers.
         per_iteration: whether bars show milliseconds of an iteration (as many pushes as workers), not seconds of the
             run.
-        title: a sentence or a Claim; None: the names of the shown quantities.
-        notes: more lines for the caption.
-        width: page (7.16 in) or column (3.5 in).
+        title, notes, width: as in `points`.
 
     Raises:
         ConfigError: an unknown column; a bar whose runs differ in more than the seed.

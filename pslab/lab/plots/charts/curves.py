@@ -83,9 +83,7 @@ def curves(
         log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
         zoom: the range of the y axis in per cent of accuracy, or in the metric's values; None: accuracies begin where
             the ends of the curves can be told apart; False: all values.
-        title: a sentence or a Claim; None: the names of the shown quantities.
-        notes: more lines for the caption.
-        width: page (7.16 in) or column (3.5 in).
+        title, notes, width: as in `points`.
 
     Raises:
         ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed; several metrics.
@@ -109,7 +107,10 @@ def curves(
                                           in curve.frames.items() if other == x_],
                           [x for curve in drawn for x, _ in curve.crosses.get((x_, ys[0]), ())], log, shown.crowd)
               for x_ in xs}  # fmt: skip
-    remarks = [*_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if shown.one else ())]
+    seeds = len({run.seed for run in twins.run})
+    same_runs = "the same in virtual time"
+    remarks = [f"bands: {same_runs}, range of {seeds} seeds" if seeds > 1 else f"thin: {same_runs}"] * bool(seeds)
+    remarks += [*_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if shown.one else ())]
     what, against = ([known[name].words or known[name].title for name in other] for other in (ys, xs))
     words = heading(title, what, against, shown.columns)
     lines = under(shown.results, shown.columns, *remarks, notes=notes)
@@ -137,8 +138,10 @@ def _drawn(
         back = behind is not None and behind in (key[name] for name in shown.names)
         everywhere = shown.across.column if back and shown.one else None
         places = {name: value for name, value in key.items() if name != everywhere}
-        ends = {pair: [end for result in group if result.diverged for end in _end(result, *pair, known, divisor)]
-                for pair in pairs}  # fmt: skip
+        diverged = [result for result in group if result.diverged]
+        series = {pair: [_series(result, *pair, known, divisor) for result in diverged] for pair in pairs}
+        ends = {pair: [(float(table.x.iloc[-1]), float(table.y.iloc[-1])) for table in tables if len(table)]
+                for pair, tables in series.items()}  # fmt: skip
         drawn.append(Curve(label if in_panels else label + sign, BACK if back else look, places, back,
                            sign if in_panels else "", bands(group), ends))  # fmt: skip
     looks = {repr(group.key): group.look for group in shown.groups}
@@ -156,14 +159,6 @@ def _alike(field: str, results: pd.DataFrame) -> int:
     """Return the common value of a field of these runs; 0 if they differ."""
     values = {getattr(run, field) for run in results.run}
     return int(values.pop()) if len(values) == 1 else 0
-
-
-def _banded(twins: pd.DataFrame) -> list[str]:
-    """Return a line for the caption about the runs in virtual time; [] if there are none."""
-    seeds = len({run.seed for run in twins.run})
-    if seeds == 1:
-        return ["thin: the same in virtual time"]
-    return [f"bands: the same in virtual time, range of {seeds} seeds"] if seeds else []
 
 
 # -- the numbers -----------------------------------------------------------------------------------
@@ -207,12 +202,6 @@ def _band(group: Sequence[Result], x: str, y: str, known: Mapping[str, Quantity]
     return pd.DataFrame({"x": at, "y": middle, "low": low, "high": high, "hover": hover})
 
 
-def _end(result: Result, x: str, y: str, known: Mapping[str, Quantity], divisor: int) -> list[tuple[float, float]]:
-    """Return the last point of a run's curve; [] if it has no evaluation."""
-    table = _series(result, x, y, known, divisor)
-    return [(float(table.x.iloc[-1]), float(table.y.iloc[-1]))] if len(table) else []
-
-
 # -- axes and words --------------------------------------------------------------------------------
 
 
@@ -224,16 +213,11 @@ def _x_axis(
     ends = [float(frame.x.max()) for frame, _ in frames if len(frame)]
     far = what.turns_log and bool(ends) and max(ends) > FAR * float(np.median(ends))
     turned = far if log is None else "x" in log
-    # a logarithmic axis begins where the first curve comes into its panel
-    parts = [frame.iloc[_entry(frame, low) :] if turned else frame for frame, low in frames]
+    # a logarithmic axis begins at the last point before the first curve comes into its panel
+    parts = [frame.iloc[max(0, int(np.argmax(frame.y.to_numpy() >= low)) - 1) :] if turned and len(frame) else frame
+             for frame, low in frames]  # fmt: skip
     values = [*crosses, *(value for part in parts for value in part.x)]
     return axis(values, _x_title(x, crowd) or what.title, log=turned, zero=True, sized=what.sized, pad=0.02)
-
-
-def _entry(frame: pd.DataFrame, low: float) -> int:
-    """Return the index of the last point before the first point at or above `low`; 0 if no point is."""
-    above = np.flatnonzero(frame.y.to_numpy() >= low)
-    return max(0, int(above[0]) - 1) if len(above) else 0
 
 
 def _x_title(x: str, crowd: pd.DataFrame) -> str:

@@ -77,11 +77,11 @@ def points(
             dash = next((dash for dash in (look.dash, *DASHES) if dash not in taken), look.dash)
             look = dataclasses.replace(look, dash=dashes.setdefault(label, dash))
         where = {name: value for name, value in key.items() if name != (facet if back and one else None)}
+        made = {(x_, y_): _points(part, x_, y_, ranks[x_], y_axes[y_], offset) for x_, y_ in pairs}
         drawn.append(Curve(
-            label, BACK if back else look, where, back, "",
-            {pair: _points(part, *pair, ranks[pair[0]], y_axes, offset) for pair in pairs},
-            {pair: _unreached(part, *pair, ranks[pair[0]], y_axes, offset) for pair in pairs}, joined=joined,
-            marked=marked, bars=True, steps=join == "steps"))  # fmt: skip
+            label, BACK if back else look, where, back, "", {pair: frame for pair, (frame, _) in made.items()},
+            {pair: crosses for pair, (_, crosses) in made.items()}, joined=joined, marked=marked, bars=True,
+            steps=join == "steps"))  # fmt: skip
     across, down = (Facets(column, table.levels(column), table.heads(column)) for column in (facet, row))
     fig, panels = compose(drawn, across, down, x_axes, y_axes, width, behind if one else None)
     for name, shown in y_axes.items():
@@ -126,11 +126,6 @@ def _y_axis(table: Table, name: str, title: str, log: bool) -> Axis:
     return shown._replace(high=_value(shown, 1 + 2 * ABOVE), ticks=ticks)
 
 
-def _top(shown: Axis) -> float:
-    """Return the height of points that never reached the goal."""
-    return _value(shown, 1 - ABOVE / (1 + 2 * ABOVE))
-
-
 def _value(shown: Axis, share: float) -> float:
     """Return the value at a share of the length of an axis."""
     low, high = shown.range
@@ -146,25 +141,17 @@ def _some_missing(table: Table, name: str) -> bool:
 
 
 def _points(
-    table: Table, x: str, y: str, ranks: Mapping[str, int], y_axes: Mapping[str, Axis], offset: float
-) -> pd.DataFrame:
-    """Return x, y, low, high and hover of a curve; if seeds miss the goal, `high` is the height of missed goals."""
-    rows, factor = [], unit_of(y, table.metric).factor
+    table: Table, x: str, y: str, ranks: Mapping[str, int], y_axis: Axis, offset: float
+) -> tuple[pd.DataFrame, list[tuple[float, float]]]:
+    """Return x, y, low, high and hover of a curve, and crosses for points that never reach the goal. If some seeds miss
+    it, `high` is the height of the crosses. With `ranks`, the position of a value is its rank and the curve's offset.
+    """
+    rows, crosses, factor = [], list[tuple[float, float]](), unit_of(y, table.metric).factor
+    top = _value(y_axis, 1 - ABOVE / (1 + 2 * ABOVE))
     for row in table.rows:
+        at, missed = ranks[repr(row[x])] + offset if ranks else float(row[x]), missing(row, y)
         value, low, high = (factor * row.get(f"{y}{end}", row[y]) for end in ("", "_low", "_high"))
-        highest = _top(y_axes[y]) if missing(row, y) else value
-        ends = [end if math.isfinite(end) else other for end, other in ((low, value), (high, highest))]
-        rows.append((_at(row[x], ranks, offset), value, *ends, f"{table.word(x, row[x])}: {cell(row, y)}"))
-    return pd.DataFrame(rows, columns=["x", "y", "low", "high", "hover"]).sort_values("x", kind="stable")
-
-
-def _unreached(
-    table: Table, x: str, y: str, ranks: Mapping[str, int], y_axes: Mapping[str, Axis], offset: float
-) -> list[tuple[float, float]]:
-    rows = [row for row in table.rows if missing(row, y) and not math.isfinite(row[y])]
-    return [(_at(row[x], ranks, offset), _top(y_axes[y])) for row in rows]
-
-
-def _at(value: Any, ranks: Mapping[str, int], offset: float) -> float:
-    """Return the position of a value on an axis: with `ranks`, its rank and the curve's offset."""
-    return ranks[repr(value)] + offset if ranks else float(value)
+        ends = [end if math.isfinite(end) else other for end, other in ((low, value), (high, top if missed else value))]
+        rows.append((at, value, *ends, f"{table.word(x, row[x])}: {cell(row, y)}"))
+        crosses += [(at, top)] if missed and not math.isfinite(row[y]) else []
+    return pd.DataFrame(rows, columns=["x", "y", "low", "high", "hover"]).sort_values("x", kind="stable"), crosses

@@ -53,7 +53,9 @@ def server_states(
     heads = [f"<b>{group.label}{marks([result])}</b>\u2003 {_pulling(result)}"
              for group, result in zip(shown.groups, chosen, strict=True)]  # fmt: skip
     time = Axis("training time (s)", low, high)
-    fig = panels([[time]] * len(chosen), [[_lanes(count)] for count in lanes], width, heads)
+    names = [["server"] if count == 1 else [f"range {index}" for index in range(count)] for count in lanes]
+    y_axes = [Axis("", len(texts) - 0.2, -0.8, ticks=tuple(enumerate(texts)), bare=True) for texts in names]
+    fig = panels([[time]] * len(chosen), [[axis] for axis in y_axes], width, heads)
     for row, result in enumerate(chosen, start=1):
         for trace in (*_bars(result, low, high), *_messages(result, low, high)):
             fig.add_trace(trace, row, 1)
@@ -61,15 +63,10 @@ def server_states(
     boxes(fig, {NAMES[state]: colour for state, colour in STATES.items() if NAMES[state] in drawn})
     for kind, (marker, _) in MESSAGES.items():
         if f"{kind} arrives" in drawn:
-            sample(fig, f"{kind} arrives", Look(INK, marker=marker))
+            sample(fig, f"{kind} arrives", marker=Look(INK, marker=marker).mark())
     lines = under(shown.crowd, shown.columns, READ, notes=notes, spread="the first of")
     fig.update_layout(barmode="overlay")
     return finish(fig, heading(title, [TITLE]), lines, width, [(count + 0.6) * lane_px for count in lanes], left=True)
-
-
-def _lanes(count: int) -> Axis:
-    names = ("server",) if count == 1 else tuple(f"range {index}" for index in range(count))
-    return Axis("", count - 0.2, -0.8, ticks=tuple(enumerate(names)), bare=True)
 
 
 def _pulling(result: Result) -> str:

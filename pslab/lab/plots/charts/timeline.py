@@ -146,12 +146,12 @@ def _name(fig: go.Figure, begin_s: float, end_s: float) -> None:
     bars = dict.fromkeys([*WORDS, *(trace.legendgroup for trace in fig.data if trace.type == "bar")])
     boxes(fig, {WORDS.get(name, name): PHASES.get(name, "#999999") for name in bars if name in drawn})
     if "barrier" in drawn:
-        fig.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=BARRIER, name="barrier"))
+        sample(fig, "barrier", "lines", line=BARRIER)
     if fig.layout.annotations[len({trace.yaxis for trace in fig.data if trace.yaxis}) or 1 :]:  # after the headings
-        fig.add_trace(go.Scatter(x=[None], y=[None], mode="lines+markers", line={"color": INK, "width": 0.9},
-                                 marker={"symbol": "triangle-right", "color": INK}, name="releases"))  # fmt: skip
+        sample(fig, "releases", "lines+markers", line={"color": INK, "width": 0.9},
+               marker={"symbol": "triangle-right", "color": INK})  # fmt: skip
     if "staleness" in drawn:
-        sample(fig, "push applied", Look(INK, marker="circle-open"))
+        sample(fig, "push applied", marker=Look(INK, marker="circle-open").mark())
 
 
 def window(

@@ -46,7 +46,8 @@ def where(chart: Any, title: Any = None, *, notes: Iterable[str] = (), width: st
     facts, winner, regret = chart.table.attrs, chart.winner, chart.regret
     x_name, y_name = facts["axes"]
     xs, ys = (list(dict.fromkeys(winner[column])) for column in (x_name, y_name))
-    x_axis, y_axis = (categories([_entry(column, value) for value in values], _titled(column))
+    titles = {column: TITLES.get(column, column.removesuffix("_s").replace("_", " ")) for column in facts["axes"]}
+    x_axis, y_axis = (categories([_entry(column, value) for value in values], titles[column])
                       for column, values in ((x_name, xs), (y_name, ys)))  # fmt: skip
     policies = [f"<b>{label}</b>" if label == chart.best_everywhere else label for label in regret.index]
     columns = 2 if width == "page" else 1
@@ -75,13 +76,17 @@ def where(chart: Any, title: Any = None, *, notes: Iterable[str] = (), width: st
         x=[*range(len(xs))], y=[*range(len(ys))], xgap=2, ygap=2, showscale=False, name="soonest",
         colorscale=[[rank / max(1, len(won)), shade] for rank, shade in enumerate(shades)],
         text=texts, texttemplate="%{text}", textfont_size=size,
-        customdata=[[_hover(row) for row in line] for line in grid], hovertemplate="%{customdata}<extra></extra>"),
-        1, 1)  # fmt: skip
+        customdata=[["<br>".join([row.policy or "no policy arrives", *(f"= {label}" for label in row.ties), row.how])
+                     for row in line] for line in grid],
+        hovertemplate="%{customdata}<extra></extra>"), 1, 1)  # fmt: skip
     row, column = (1, 2) if columns > 1 else (2, 1)
     for trace in _lines(times, list(regret.index), colours):
         fig.add_trace(trace, row, column)
     boxes(fig, {label: colours[label].colour for label in won})
-    return finish(fig, heading(title, [chart.words]), [*facts["caption"], *_signs(times, facts), *notes], width,
+    signs = [f"=: policies that are within {100 * facts['tie']:g}{SPACE}% of the soonest"]
+    if (times.how == "capped").any():
+        signs.append("triangles: stopped before the goal; the time to the goal is longer")
+    return finish(fig, heading(title, [chart.words]), [*facts["caption"], *signs, *notes], width,
                   [max(high, last)] if columns > 1 else [high, last], left=columns == 1)  # fmt: skip
 
 
@@ -99,10 +104,6 @@ def _looks(policies: Mapping[str, Mapping[str, Any]], winner: pd.DataFrame) -> d
     return chosen
 
 
-def _hover(row: Any) -> str:
-    return "<br>".join([row.policy or "no policy arrives", *(f"= {label}" for label in row.ties), row.how])
-
-
 def _text(row: Any, facts: Mapping[str, Any]) -> str:
     if not row.policy:
         return "–"
@@ -112,10 +113,6 @@ def _text(row: Any, facts: Mapping[str, Any]) -> str:
 
 def _factor(times: float) -> str:
     return f"{times:.{0 if times >= 10 else 1}f}×" if math.isfinite(times) else "–"
-
-
-def _titled(column: str) -> str:
-    return TITLES.get(column, column.removesuffix("_s").replace("_", " "))
 
 
 def _entry(column: str, value: Any) -> str:
@@ -162,10 +159,3 @@ def _lines(times: pd.DataFrame, policies: list[str], colours: Mapping[str, Look]
     numbers = go.Scatter(x=x, y=y, mode="text", text=[2 * SPACE + text for text in texts], textposition="middle right",
                          name="", textfont={"size": SMALL, "color": PALE}, **common)  # fmt: skip
     return [line, *dots, numbers]
-
-
-def _signs(times: pd.DataFrame, facts: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the caption that explain the signs."""
-    triangles = ["triangles: stopped before the goal; the time to the goal is longer"]
-    return [f"=: policies that are within {100 * facts['tie']:g}{SPACE}% of the soonest",
-            *(triangles if (times.how == "capped").any() else [])]  # fmt: skip

@@ -31,8 +31,7 @@ def why(table: Any, title: Any = None, *, notes: Iterable[str] = (), width: str 
     Args:
         table: the table that `why` of pslab.lab.advise.why makes, or the answer of `advise`, which has one.
         title: a sentence or a Claim; None: the largest savings and additional costs.
-        notes: more lines for the caption.
-        width: page (7.16 in) or column (3.5 in).
+        notes, width: as in `points`.
 
     Raises:
         ConfigError: `table` is no such table or answer.
@@ -76,7 +75,7 @@ def why(table: Any, title: Any = None, *, notes: Iterable[str] = (), width: str 
     workers = "the mean worker" if merit is SECONDS else "all workers"
     rule = (f"a piece: the difference in an iteration of {workers}, times the first policy's iterations; "
             "iterations: the cost of the second policy's additional iterations, or what fewer ones save")  # fmt: skip
-    lines = [*facts["caption"], f"{'; '.join(counts)}, {stale}", rule, *filter(None, [facts["floor"]]), *notes]
+    lines = [*facts["caption"], f"{'; '.join(counts)}, {stale}", rule, *notes]
     return finish(fig, heading(title, [facts["sentence"]]), lines, width, [len(bars) * (BAR + AROUND) + 4])
 
 
