@@ -189,7 +189,7 @@ def test_an_invalid_run_is_recorded_and_warned_about(tmp_path):
         assert (result.cached, result.manifest["verdict"], len(result.manifest["violations"])) == (cached, "invalid", 1)
 
 
-@pytest.mark.parametrize(("ranges", "drops"), product(["whole", "layers"], [False, True]))
+@pytest.mark.parametrize(("ranges", "drops"), [*product(["whole", "layers"], [False, True])])
 def test_a_policy_that_reads_losses_is_replayed_with_those_of_the_record(ranges, drops):
     """Pushes that were dropped have none there: then nothing is shown."""
     cluster = {"preset": "lab", "slow": {0: 3.0}}

@@ -213,8 +213,9 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("sync", "cluster"), [
-    *(pytest.param(*each, id=f"{each[0]}-{each[1]}") for each in CLEAN),
-    *(pytest.param(*each, id=f"large-{each[0]}-{each[1]}", marks=pytest.mark.slow) for each in LARGE),
+    *(pytest.param(sync, cluster, id=f"{type(sync).__name__}-{cluster}") for sync, cluster in CLEAN),
+    *(pytest.param(sync, cluster, id=f"large-{type(sync).__name__}-{cluster}", marks=pytest.mark.slow)
+      for sync, cluster in LARGE),
 ])  # fmt: skip
 def test_a_policy_is_clean(sync: Any, cluster: dict[str, Any]):
     found = explored(sync, **cluster)
