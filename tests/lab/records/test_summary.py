@@ -363,7 +363,7 @@ def test_a_summary_in_latex_is_a_table_with_rules_escaped_and_at_most_ten_column
     asked = {"by": ["rate", "sync"], "goal": 0.9}
     assert summary(results, measures=["seconds_to_goal", "accuracy"], **asked).to_latex().splitlines() == [
         "% median and range of 2 seeds", r"\begin{tabular}{llrr}", r"\toprule",
-        r"learning-rate policy & synchronization policy & time to 90~\% & final accuracy \\", r"\midrule",
+        r"learning-rate policy & synchronization policy & time to 90~\% & final test accuracy \\", r"\midrule",
         r"50 \% \& more\_\{\} & BSP & 2.50~s (2~s to 3~s) & 95.00~\% \\",
         r"a\textbackslash{}\textasciitilde{}\textasciicircum{}\$ & BSP & 2.50~s (2~s to 3~s) & 95.00~\% \\",
         r"\bottomrule", r"\end{tabular}"]  # fmt: skip
