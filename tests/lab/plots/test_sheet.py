@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import plotly.express as px
@@ -25,8 +26,9 @@ from pslab.lab.plots.theme import MARKERS, OWN_MARKERS, fills
 
 
 def laid_out(figure: go.Figure) -> Sheet:
-    made = Sheet(figure)
-    made.fit(titled=True)
+    with matplotlib.rc_context(sheet.STYLE):
+        made = Sheet(figure)
+        made.fit(titled=True)
     return made
 
 
