@@ -96,7 +96,7 @@ def test_a_name_of_a_class_has_one_meaning():
 
 #: Lines of each room. Whoever adds a capability raises its room's budget in the same commit, and says why.
 BUDGETS = {
-    "pslab": 600, "config": 2250, "engines": 150, "engines/check": 1750, "engines/emulation": 900,
+    "pslab": 600, "config": 2300, "engines": 150, "engines/check": 1750, "engines/emulation": 950,
     "engines/experiment": 1800, "engines/local": 2450, "engines/processes": 1250, "engines/ray": 1050,
     "engines/server": 1800, "engines/virtual": 1550, "engines/worker": 1850, "lab": 300, "lab/advise": 1850,
     "lab/commands": 1300, "lab/live": 900, "lab/plots": 3900, "lab/records": 2850, "lab/runs": 1900, "lab/studies":
@@ -115,8 +115,8 @@ for imports in sys.argv[1:]:
     os.wait()
 """
 CLOSURES = {  # what a process imports, beside torch: lines of the package
-    "import pslab.engines.local.worker": 9_050, "import pslab.engines.local.server": 11_850,
-    "import pslab.lab.runs.execution, pslab.engines.local.engine": 12_800,
+    "import pslab.engines.local.worker": 9_100, "import pslab.engines.local.server": 11_900,
+    "import pslab.lab.runs.execution, pslab.engines.local.engine": 12_850,
 }  # fmt: skip
 
 

@@ -85,19 +85,25 @@ class Fault:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The emulated cluster: each worker has its own link, and all workers share the server's link.
+    """The emulated cluster: each host of `per_host` workers has a link, and all workers share the server's link.
 
     Raises:
         ConfigError: an impossible value, such as a bandwidth of zero.
     """
 
-    bandwidth_bit_s: Annotated[float | None, BIT_S, "of each worker's link, in each direction; None: no limit"] = None
+    bandwidth_bit_s: Annotated[float | None, BIT_S, "of each host's link, in each direction; None: no limit"] = None
     latency_s: Annotated[float, SECONDS, "one way"] = 0.0
     overhead_s: Annotated[float, SECONDS, "that a message of any size occupies its worker's link"] = 0.0
     server_bandwidth_bit_s: Annotated[
         float | None, BIT_S, "of the server's link, which all workers share, in each direction; None: no limit"
     ] = None
-    colocated: Annotated[bool, "whether server s is on worker s's machine: messages between these use no link"] = False
+    per_host: Annotated[
+        int, Bounds(at_least=1, at_most=1024), "workers of a host, for instance one per GPU; they share its link"
+    ] = 1
+    intra_host_bandwidth_bit_s: Annotated[
+        float | None, BIT_S, "between a worker and a server, or two workers of a ring, on one host; None: no limit"
+    ] = None
+    colocated: Annotated[bool, "whether server s is on host s: messages to and from its workers use no link"] = False
     duplex: Annotated[str, OneOf("full", "half"), "whether both directions have the bandwidth, or share it"] = "full"
     aggregate: Annotated[
         str,
@@ -236,6 +242,17 @@ class Cluster:
                 given = getattr(self, name) if name in BY_WORKER else [fault.plain() for fault in self.faults]
                 problem = f"there is no worker {beyond[0]}: with workers={count} use 0 to {count - 1}"
                 raise ConfigError(f"cluster.{name}", given, problem)
+        for worker in range(count):
+            first = worker - worker % self.per_host
+            if self.bandwidth_of.get(worker) != self.bandwidth_of.get(first):
+                problem = f"workers {first} and {worker} share the link of a host (per_host={self.per_host}): name both"
+                raise ConfigError("cluster.bandwidth_of", self.bandwidth_of, f"{problem}, with equal bandwidths")
+
+    def ring_bit_s(self, workers: int) -> float | None:
+        """Return the bandwidth of a ring's slowest link; the ring enters and leaves each host once."""
+        inside = self.intra_host_bandwidth_bit_s if self.per_host > 1 else None
+        across = self.bandwidth_bit_s if workers > self.per_host else None
+        return min((bit_s for bit_s in (inside, across) if bit_s is not None), default=None)
 
     @property
     def free(self) -> bool:
@@ -291,13 +308,40 @@ _COSTS = {"costs": "epyc-core", "select_s": 1.4e-3, "encode_s": 8e-4, "apply_s":
 COST_TABLES: dict[str, dict[str, Any]] = {"none": {"costs": "none", **dict.fromkeys(COSTS, 0.0)}, "epyc-core": _COSTS}
 MEASURED = 932_362
 OF_WEIGHTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s")
+# hosts of 8 GPUs, whose servers are on the same hosts, behind links of the same bandwidth
+_HOSTS = {"per_host": 8, "colocated": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "free": {},  # no emulation: as fast as this machine
     "lab": {**_LAN, **_COMPUTE, **_STALLS, **_COSTS},  # 1 Gbit/s, transient stragglers
     "lab-slow-net": {**_LAN, "bandwidth_bit_s": 1e8, "server_bandwidth_bit_s": 1e9, **_COMPUTE, **_STALLS, **_COSTS},
     "steady": {**_LAN, **_COMPUTE, **_COSTS},  # equal workers, no stragglers
     "straggler": {**_LAN, **_COMPUTE, **_COSTS, "slow": {0: 3.0}},  # one permanent straggler
+    # NVLink of 150 GB/s in each direction; the latency is an assumption
+    "v100-hosts": {
+        **_HOSTS,
+        "bandwidth_bit_s": 2.5e10,
+        "server_bandwidth_bit_s": 2.5e10,
+        "intra_host_bandwidth_bit_s": 1.2e12,
+        "latency_s": 5e-5,
+    },
+    # a ConnectX-7 of 400 Gbit/s for each GPU, NVLink of 450 GB/s in each direction; the latency is an assumption
+    "h100-hosts": {
+        **_HOSTS,
+        "bandwidth_bit_s": 3.2e12,
+        "server_bandwidth_bit_s": 3.2e12,
+        "intra_host_bandwidth_bit_s": 3.6e12,
+        "latency_s": 1e-5,
+    },
+    # an example: sites of 8 workers, of which the first has the server; a site's workers share 1 Gbit/s
+    "sites": {
+        **_HOSTS,
+        "bandwidth_bit_s": 1e9,
+        "server_bandwidth_bit_s": 1e9,
+        "intra_host_bandwidth_bit_s": 2.5e10,
+        "latency_s": 0.01,
+    },
 }
+PRESET_SOURCES = {"v100-hosts": "AWS, p3.16xlarge (2017)", "h100-hosts": "Imbue, a cluster of 4,088 H100 (2024)"}
 
 
 def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> Cluster:
@@ -321,7 +365,7 @@ def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> 
         raise ConfigError("cluster.costs", table, f"unknown table of costs; {nearest(str(table), COST_TABLES)}")
     costs = {name: cost * (weights / MEASURED) if name in OF_WEIGHTS else cost
              for name, cost in COST_TABLES[table].items()}  # fmt: skip
-    links = {"server_bandwidth_bit_s": None} if fields.get("aggregate") == ALLREDUCE else {}
+    links = {"server_bandwidth_bit_s": None, "colocated": False} if fields.get("aggregate") == ALLREDUCE else {}
     try:
         return Cluster(**{**PRESETS[base], **links, **costs, **fields})
     except ConfigError:

@@ -156,6 +156,8 @@ def test_impossible_clusters_are_refused():
           for name, at in (("slow", 2.0), ("bandwidth_of", 1e8), ("latency_of", 0.1), ("trace", [0.1]), ("leave", 1.0),
                             ("join", 1.0))),
         ("cluster.faults", lambda: Run(cluster={"faults": [{**STOPPED, "worker": 7}]}), "no worker 7"),
+        ("cluster.bandwidth_of", lambda: Run(workers=4, cluster={"per_host": 2, "bandwidth_of": {3: 1e8}}),
+         "workers 2 and 3 share the link of a host"),
     ])  # fmt: skip
 
 

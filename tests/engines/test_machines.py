@@ -113,7 +113,7 @@ def test_a_campaign_without_tensors_finds_nothing(servers: int, beside: bool, nu
     for number in numbers:
         run = drawn(2, number, "timing").but(servers=servers)
         try:
-            run = run.but(cluster={**run.cluster, "colocated": beside})
+            run = run.but(cluster={**run.cluster, "colocated": beside, "per_host": 1 + number % 2})
             resolve(run)
         except ConfigError:  # fewer ranges than servers, or fewer workers
             continue
@@ -255,9 +255,11 @@ def test_links_are_fluids():
             worker: 8 * draw.choice([0.2, 0.5, 4.0]) for worker in draw.sample(range(5), draw.choice([0, 2]))
         }
         latency_of = {n: draw.choice([0.0, 0.1, 2.0]) for n in draw.sample(range(5), draw.choice([0, 2]))}
+        per_host = draw.choice([1, 1, 2, 3])
+        bandwidth_of = {n: bandwidth_of[n - n % per_host] for n in range(5) if n - n % per_host in bandwidth_of}
         fields = {"bandwidth_bit_s": 8.0, "latency_s": latency_s, "overhead_s": overhead_s, "bandwidth_at": changes,
                   "server_bandwidth_bit_s": None if server_s == math.inf else 8 * server_s,
-                  "bandwidth_of": bandwidth_of, "latency_of": latency_of}  # fmt: skip
+                  "bandwidth_of": bandwidth_of, "latency_of": latency_of, "per_host": per_host}  # fmt: skip
         sent = [(at, draw.randrange(5), draw.choice([0.0, 1.0, draw.uniform(0, 5)]), draw.randrange(servers)) for at in
                 sorted(draw.choice([0.0, 1.0, draw.uniform(0, 12)]) for _ in range(draw.randint(1, 30)))]  # fmt: skip
         network, arrived = Network(cluster := Cluster(**fields), None, servers), dict[int, float]()
@@ -271,7 +273,7 @@ def test_links_are_fluids():
                 assert way == direction
                 arrived[number] = at
         wanted = fluid(sent, partial(link_byte_s, cluster), server_s, partial(link_latency_s, cluster), overhead_s,
-                       [*changes])  # fmt: skip
+                       [*changes], per_host)  # fmt: skip
         noted = [latency_s * (direction == UP and bool(server)) for *_, server in sent]  # server 0 hears of it later
         np.testing.assert_allclose([arrived[n] for n in range(len(sent))], np.add(wanted, noted), rtol=1e-7, atol=1e-7,
                                    err_msg=str((seed, fields, sent)))  # fmt: skip
@@ -305,7 +307,7 @@ def test_a_link_chooses_when_it_is_idle_and_a_credit_waits_for_acknowledgements(
     network.choose(0.0)
     network.send(UP, 0, 1, "a", 0.25)
     network.fly(UP, 0, "z", 0.25)  # of no size, and behind no other
-    network.pass_by(DOWN, 0, "y", 0.25)  # between processes of one machine
+    network.pass_by(DOWN, 0, 1, "y", 0.25)  # between processes of one machine
     found = sorted((at, message) for at, _, message in network.arrived(50.0))
     assert found == [(0.25, "y"), (0.75, "z"), *expected]
 
@@ -348,6 +350,7 @@ def test_an_eager_iteration_hides_its_exchange(sync: str, duplex: str, model: An
     ({"latency_s": 0.25}, 1, [1.0, 1.5]),  # worker 0 is on the server's machine
     ({"latency_s": 0.25}, 2, [2.0, 1.5]),  # server 0 is told what came to server 1, and answers: so also on its own
     ({"bandwidth_bit_s": 8 * (965 * 4 + 24)}, 2, [3.0, 3.0]),  # of the halves one travels, up and down
+    ({"latency_s": 0.25, "per_host": 2, "intra_host_bandwidth_bit_s": 8 * (1930 * 4 + 24)}, 1, [3.0, 3.0]),
 ])  # fmt: skip
 def test_what_a_server_on_a_workers_machine_exchanges_with_it_takes_no_time(cluster: Any, servers: int, periods: Any):
     run = tiny(engine="timing", cluster={"compute_s": 1.0, "colocated": True, **cluster}, workers=2, sync="asp",

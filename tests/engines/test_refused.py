@@ -218,8 +218,9 @@ TABLE: Rows = [
         ({"placement": "parsa", "servers": 2}, "workers with fixed examples", "placement"),
         ({"placement": "parsa", "servers": 2, "pull": "whole", "partition": "two-step"}, "pull='keys'", "placement"),
         ({"placement": "parsa", "servers": 4, "partition": "two-step"}, "server 3 of 4 without keys", "placement"),
-        ({"servers": 4, "engine": "virtual", "cluster": {"preset": "lab", "colocated": True}}, "at most 3 servers",
-         "cluster.colocated"),
+        *(({"servers": most + 1, "engine": "virtual",
+            "cluster": {"preset": "lab", "colocated": True, "per_host": per_host}},
+           f"at most {most} servers", "cluster.colocated") for most, per_host in ((3, 1), (2, 2))),
     ]),
     # models of which only the sizes are known, and rings
     *with_all(SIZES, [

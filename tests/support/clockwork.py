@@ -15,10 +15,10 @@ Sent = tuple[float, int, float, int]  # instant, worker, bytes, server
 
 def fluid(
     sent: list[Sent], worker_s: Callable[[int, float], float], server_s: float, flies_s: Callable[[int], float],
-    overhead_s: float, changes: list[float],
+    overhead_s: float, changes: list[float], per_host: int = 1,
 ) -> list[float]:  # fmt: skip
     """When each message of one direction has arrived. A worker's messages to one server go one behind the other; the
-    messages on a worker's and on a server's link share it. `worker_s(worker, t)` is the bytes a second of
+    messages on a host's and on a server's link share it. `worker_s(worker, t)` is the bytes a second of
     its link, which change at `changes`, and `flies_s(worker)` its latency."""
     left = {n: size + overhead_s * worker_s(worker, 0) for n, (_, worker, size, _) in enumerate(sent)}
     order, done, now = sorted(left, key=lambda n: (sent[n][0], n)), dict[int, float](), 0.0
@@ -28,7 +28,7 @@ def fluid(
             if n in left and sent[n][0] <= now:
                 first.setdefault((sent[n][1], sent[n][3]), n)
         on = list(first.values())
-        rate = {n: min(worker_s(sent[n][1], now) / sum(sent[n][1] == sent[m][1] for m in on),
+        rate = {n: min(worker_s(sent[n][1], now) / sum(sent[n][1] // per_host == sent[m][1] // per_host for m in on),
                        server_s / sum(sent[n][3] == sent[m][3] for m in on)) for n in on}  # fmt: skip
         ends = [now + left[n] / rate[n] for n in on]
         coming = [sent[n][0] for n in left if sent[n][0] > now] + [at for at in changes if at > now]

@@ -2,7 +2,8 @@
 
 The messages of one worker, server and direction form a connection, and are sent in sequence. All connections send at
 the same time. The rate of a message is the smaller of two shares: the worker's bandwidth divided by the number of
-servers with which it exchanges at the moment, and the server's bandwidth divided by the number of such workers. If all
+servers with which it exchanges at the moment, and the server's bandwidth divided by the number of such workers. The
+workers of a host share one link, and so their shares. If all
 links are equally busy, these are the rates of max-min fairness. Otherwise a part of a link may stay unused that
 max-min fairness would assign. In return, the start or end of a message changes rates only at its own two ends.
 
@@ -61,7 +62,7 @@ class Flow:
 
 
 class Port:
-    """A direction of a server's link; or of a worker's link, if there are several servers or workers' links differ.
+    """A direction of a server's link; or of a host's, with several servers, or if hosts' links differ or are shared.
 
     `served` counts the bytes that a flow at the port's rate would have sent since the start.
     """
@@ -69,8 +70,8 @@ class Port:
     def __init__(self, number: int, byte_s: float) -> None:
         self.number, self.byte_s, self.served, self.updated_s = number, byte_s, 0.0, 0.0
         self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when its first flow ends
-        self.crossing: dict[int, Flow] = {}  # by their other end: all flows on this link, also at the other end's rate
-        self.most: float = 1  # with more servers than this, a worker's share is smaller than this server's
+        self.crossing: dict[Line, Flow] = {}  # all flows on this link, also those at the other end's rate
+        self.most: float = 1  # with more flows than this on a host's link, its share is smaller than this server's
         self.flows: list[tuple[float, int, int, Flow]] = []  # heap: target, sequence, moves; some are obsolete
 
     def take(self, flow: Flow, left_bytes: float, now: float) -> None:
@@ -104,13 +105,14 @@ class Lane:
     def __init__(
         self, worker_byte_s: float, server_byte_s: float, latency_s: float, overhead_s: float = 0.0,
         changes: Mapping[float, float] | None = None, servers: int = 1, own_byte_s: Mapping[int, float] | None = None,
+        per_host: int = 1,
     ) -> None:  # fmt: skip
         self.worker_byte_s, self.latency_s, self.own_byte_s = worker_byte_s, latency_s, own_byte_s or {}
-        # with one server and equal links, the server's ports have all flows, at the same rate
-        self.one_port = servers == 1 and not self.own_byte_s
+        # with one server and an equal link for each worker, the server's ports have all flows, at the same rate
+        self.one_port = servers == 1 and per_host == 1 and not self.own_byte_s
         self.overhead_s, self.overhead_bytes = overhead_s, overhead_s * worker_byte_s if overhead_s else 0.0
-        self.ports = {number: Port(number, server_byte_s) for number in range(servers)}  # workers' have later numbers
-        self.servers = servers
+        self.ports = {number: Port(number, server_byte_s) for number in range(servers)}  # hosts' have later numbers
+        self.servers, self.per_host = servers, per_host
         self.changed: dict[int, None] = {}  # ports whose flows have changed at this instant
         self.first = self.ports[0]  # the port whose flow ends next, if no port has changed
         self.ends: list[tuple[float, int]] = []  # heap: the end of a port's first flow, its number; some are obsolete
@@ -169,26 +171,26 @@ class Lane:
             self._begin(flow.line, behind.popleft(), port)
             return
         del self.waiting[flow.line]
-        for number, other in self._ways(flow.line):
-            del self.ports[number].crossing[other]
+        for number in self._ports(flow.line):
+            del self.ports[number].crossing[flow.line]
             self.changed[number] = None
 
     def _begin(self, line: Line, parcel: Parcel, port: Port) -> None:
         self.sequence += 1
         flow = Flow(line, parcel, self.sequence)
-        for number, other in self._ways(line):
+        for number in self._ports(line):
             if number not in self.ports:
                 self.ports[number] = Port(number, self.own_byte_s.get(line[0], self.worker_byte_s))
-            self.ports[number].crossing[other] = flow
+            self.ports[number].crossing[line] = flow
             self.changed[number] = None
         own_byte_s = self.own_byte_s.get(line[0])
         overhead_bytes = self.overhead_bytes if own_byte_s is None else self.overhead_s * own_byte_s
         port.take(flow, parcel.size_bytes + overhead_bytes, self.updated_s)
 
-    def _ways(self, line: Line) -> list[tuple[int, int]]:
-        """Return (number, other end) of a connection's ports: the server's, and the worker's if it counts."""
+    def _ports(self, line: Line) -> list[int]:
+        """Return the numbers of a connection's ports: the server's, and the host's if it counts."""
         worker, server = line
-        return [(server, worker)] if self.one_port else [(server, worker), (self.servers + worker, server)]
+        return [server] if self.one_port else [server, self.servers + worker // self.per_host]
 
     def _end_s(self) -> float:
         if self.changed:
@@ -224,9 +226,8 @@ class Lane:
                 port.most = most
             flows += port.crossing.values()
         for flow in flows:
-            (server, _), (worker, _) = self._ways(flow.line)
-            here, there, beyond = flow.port, self.ports[server], self.ports[worker]
-            if self.own_byte_s:  # links differ: compare the two shares, not numbers of servers
+            here, (there, beyond) = flow.port, (self.ports[number] for number in self._ports(flow.line))
+            if self.own_byte_s:  # links differ: compare the two shares, not numbers of flows
                 narrow = beyond.byte_s / len(beyond.crossing) < there.byte_s / len(there.crossing)
             else:
                 narrow = len(beyond.crossing) > there.most
@@ -243,7 +244,7 @@ class Lane:
             self._serve(at)
             self.worker_byte_s = byte_s
             for port in self.ports.values():
-                if port.number >= self.servers and port.number - self.servers not in self.own_byte_s:
+                if port.number >= self.servers and (port.number - self.servers) * self.per_host not in self.own_byte_s:
                     port.byte_s = byte_s
             self.changed = dict.fromkeys(self.ports)
         self._serve(now)
@@ -345,6 +346,7 @@ class Network:
         halves = 2 if ring and cluster.duplex == "half" else 1
         latency_s = cluster.latency_s * (1 if hops is None else hops)
         soonest_s = min((latency_s, *cluster.latency_of.values()))
+        bit_s = cluster.bandwidth_bit_s if hops is None else cluster.ring_bit_s(hops + 1)
 
         def byte_s(bit_s: float | None) -> float:
             return math.inf if bit_s is None else bit_s / 8 / halves
@@ -352,14 +354,16 @@ class Network:
         def lane() -> Lane:
             changes = {at: byte_s(bit_s) for at, bit_s in cluster.bandwidth_at.items()}
             own_byte_s = {worker: byte_s(bit_s) for worker, bit_s in cluster.bandwidth_of.items()}
-            speeds = (byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), soonest_s,
-                      cluster.overhead_s, changes, servers, own_byte_s)  # fmt: skip
+            speeds = (byte_s(bit_s), byte_s(cluster.server_bandwidth_bit_s), soonest_s,
+                      cluster.overhead_s, changes, servers, own_byte_s, 1 if ring else cluster.per_host)  # fmt: skip
             return Lane(*speeds) if chooser is None else ChosenLane(chooser, *speeds)
 
         up = lane()
         self._lanes = {UP: up, DOWN: up if ring or cluster.duplex == "half" else lane()}
         self._each = tuple({id(lane): lane for lane in self._lanes.values()}.values())
         self._latency_s, self._latency_of = latency_s, cluster.latency_of
+        self._inside_byte_s = byte_s(cluster.intra_host_bandwidth_bit_s)
+        self._inside_until_s: dict[tuple[str, int, int], float] = {}  # by direction, worker and server of one host
         self._chooses = chooser is not None
         self._next_s = self._choice_s = math.inf
 
@@ -373,10 +377,14 @@ class Network:
         self._lanes[direction].fly(self._parcel(direction, worker, 0.0, message, server), now)
         self._look()
 
-    def pass_by(self, direction: str, worker: int, message: Any, now: float, server: int = 0) -> None:
-        """Deliver a message between a worker and the server beside it: only the note to server 0 crosses a link."""
-        parcel = self._parcel(direction, worker, 0.0, message, server)
-        self._lanes[direction].fly(parcel._replace(flies_s=parcel.flies_s - parcel.one_way_s), now)
+    def pass_by(
+        self, direction: str, worker: int, size_bytes: float, message: Any, now: float, server: int = 0
+    ) -> None:
+        """Deliver a message between a worker and a server of one host: only the note to server 0 crosses a link."""
+        parcel, inside = self._parcel(direction, worker, 0.0, message, server), (direction, worker, server)
+        until_s = max(now, self._inside_until_s.get(inside, 0.0)) + size_bytes / self._inside_byte_s
+        self._inside_until_s[inside] = until_s
+        self._lanes[direction].fly(parcel._replace(flies_s=parcel.flies_s - parcel.one_way_s + (until_s - now)), now)
         self._look()
 
     def _parcel(self, direction: str, worker: int, size_bytes: float, message: Any, server: int) -> Parcel:

@@ -71,7 +71,7 @@ class Traffic(Network):
         index = frame[-1].range
         server = self._job.server_of[index]
         if self._job.beside(worker, index):
-            self.pass_by(direction, worker, content, now, server)
+            self.pass_by(direction, worker, self._size_bytes(worker, frame), content, now, server)
         elif self._job.layered and type(frame[-1]) is Pull:
             self.fly(direction, worker, content, now, server)
         else:

@@ -362,8 +362,9 @@ def _members(c: Combination) -> Refusals:
     for name in ("leave", "join", "bandwidth_at"):
         if run.engine == "local" and getattr(cluster, name):
             yield f"cluster.{name}", "is only for virtual time: use engine='virtual' or 'timing', or leave it out"
-    if cluster.colocated and run.servers > run.workers:
-        problem = f"each server needs a worker on its machine: use at most {run.workers} servers, or more workers"
+    hosts = -(-run.workers // cluster.per_host)
+    if cluster.colocated and run.servers > hosts:
+        problem = f"each server needs a worker on its machine: use at most {hosts} servers, or more workers"
         yield "cluster.colocated", problem
     if run.on_death == "stop" and any(fault.what == "kill" for fault in cluster.faults):
         yield "on_death", "a fault of the cluster kills a worker, which would end the run: set on_death='continue'"

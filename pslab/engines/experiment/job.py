@@ -75,8 +75,8 @@ class Job(Setup):
         return servers_of([part.size for part in self.parts], self.run.servers)
 
     def beside(self, worker: int, index: int) -> bool:
-        """Whether the server of a range is on this worker's machine, so that their messages cross no link."""
-        return self.cluster.colocated and self.server_of[index] == worker
+        """Whether the server of a range is on this worker's host, so that their messages cross no link."""
+        return self.cluster.colocated and self.server_of[index] == worker // self.cluster.per_host
 
     @cached_property
     def held(self) -> tuple[tuple[slice, ...], ...]:

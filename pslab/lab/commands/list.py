@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from pslab.config.cluster import PRESETS, Cluster
+from pslab.config.cluster import PRESET_SOURCES, PRESETS, Cluster
 from pslab.config.parameters import Parameter, parameters
 from pslab.config.table import KINDS, ROWS, Row
 
@@ -84,7 +84,8 @@ def _of_preset(name: str) -> Listing:
     fields = [{**_shown(known[field]), "default": dataclasses.replace(known[field], default=value).shown}
               for field, value in preset.items()]  # fmt: skip
     what = cluster_name(name) if preset else "no emulation: as fast as this machine"
-    return Listing("cluster", name, name, what, "", fields, "", "pslab/config/cluster.py", _command("cluster", name))
+    source, file = PRESET_SOURCES.get(name, ""), "pslab/config/cluster.py"
+    return Listing("cluster", name, name, what, "", fields, source, file, _command("cluster", name))
 
 
 def _shown(parameter: Parameter) -> dict[str, str]:

@@ -159,7 +159,8 @@ def _in_recorded_order(result: Result) -> Again:
     from pslab.lab.runs.resolve import resolve
 
     run, manifest = result.run, result.manifest
-    cluster = {**recorded_order.CLUSTER, "colocated": resolve_cluster(run.cluster).colocated}
+    given = resolve_cluster(run.cluster)
+    cluster = {**recorded_order.CLUSTER, "colocated": given.colocated, "per_host": given.per_host}
     wanted = run.but(engine="virtual", cluster=cluster, ray=None, dilation="auto", evaluate="after")
     kinds = {name: number for number, name in enumerate(ARRIVALS)}
     arrivals = result.arrivals.assign(kind=result.arrivals.kind.map(kinds))[list(ARRIVAL_COLUMNS)].to_numpy(float)

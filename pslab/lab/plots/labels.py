@@ -131,8 +131,14 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
     """Return the properties of a cluster in words, with the costs only if they are modelled instead of measured."""
     c = cluster_fields(cluster)
     words = []
+    per_host = c.get("per_host", 1)
     if c.get("bandwidth_bit_s"):
-        words += [f"{bits(c['bandwidth_bit_s'])} per worker", f"{c.get('duplex', 'full')} duplex"]
+        sharing = "worker" if per_host == 1 else f"host of {per_host} workers"
+        words += [f"{bits(c['bandwidth_bit_s'])} per {sharing}", f"{c.get('duplex', 'full')} duplex"]
+    elif per_host > 1:
+        words.append(f"{per_host} workers per host")
+    if c.get("intra_host_bandwidth_bit_s"):
+        words.append(f"{bits(c['intra_host_bandwidth_bit_s'])} inside a host")
     words += [f"{bits(rate)} from {duration(at)} on" for at, rate in dict(c.get("bandwidth_at", {})).items()]
     if c.get("latency_s"):
         words.append(f"{duration(c['latency_s'])} latency")
@@ -141,7 +147,7 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
     if c.get("server_bandwidth_bit_s"):
         words.append(f"{bits(c['server_bandwidth_bit_s'])} at the server")
     if c.get("colocated"):
-        words.append("a server on each worker's machine")
+        words.append("a server on each worker's machine" if per_host == 1 else "a server on each host")
     if c.get("compute_s"):
         jitter = f" (log-normal, σ{SPACE}{c['compute_sigma']:g})" if c.get("compute_sigma") else ""
         words.append(f"computation {duration(c['compute_s'])}{jitter}")

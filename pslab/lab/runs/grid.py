@@ -18,7 +18,8 @@ from pslab.lab.records import frames, tuning
 from pslab.lab.runs.run import sweep
 
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at",
-           "bandwidth_of", "latency_of", "colocated", "aggregate", "wire_bytes")  # fmt: skip
+           "bandwidth_of", "latency_of", "per_host", "intra_host_bandwidth_bit_s", "colocated", "aggregate",
+           "wire_bytes")  # fmt: skip
 REFUSED = ("raise", "drop")
 
 
