@@ -282,6 +282,10 @@ def test_links_are_fluids():
         for direction in (UP, DOWN):
             network.send(direction, 0, 1, direction, 0.0)
         assert [at for at, *_ in network.arrived(9.0)] == ends_s
+    network = Network(Cluster(per_host=2, intra_host_bandwidth_bit_s=8.0, latency_s=9.0))
+    for size, message in ((2, "a"), (1, "b")):  # inside a host, one behind the other
+        network.pass_by(DOWN, 0, size, message, 0.5)
+    assert [(at, message) for at, _, message in network.arrived(9.0)] == [(2.5, "a"), (3.5, "b")]
 
 
 class Alphabet:
