@@ -9,11 +9,16 @@ from pslab.engines.experiment.job import Job
 
 @dataclass
 class Pass:
-    """The progress of a worker in an iteration that takes `total_s` if no weights are late."""
+    """The progress of a worker in an iteration that takes `total_s` if no weights are late.
+
+    In an iteration of several gradients the first forward pass waits for weights layer by layer, and the last backward
+    pass has a gradient ready after each layer.
+    """
 
     job: Job
     iteration: int
     total_s: float
+    gradients: int = 1
     done: int = 0  #: passes of layers that have ended: forward from the first layer, then backward from the last
     waiting: bool = False  #: whether the worker waits for the weights of the next layer
 
@@ -39,7 +44,9 @@ class Pass:
     @property
     def takes_s(self) -> float:
         """The seconds that the next pass takes."""
-        return self.total_s * self.job.layer_shares[self.layer][0 if self.forward else 1]
+        own_s = self.total_s / self.gradients
+        between_s = self.total_s - own_s if self.done == self.layers else 0.0  # all but the first and last passes
+        return between_s + own_s * self.job.layer_shares[self.layer][0 if self.forward else 1]
 
     @property
     def share(self) -> float:

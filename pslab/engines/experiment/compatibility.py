@@ -332,8 +332,10 @@ def _layers(c: Combination) -> Refusals:
     if c.traits.eager:
         problem = "requests the whole model when a worker starts to compute: use ranges='whole', or another policy"
         yield "sync", problem
-    if c.traits.accumulates:
-        yield "sync", "pushes after several gradients, so no layer is ready early: use ranges='whole'"
+    plain = not (c.traits.repeats or c.traits.overlap) and c.traits.rotation.fragments == 1
+    if c.traits.accumulates and not (plain and c.run.engine == "timing"):
+        more = " (or engine='timing')" if plain else ""
+        yield "sync", f"pushes after several gradients, so no layer is ready early: use ranges='whole'{more}"
     if getattr(c.prune, "clip", None) is not None:
         problem = "clip needs the norm of the whole gradient, but layers are pushed one by one"
         yield "prune", f"{problem}: use clip=none, or ranges='whole'"

@@ -150,7 +150,7 @@ class WorkerNode:
         if job.layered:
             from pslab.engines.emulation.layer_progress import Pass
 
-            self._pass = Pass(job, iteration, spent_s)
+            self._pass = Pass(job, iteration, spent_s, max(1, steps))
             self._forward(self._pass, now)
         else:
             self._until(now, spent_s, 1.0, self._computed, iteration)

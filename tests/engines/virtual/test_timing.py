@@ -56,6 +56,18 @@ def test_layers_that_are_merged_into_one_range_compute_as_long(size: int):
     assert finished(run).facts["seconds"] == pytest.approx(5.0, rel=1e-4)
 
 
+def test_a_layer_is_pushed_during_the_last_of_several_gradients():
+    """Two equal layers: the first one's exchange is what `layers` leaves of the exchange of both."""
+    for sync, gradients in (("asp", 1), ("local:4", 4), ("diloco:3", 3)):
+        for ranges, exchanged in (("layers", 1), ("whole", 2)):
+            cluster = {"compute_s": 1.0, "bandwidth_bit_s": 8 * 4e6 / 0.1, "layer_shares": ((1, 2), (1, 2))}
+            run = timed(model=[(1_000_000,), (1_000_000,)], workers=1, sync=sync, ranges=ranges, cluster=cluster,
+                        pushes=6 * gradients)  # fmt: skip
+            table = pd.DataFrame(finished(run).pushes, columns=PUSH_COLUMNS)
+            ends = table.groupby("iteration").seconds.max()
+            assert np.diff(ends) == pytest.approx(gradients + 2 * 0.1 * exchanged, rel=1e-4), (sync, ranges)
+
+
 def deep() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(49, 8), *(nn.Linear(8, 8) for _ in range(4)), nn.Linear(8, 10))
 
