@@ -16,13 +16,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 300
+SLOWER = 10  # by this factor a mutant's tests may be slower than those of the code as it is
 UNCHANGED = (ast.Raise, ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Assert)
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -94,14 +96,15 @@ def mutants(file: Path) -> Iterator[Mutant]:
     yield from visit(tree, 1)
 
 
-def passes(place: Path, tests: list[str]) -> bool:
-    """Return whether the tests pass on the code in a folder, within a limit."""
+def outcome(place: Path, tests: list[str], limit_s: float | None = None) -> str:
+    """Return whether the tests pass on the code in a folder: "SURVIVES", "killed", or "too long" beyond the limit."""
     environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     try:
-        return subprocess.run(command, cwd=place, env=environment, capture_output=True, timeout=LIMIT_S).returncode == 0
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return False
+        return "too long"
+    return "killed" if done.returncode else "SURVIVES"
 
 
 def main() -> None:
@@ -110,28 +113,31 @@ def main() -> None:
     parser.add_argument("tests", nargs="+", help="what pytest is to run")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=1, help="number of the first mutant of the drawn ones to try")
     asked = parser.parse_args()
     code = ROOT / asked.code
     every = [each for file in (sorted(code.rglob("*.py")) if code.is_dir() else [code]) for each in mutants(file)]
     drawn = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
     with tempfile.TemporaryDirectory() as folder:
-        place, killed = Path(folder), 0
+        place, counts = Path(folder), Counter[str]()
         for each in ROOT.iterdir():
             if each.name in ("pslab", "tests"):
                 shutil.copytree(each, place / each.name, ignore=shutil.ignore_patterns("__pycache__"))
             elif not each.name.startswith("."):
                 (place / each.name).symlink_to(each)
-        if not passes(place, asked.tests):
+        begin_s = time.monotonic()
+        if outcome(place, asked.tests) != "SURVIVES":
             parser.error("the tests fail on the code as it is")
-        for number, mutant in enumerate(drawn, 1):
+        limit_s = SLOWER * (time.monotonic() - begin_s)
+        for number, mutant in enumerate(drawn[asked.first - 1 :], asked.first):
             name = mutant.file.relative_to(ROOT)
             before = (place / name).read_text()
             (place / name).write_text(mutant.text)
-            lives = passes(place, asked.tests)
+            result = outcome(place, asked.tests, limit_s)
             (place / name).write_text(before)
-            killed += not lives
-            print(f"{number:3} {'SURVIVES' if lives else 'killed'} {name}:{mutant.line}: {mutant.words}", flush=True)
-    print(f"{killed} of {len(drawn)} mutants killed, drawn with seed {asked.seed} from {len(every)}")
+            counts[result] += 1
+            print(f"{number:3} {result} {name}:{mutant.line}: {mutant.words}", flush=True)
+    print(f"{dict(counts)}, drawn with seed {asked.seed} from {len(every)}")
 
 
 if __name__ == "__main__":

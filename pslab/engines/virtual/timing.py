@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from pslab.tensors.compression.uncompressed import dense_bytes
 from pslab.tensors.workload.data import rounds
 from pslab.tensors.workload.keyspace import KeyRange
 
+HEAD_BYTES = 8  # of positions: their form and their number
 ALL_LOG = -1e3  # the logarithm for a push of all entries: exp(ALL_LOG) is 0
 
 
@@ -130,7 +130,7 @@ class Sizes:
         pull, begin = reply.pull, part.slices[0].start
         slices = ranged(self._job, pull.range, KeyRange(pull.payload.start, pull.payload.stop))
         indices = torch.cat([torch.arange(0), *(torch.arange(s.start, s.stop) - begin for s in slices)])
-        return _entries_bytes(indices, part.size, self._job.number_bytes)
+        return _frame_bytes(len(positions(indices, part.size)), len(indices) * self._job.number_bytes)
 
     def leave(self, worker: int) -> None:
         """Note that a worker that has left needs all weights if it returns."""
@@ -141,19 +141,31 @@ class Sizes:
         return {}
 
 
-@lru_cache(maxsize=4096)  # all workers of a round get equal replies, and so do many runs of a sweep
 def _even_bytes(changed: int, size: int, number_bytes: int) -> int:
     """Return the bytes of a reply with `changed` entries, evenly spread among `size`."""
-    alike = max(1, size // DRAWN)  # a large range has this many equal pieces: compute one of them
+    alike = max(1, size // DRAWN)  # a large range has this many equal pieces
     count, size = changed // alike, size // alike
-    # in float64, which is exact below 2^26 and three times as fast as division of integers
-    even = torch.arange(count, dtype=torch.float64).mul_(size).div_(max(count, 1)).long()
-    return alike * _entries_bytes(even, size, number_bytes)
+    return alike * _frame_bytes(even_bytes(count, size), count * number_bytes)
 
 
-def _entries_bytes(indices: torch.Tensor, n: int, number_bytes: int) -> int:
-    values = torch.empty(len(indices) * number_bytes, dtype=torch.uint8)
-    return length([[positions(indices, n), values]])
+def even_bytes(count: int, size: int) -> int:
+    """Return the length in bytes of `positions` of the indices i * size // count, for i below `count`."""
+    if not count:
+        return HEAD_BYTES
+    # between two indices there are `least` others, or one more; before index 0 there are none
+    least, gaps = size // count - 1, count - 1
+    wider = (size - -(-size // count)) - (least + 1) * gaps
+    gap_bytes = 1 + (gaps - wider) * _leb128_bytes(least) + wider * _leb128_bytes(least + 1)
+    runs = 1 + wider + (gaps - wider if least else 0)
+    return HEAD_BYTES + min(gap_bytes, -(-size // 8), 8 * runs)
+
+
+def _leb128_bytes(number: int) -> int:
+    return max(1, -(-number.bit_length() // 7))
+
+
+def _frame_bytes(positions_bytes: int, values_bytes: int) -> int:
+    return length([[torch.empty(size, dtype=torch.uint8, device="meta") for size in (positions_bytes, values_bytes)]])
 
 
 class NoGradients:

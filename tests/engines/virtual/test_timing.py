@@ -20,10 +20,11 @@ from pslab.config.cluster import MEASURED, PRESETS, Cluster
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual.timing import execute
+from pslab.engines.virtual.timing import even_bytes, execute
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.partition import Buckets, Cut
 from pslab.tensors.compression import compression
+from pslab.tensors.compression.bits import positions
 from pslab.tensors.compression.frame import length
 from pslab.tensors.compression.pieces import DRAWN
 from pslab.tensors.compression.uncompressed import dense_bytes
@@ -54,6 +55,15 @@ def test_layers_that_are_merged_into_one_range_compute_as_long(size: int):
     cluster = {"compute_s": 1.0, "bandwidth_bit_s": 1e12}
     run = tiny(engine="timing", cluster=cluster, model=deep, ranges=Merged(size), workers=2, pushes=10)
     assert finished(run).facts["seconds"] == pytest.approx(5.0, rel=1e-4)
+
+
+def test_positions_that_are_evenly_spread_have_the_length_of_their_code():
+    for seed in range(300):
+        draw = random.Random(seed)
+        size = draw.choice([1, 7, 1000, draw.randint(1, 400_000)])
+        count = min(size, draw.choice([0, 1, size // 2, size, draw.randint(0, size), draw.randint(0, 2 + size // 150)]))
+        indices = torch.arange(count) * size // max(count, 1)
+        assert even_bytes(count, size) == len(positions(indices, size)), (count, size)
 
 
 def test_a_layer_is_pushed_during_the_last_of_several_gradients():
