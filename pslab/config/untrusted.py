@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from pslab.config.free_memory import free_memory_bytes
+from pslab.config.available import free_memory_bytes
 
 JSON_TIMES = 32  # memory of a JSON value per byte of its text: `[],` becomes an object of 56 bytes in a list
 

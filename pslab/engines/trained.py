@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 
 import numpy as np
 import torch
 
+from pslab.config.available import cores
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, OnProgress, Outcome, Trained
 from pslab.engines.processes import pool as pools
@@ -53,7 +53,7 @@ def evaluate_trained(experiment: Experiment, on_progress: OnProgress) -> Outcome
         outcome = Outcome(accuracy, phases, rows, arrivals, weights, known, metrics=experiment.metrics)
         left = {index: tensors[f"snapshot {index}"].numpy() for index in facts["left"]}
         snapshots, evaluated = ({index: tuple(row) for index, row in facts[of]} for of in ("snapshots", "evaluated"))
-        count = max(1, min(os.cpu_count() or 1, len(left)))
+        count = max(1, min(cores(), len(left)))
         pool = pools.acquire(count, lambda: on_progress({}))
         return _Evaluation(pool, experiment, on_progress, outcome).conduct(count, Trained(snapshots, evaluated, left))
     return None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslab.config import free_memory
+from pslab.config import available
 from pslab.config.plain_yaml import Unreadable, load, read
 from pslab.config.untrusted import read_bytes, read_json
 
@@ -71,9 +71,14 @@ def test_any_text_is_a_value_or_unreadable(text: str):
 def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch):
     files = {"meminfo": ["MemTotal:", "9", "kB", "MemAvailable:", "8000", "kB"], "memory.max": ["5000000"],
              "memory.current": ["1000000"]}  # fmt: skip
-    monkeypatch.setattr(free_memory, "words_of", lambda path: files.get(path.name, []))
-    assert free_memory.free_memory_bytes() == 4_000_000
+    monkeypatch.setattr(available, "words_of", lambda path: files.get(path.name, []))
+    assert available.free_memory_bytes() == 4_000_000
     files["memory.max"] = ["max"]
-    assert free_memory.free_memory_bytes() == 8_192_000
+    assert available.free_memory_bytes() == 8_192_000
     del files["meminfo"]
-    assert free_memory.free_memory_bytes() is None
+    assert available.free_memory_bytes() is None
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    for quota, usable, cores in (([], 4, 4), (["max", "100000"], 4, 4), (["150000", "100000"], 1.5, 1),
+                                 (["50000", "100000"], 0.5, 1)):  # fmt: skip
+        files["cpu.max"] = quota
+        assert (available.usable_cores(), available.cores()) == (usable, cores)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pslab.config.available import cores
 from pslab.config.spec import import_named, resolve
 from pslab.config.table import ROWS, find
 from pslab.engines.check import invariants
@@ -241,7 +241,7 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
     many = f"{len(tasks)} clusters, the largest first" if len(tasks) > 1 else "one cluster"
     print(f"explores {many}", file=sys.stderr, flush=True)
     done: dict[int, Explored] = {}
-    for position, explored in explore_all([tasks[index] for index in order], processes or os.cpu_count() or 1):
+    for position, explored in explore_all([tasks[index] for index in order], processes or cores()):
         done[order[position]] = replace(explored, reached=reached[order[position]])
         if on_explored is not None:
             on_explored(done[order[position]])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from pslab.config.available import cores
 from pslab.engines.experiment.evaluations import Evaluations
 from pslab.engines.experiment.experiment import Experiment, OnProgress, Trained
 from pslab.engines.experiment.job import Job
@@ -133,7 +133,7 @@ class Coordinator(Evaluations):
         """
         able = set(numbers)
         while time.monotonic() < until_s + EVALUATION_LIMIT_S:
-            here = sorted(able - self.pool.ended.keys())[: max(1, os.cpu_count() or 1)]
+            here = sorted(able - self.pool.ended.keys())[: cores()]
             left = sorted(self.unevaluated, reverse=last_first) if time.monotonic() < until_s else []
             if not here and (left or self.busy):
                 errors = (error for number, error in self.pool.ended.items() if number in able)

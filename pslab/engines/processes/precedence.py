@@ -7,6 +7,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from pslab.config.available import cores
+
 WINDOW_S = 2.0
 SHARE = 0.25  # processes that wait for a core starve if they get less than this share of all cores
 
@@ -75,11 +77,6 @@ class Precedence:
         both = [(times[process], before[process]) for process in times.keys() & before.keys()]
         used_s, awaited_s = (sum(now[column] - then[column] for now, then in both) for column in (0, 1))
         return awaited_s > passed_s / 2 and used_s < SHARE * passed_s * cores()
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def used_and_awaited(process: int) -> tuple[float, float]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pslab.config.available import cores
 from pslab.config.ray_options import RayOptions
 from pslab.config.run import Run
 from pslab.engines.ray.server import DecidingServer, OtherServer
@@ -120,7 +121,7 @@ def _joined(options: RayOptions, servers: int, workers: int) -> str:
             if options.address != "auto" or "Could not find any running Ray" not in str(error):
                 words = f"no Ray cluster answers at {options.address} ({error}): start it by `ray start --head`"
                 raise StartFailed(words) from error
-            ray.init(num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)), include_dashboard=False, log_to_driver=False)
+            ray.init(num_cpus=max(cores(), math.ceil(cpus)), include_dashboard=False, log_to_driver=False)
             _started = True
     there = ray.cluster_resources()
     for name, field, needed in (("CPU", "cpus", cpus), ("GPU", "gpus", gpus)):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable
 
 import numpy as np
 
+from pslab.config.available import cores
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
@@ -63,11 +63,6 @@ def _execute(
         # a host may still compute, and its report would come to the next run
         pools.release(kill=True)
         raise
-
-
-def cores() -> int:
-    """Return how many gradients, or evaluations of snapshots, run at a time; results do not depend on it."""
-    return os.cpu_count() or 1
 
 
 class VirtualRun(Coordinator):

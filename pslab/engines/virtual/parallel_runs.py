@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pslab.config.available import cores
 from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, Outcome, Trained
 from pslab.engines.experiment.shared_dataset import SharedDataset, TensorLocation
 from pslab.engines.experiment.shared_memory import Arena
@@ -84,8 +85,8 @@ class _SideBySide:
             if self._unwanted(index):
                 continue
             if not self._idle:  # at first, or if a child of the pool has ended: then its other runs have ended by now
-                self._pool = pools.acquire(virtual.cores(), self._heed)
-                self._idle = list(range(virtual.cores()))
+                self._pool = pools.acquire(cores(), self._heed)
+                self._idle = list(range(cores()))
             self._dataset, number = experiment.dataset, self._idle.pop()
             self._busy[number], self._reported[number] = (index, experiment), []
             # one watch for all children, so the longest lease of their runs holds

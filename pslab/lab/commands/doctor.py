@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from pslab.config.free_memory import free_memory_bytes
+from pslab.config.available import free_memory_bytes, usable_cores
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
 from pslab.lab.runs import machine
 from pslab.version import DISTRIBUTION
@@ -98,7 +98,7 @@ def data() -> Finding:
 
 def cores() -> Finding:
     """Check that this process may use a core for each worker of the default run."""
-    count = machine.usable_cores()
+    count = usable_cores()
     if count >= WORKERS:
         return Finding("cores", OK, f"{count:g} may be used")
     text = f"{count:g} may be used, and the default run has {WORKERS} workers"

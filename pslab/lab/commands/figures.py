@@ -26,7 +26,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("--results", type=Path, help="folder of records, figures and notebooks (default: results/)")
     parser.add_argument("--notebooks", type=Path, help="folder of the notebooks (default: the project's)")
     parser.add_argument("--all", action="store_true", help="every study, not only the main figures and the tour")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME",
+    parser.add_argument("--only", action="extend", nargs="+", default=[], metavar="NAME",
                         help="an entry of batch.yaml: a notebook, or one of its variants")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--tiny", action="store_true", help="few pushes per run; needs --results")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pslab.config.available import cores
 from pslab.config.run import Run
 from pslab.engines.execute import awaits_evaluation, execute, fits
 from pslab.engines.experiment.experiment import Interrupted, Outcome
@@ -40,7 +40,7 @@ def run_missing(
     small: dict[str, Run] = {}  # runs that need one core
     for index, run in wanted.items():
         distinct.setdefault(names[index], run)
-    with Progress(distinct, taken=taken_before(results), at_once=os.cpu_count() or 1, shown=progress) as shown:
+    with Progress(distinct, taken=taken_before(results), at_once=cores(), shown=progress) as shown:
         for name, run in distinct.items():
             heed(stop)
             shown.say(name, "is checked")

@@ -12,9 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pslab.config.free_memory import free_memory_bytes, words_of
+from pslab.config.available import free_memory_bytes, words_of
 from pslab.config.run import Run
-from pslab.engines.processes.precedence import cores
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.records.disk import free_bytes, in_bytes
 from pslab.lab.records.record import environment
@@ -27,15 +26,6 @@ ROWS_BYTES = 400  # least bytes of a range's push in a record: its row, and the 
 CHECKPOINTS = "checkpoints"  # the folder of all runs' checkpoints, in the results folder
 CUDA_BYTES = 300 * 2**20  # least memory of a device for each process that uses it
 CHECKPOINTS_HELD = 2  # in the parent, for servers that may be replaced: a complete checkpoint, and the next one
-
-
-def usable_cores() -> float:
-    """Return the number of cores, perhaps a fraction, that affinity and the container's quota allow this process."""
-    count = float(cores())
-    quota = words_of(Path("/sys/fs/cgroup/cpu.max"))
-    if len(quota) == 2 and quota[0].isdigit():
-        count = min(count, int(quota[0]) / int(quota[1]))
-    return count
 
 
 def check_memory(run: Run, weights: int) -> None:

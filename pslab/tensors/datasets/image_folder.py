@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from pslab.config import sources
+from pslab.config.available import cores
 from pslab.config.parameters import Bounds, check
 from pslab.errors import ConfigError
 from pslab.tensors.workload.data import Dataset, measured, streamed
@@ -99,7 +99,7 @@ def _decoded(name: str, chosen: ImageFolder, samples: Sequence[tuple[str, int]])
     def decode(index: int) -> None:
         x[index] = _image(name, chosen, samples[index][0])
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(cores()) as threads:
         for _ in threads.map(decode, range(len(samples))):
             pass
     return torch.from_numpy(x), torch.tensor([label for _, label in samples])

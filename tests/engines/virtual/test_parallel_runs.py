@@ -12,6 +12,7 @@ import pytest
 from tiny import Diverges, Raises, finished, tiny
 from whole import in_process
 
+from pslab.config.available import cores
 from pslab.engines.execute import fits
 from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.engines.processes import pool
@@ -52,7 +53,7 @@ def test_as_many_runs_as_cores_are_under_way_and_runs_on_two_datasets_do_not_mix
     for place, news in parallel_runs.conduct(map(resolve, runs), lambda: None):
         began += [place] * (news == {})
         together |= {place: news} if isinstance(news, Outcome) else {}
-        assert len(began) - len(together) <= virtual.cores()
+        assert len(began) - len(together) <= cores()
     assert sorted(began) == sorted(together) == [0, 1, 2, 3, 4]
     for place, run in enumerate(runs):
         alone = in_process(run) if run.engine == "virtual" else finished(run)
@@ -102,14 +103,14 @@ def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytes
 
     def update(self, name, news):
         seen.update([name] * (news.get("pushes", 0) >= ENOUGH))
-        if len(seen) == virtual.cores():
+        if len(seen) == cores():
             stop.set()
 
     monkeypatch.setattr(Progress, "update", update)
     with pytest.raises(KeyboardInterrupt) as interrupt:
         sweep(runs, results=tmp_path, progress=False, stop=stop)
     kept = kept_of(tmp_path)
-    assert len(kept) == len(seen) == virtual.cores()
+    assert len(kept) == len(seen) == cores()
     for result in kept.values():
         assert result.manifest["pushes"] == len(result.pushes) > 0
         assert (len(result.accuracy) > 0, result.weights.shape) == (True, (1930,))

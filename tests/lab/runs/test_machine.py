@@ -94,13 +94,6 @@ def test_a_recorded_trace_is_a_cluster_of_its_own(tmp_path: Path):
 # -- what it can hold ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("words", "cores"), [([], 4), (["max", "100000"], 4), (["150000", "100000"], 1.5)])
-def test_cores_by_affinity_and_quota(words: list[str], cores: float, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(machine, "words_of", lambda path: words)
-    assert machine.usable_cores() == cores
-
-
 @pytest.mark.parametrize(("fields", "times"), [
     ({}, 3 + 12 + 22), ({"eval_every": 100}, 3 + 12 + 3), ({"dtype": "float64"}, 2 * (3 + 12 + 22)),
     ({"pushes": None, "seconds": 1.0, "workers": 1}, 3 + 3 + 22), ({"on_death": "restart"}, 3 + 12 + 22 + 2),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+from pslab.config import available
 from pslab.config.run import Run
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
@@ -27,7 +28,7 @@ def rows(quick: bool) -> Iterator[Row]:
     Events are those of the heap and the links; a push takes three without links, otherwise more.
     """
     pushes, events, repeats = (160, 5_000, 1) if quick else (480, 40_000, 3)
-    cores = virtual.cores()
+    cores = available.cores()
     for sync, workers in (("bsp", 4), ("asp", 4), ("bsp", 16)):
         run = Run(engine="virtual", sync=sync, workers=workers, batch_size=BATCH_SIZE, pushes=pushes, eval_every=pushes,
                   learning_rate=0.1, cluster=CLUSTER)  # fmt: skip
