@@ -287,6 +287,19 @@ def test_selection_is_its_definition_on_each_device(device: str):
         assert np.array_equal(given.numpy(), v)
 
 
+def test_symbols_are_packed_alike_on_each_device_and_unpacked():
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        width, n = int(rng.integers(1, 9)), int(rng.integers(1, 300))
+        symbols = torch.from_numpy(rng.integers(0, 1 << width, n).astype(np.uint8))
+        code = bits.pack(symbols, width)
+        with elsewhere():
+            there = bits.pack(symbols.as_subclass(Elsewhere), width)
+            back = bits.unpack(there, width, n)
+        assert there.tolist() == code.tolist(), seed
+        assert back.tolist() == bits.unpack(code, width, n).tolist() == symbols.tolist(), seed
+
+
 def test_positions_are_read_as_they_were_written():
     for seed in range(400):
         rng = np.random.default_rng(seed)
