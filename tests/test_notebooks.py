@@ -103,6 +103,8 @@ def test_papermill_executes_a_notebook_to_records_and_figures(tmp_path: Path, ca
     assert made["records"]
     for figure in made["figures"]:
         assert {path.suffix for path in (tmp_path / "figures").glob(f"{figure}.*")} >= {".html", ".json"}
+    caption = (tmp_path / "figures" / f"{STUDY}-accuracy.txt").read_text()
+    assert caption.startswith("No policy reaches 90 % within 16 pushes\n")
     manifests = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/manifest.json")]
     assert {m["run"]["sync"] for m in manifests} >= {"bsp", "asp"}
     assert all(m["pushes"] == 16 for m in manifests)

@@ -174,7 +174,7 @@ FIGURES: dict[str, Callable[[], dict[str, go.Figure]]] = {
     "a single machine has a panel of bars as thick": lambda: time_budget(
         pd.concat([made(workers=[2]), made(grid(alone(BASE)))])),
     "many panels lie one under the other": lambda: time_budget(
-        made(sync=[f"ssp:{bound}" for bound in range(1, 9)]), by="sync"),
+        made(sync=[f"ssp:{bound}" for bound in range(1, 10)]), by="sync"),
     "phases without a colour, and gaps, are drawn": lambda: time_budget(gaps()),
 
     "who waits for whom": lambda: timeline([handmade.bsp(), handmade.asp()], begin_s=0.0, end_s=10.6),

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from pslab.lab.plots.charts.timeline import timeline
     from pslab.lab.plots.charts.where import where
     from pslab.lab.plots.charts.why import why
+    from pslab.lab.plots.export import write
     from pslab.lab.plots.labels import name
     from pslab.lab.plots.theme import Look, looks
 
 __all__ = [
     "Look", "bars", "caption_of", "curves", "dots", "finish", "heading_of", "heat", "looks", "name", "points",
-    "server_states", "show", "time_budget", "timeline", "where", "why",
+    "server_states", "show", "time_budget", "timeline", "where", "why", "write",
 ]  # fmt: skip
 
 _MODULES = {
@@ -30,6 +31,7 @@ _MODULES = {
     "dots": "charts.ratios", "time_budget": "charts.budget", "timeline": "charts.timeline",
     "server_states": "charts.server_states", "show": "charts.tables", "why": "charts.why", "where": "charts.where",
     "caption_of": "arrange", "heading_of": "arrange", "name": "labels",
+    "write": "export",
     # for figures that no chart draws
     "finish": "arrange", "Look": "theme", "looks": "theme",
 }  # fmt: skip

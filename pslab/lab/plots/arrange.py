@@ -10,15 +10,23 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from pslab.errors import ConfigError
 from pslab.lab.plots.axes import Axis
 from pslab.lab.plots.theme import PALE, TITLE, TYPE
 
 INCHES = {"column": 3.5, "page": 7.16}  # the columns of IEEE and ACM
-WIDTHS = {"column": 336, "page": 687}  # px, for which words are wrapped; a screen may be wider
 LETTER = 0.52  # the mean width of a letter, as a share of the font size
 ROW, GAP = 15.0, 14.0  # px: the height of a line of type; the gap between panels
 HEIGHT, FACET = 190.0, 125.0  # px: the height of a panel if there is one row of panels, and if there are several
 ENTRY = 46.0  # px: the sample beside a name in a legend, with the space around it
+
+
+class _Widths(dict[str, int]):
+    def __missing__(self, width: object) -> int:
+        raise ConfigError("width", width, "must be 'page' (7.16 in) or 'column' (3.5 in)")
+
+
+WIDTHS = _Widths(column=336, page=687)  # px, for which words are wrapped; a screen may be wider
 
 
 def wrapped(text: str, width: float, size: float = TYPE) -> list[str]:

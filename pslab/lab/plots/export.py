@@ -26,7 +26,19 @@ FORMATS = ("png", "svg", "pdf")
 CONFIG: Mapping[str, Any] = {"displaylogo": False, "responsive": True, "toImageButtonOptions": {"format": "svg"}}
 
 
-def write(fig: go.Figure, name: str, directory: Path | str, images: bool = False) -> list[Path]:
+def write(fig: go.Figure, path: Path | str) -> list[Path]:
+    """Write a figure to `path` as PNG, SVG and PDF, or only as the one whose suffix the path has; return the paths.
+
+    A figure that cannot be drawn is reported on stderr.
+
+    Raises:
+        ExportError: a file cannot be written.
+    """
+    stem, _, suffix = str(path).rpartition(".")
+    return write_images([(fig, Path(stem))], [suffix]) if suffix in FORMATS else write_images([(fig, Path(path))])
+
+
+def write_all(fig: go.Figure, name: str, directory: Path | str, images: bool = False) -> list[Path]:
     """Write a figure as .json and .html, its caption (if any) as .txt, and with `images` pictures; return the paths.
 
     Equal figures give equal bytes, and a file that is equal already is not touched.

@@ -311,11 +311,14 @@ def _enumerated(words: Iterable[str]) -> str:
 
 #: Fields in every caption, and fields in a caption only if they are not Run's default.
 SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate")
-UNLESS_DEFAULT = ("servers", "loss", "metric", "inner", "outer_learning_rate", "schedule", "quantize", "downlink",
-                  "rate", "order", "ranges", "device", "dtype")  # fmt: skip
+UNLESS_DEFAULT = ("servers", "loss", "metric", "inner", "outer_learning_rate", "schedule", "quantize", "pull",
+                  "downlink", "rate", "order", "ranges", "partition", "placement", "device", "dtype",
+                  "eval_every")  # fmt: skip
+#: Engine -> its words in a caption.
+ENGINES = {"virtual": "in virtual time", "ray": "on Ray", "timing": "without gradients"}
 #: Fields without effect if no gradients are computed.
 WITHOUT_TENSORS = frozenset({"data", "loss", "metric", "learning_rate", "batch_size", "optimizer", "schedule", "rate",
-                             "push_weight", "inner", "outer_learning_rate"})  # fmt: skip
+                             "push_weight", "inner", "outer_learning_rate", "eval_every"})  # fmt: skip
 RANGE = "median and range of"
 
 
@@ -340,13 +343,16 @@ def caption(results: Given, shown: Iterable[str] = (), spread: str = RANGE) -> l
     first = crowd[0]
     varied = {*shown, *(field for field in PARAMETERS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
     left_out = varied | WITHOUT_TENSORS if first.engine == "timing" else varied
-    fields = [*SHARED, *(field for field in UNLESS_DEFAULT if getattr(first, field) != getattr(Run(), field))]
-    words = [column_name(field, getattr(first, field), first) for field in fields if field not in left_out]
+    needed = {"pull"} if any(run.prune != "none" for run in crowd) else set()  # or pulls would seem to be pruned, too
+    fields = [*SHARED, *(field for field in UNLESS_DEFAULT
+                         if field in needed or getattr(first, field) != getattr(Run(), field))]  # fmt: skip
+    words = [f"{field} " * (field in ("partition", "placement")) + column_name(field, getattr(first, field), first)
+             for field in fields if field not in left_out]  # fmt: skip
     if "push_weight" not in left_out:
         weighted = next((run for run in crowd if not averages(run)), None)
         words.append("one step a round by the mean gradient" if weighted is None else
                      column_name("push_weight", weighted.push_weight, weighted))  # fmt: skip
-    words += ["without gradients"] if first.engine == "timing" else []
+    words += [ENGINES[first.engine]] if first.engine in ENGINES and "engine" not in varied else []
     stops = [column_name(field, getattr(first, field), first) for field in ("pushes", "seconds", "target_accuracy")
              if field not in varied and getattr(first, field) is not None]  # fmt: skip
     ending = " held" * (first.target_held and "target_accuracy" not in varied)

@@ -447,10 +447,9 @@ class Sheet:
     def _legend(self) -> None:
         samples = [*self.handles.values()] if at(self.layout, "showlegend", len(self.traces) > 1) else []
         for columns in range(len(samples), 0, -1):
-            order = [samples[k] for column in range(columns) for k in range(column, len(samples), columns)]
             legend = self.made.legend(
-                [sample for sample, _ in order], [name for _, name in order], ncols=columns, loc="outside lower left",
-                handlelength=1 if all(isinstance(sample, Patch) for sample, _ in order) else 2.4, alignment="left",
+                *zip(*samples, strict=True), ncols=columns, loc="outside lower left", alignment="left",
+                handlelength=1 if all(isinstance(sample, Patch) for sample, _ in samples) else 2.4,
                 title=plain(at(self.layout, "legend.title.text", "")) or None, title_fontsize=TYPE)  # fmt: skip
             if columns == 1 or legend.get_window_extent().width < self.made.bbox.width - 10:
                 break

@@ -40,9 +40,11 @@ def save(name: str, figure: go.Figure, *, images: bool | None = None) -> None:
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):
         raise ConfigError("name", name, "must have only small letters, digits, - and _, such as 'accuracy'")
     if not current():
-        raise ConfigError("name", name, "a figure is named after its notebook: call parameters('10_pruning') first")
+        raise ConfigError("name", name, "a figure is named after its notebook: call parameters('10_pruning') first, or "
+                          "use plots.write(figure, 'folder/accuracy') in a script")  # fmt: skip
     full = f"{stem(current(), os.environ.get(VARIANT, ''))}-{name}"
-    export.write(figure, full, default_results() / "figures", NO_IMAGES not in os.environ if images is None else images)
+    pictures = NO_IMAGES not in os.environ if images is None else images
+    export.write_all(figure, full, default_results() / "figures", pictures)
     journal.note(figure=full)
     if kernel() is not None:
         _show(full, figure)

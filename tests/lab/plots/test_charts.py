@@ -60,6 +60,23 @@ def test_time_turns_logarithmic_where_one_curve_is_far_longer():
         assert plots.curves(results, log="x").layout.xaxis.type == "log"
 
 
+def test_the_axis_reaches_the_goal_and_a_caption_names_a_goal_outside_the_frame():
+    results = made(sync=["bsp", "asp"])  # they end at 95 %
+    reaching = plots.curves(results, goal=0.99)
+    assert reaching.layout.yaxis.range[1] > 99 == reaching.layout.shapes[0].y0
+    assert "the frame" not in drawn.caption(reaching)
+    for aim, zoom, said in ((0.99, (80, 96), "above the frame: the goal, 99 %"), (0.5, None, "below the frame: ")):
+        outside = plots.curves(results, goal=aim, zoom=zoom)
+        assert said in drawn.caption(outside)
+        assert not outside.layout.shapes
+
+
+def test_an_iteration_is_explained_on_its_axis_if_the_panel_is_wide_enough():
+    results = made(sync=["bsp", "ssp:3", "asp"])
+    for width, title in (("page", "iteration (4 pushes, 256 samples)"), ("column", "iteration")):
+        assert plots.curves(results, "iteration", facet="sync", width=width).layout.xaxis.title.text == title
+
+
 def test_a_logarithmic_axis_begins_where_a_curve_enters_the_frame():
     early = one([0.1, 0.1, 0.1, 0.9, 0.95], [0, 0.01, 1, 4, 8])
     axis = plots.curves([early], zoom=(80, 100), log="x").layout.xaxis
@@ -198,6 +215,10 @@ def test_what_cannot_be_drawn_is_refused():
         ("column", plots.time_budget, RULES, {"across": "prun"}, "did you mean 'prune'"),
         ("measure", plots.bars, RULES, {"y": ["waitings"], "by": "prune"}, "did you mean 'waiting'"),
         ("column", plots.bars, {"rate": ["constant", "dynsgd"], "sync": ["bsp", "asp"]}, {"y": ["rate"]}, "in grid"),
+        ("goal", plots.curves, RULES, {"goal": 85}, "85 % is 0.85"),
+        ("engine", plots.curves, {"engine": ["timing"], "sync": ["bsp", "asp"]}, {}, "use plots.time_budget"),
+        *(("width", chart, RULES, {"width": width}, r"must be 'page' \(7.16 in\) or 'column' \(3.5 in\)")
+          for chart, width in ((plots.curves, "half"), (plots.time_budget, 3.5))),
         ("by", plots.points, BOTH, {"x": "sync", "y": "seconds", "by": []}, "differ in prune"),
         ("to", plots.dots, RULES, {"y": "seconds", "by": "prune", "to": "nome"}, "did you mean 'none'")))  # fmt: skip
     idle = grids.finished(grid(Run(pushes=8, workers=2)), Random(0), ["at once"])

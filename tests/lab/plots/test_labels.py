@@ -115,6 +115,18 @@ def test_caption_without_tensors_omits_what_plays_no_part():
     assert not [word for word in ("batch", "η", "push weight", "MNIST") if word in text]
 
 
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"prune": "static:1%", "pull": "whole"}, "pull whole"), ({"pull": "changed"}, "pull changed"),
+    ({"engine": "virtual", "cluster": "lab"}, "in virtual time"), ({"engine": "ray"}, "on Ray"),
+    ({"partition": "parsa"}, "partition parsa"), ({"placement": "parsa"}, "placement parsa"),
+    ({"eval_every": 2}, "evaluated every 2 pushes"),
+])  # fmt: skip
+def test_a_caption_has_the_fields_that_change_a_result(fields: dict, words: str):
+    usual, other = (caption([handmade.curve(None, Run(pushes=8, **more), [0.1, 0.9])])[0] for more in ({}, fields))
+    assert words in other
+    assert words not in usual
+
+
 @pytest.mark.parametrize(("facts", "mark", "words"), [
     ({"emulation_ok": False}, "*", "too slow"), ({"disturbed": True}, "†", "disturbs"),
     ({"verdict": "invalid"}, "‡", "judged invalid"), ({"outcome": "diverged"}, "\u00a0✖1/1", "diverged"),

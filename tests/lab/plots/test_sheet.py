@@ -19,6 +19,7 @@ import pytest
 from gallery import FIGURES
 
 from pslab.config.table import ROWS
+from pslab.lab import plots
 from pslab.lab.plots import export, sheet
 from pslab.lab.plots.arrange import finish
 from pslab.lab.plots.sheet import NotDrawn, Sheet
@@ -129,6 +130,14 @@ def test_every_marker_of_the_theme_is_drawn_and_differs_from_the_others():
     assert len(drawn) == len(symbols) > 60
 
 
+def test_a_legend_fills_columns_so_that_neighbours_stand_together():
+    names = [f"curve number {number}" for number in range(5)]
+    figure = finish(go.Figure([go.Scatter(x=[0, 1], y=[0, 1], name=name) for name in names]), "", [], "column")
+    texts = laid_out(figure).made.legends[0].get_texts()
+    boxes = {text.get_text(): text.get_window_extent() for text in texts}
+    assert [*sorted(boxes, key=lambda name: (round(boxes[name].x0), -boxes[name].y0))] == names
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 MANY = "what was not reached stands above a line"
@@ -196,7 +205,7 @@ def figure_of(title: str = "a title") -> go.Figure:
 
 def test_a_page_has_its_caption_needs_no_network_and_shares_the_script_beside_it(tmp_path: Path):
     figure = figure_of("a <b>title</b>").update_layout(meta={"caption": ["4 workers, 1 < 2", "cluster: lab"]})
-    paths = export.write(figure, "figure", tmp_path)
+    paths = export.write_all(figure, "figure", tmp_path)
     assert [path.suffix for path in paths] == [".json", ".html", ".txt"]
     assert paths[2].read_text().endswith("title\n4 workers, 1 < 2\ncluster: lab\n")
     text = paths[1].read_text()
@@ -210,18 +219,26 @@ def test_a_page_has_its_caption_needs_no_network_and_shares_the_script_beside_it
 def test_equal_figures_give_equal_bytes_however_they_were_built(tmp_path: Path):
     one, other = figure_of(), go.Figure(json.loads(figure_of().to_json()))
     other.data[0].uid = "another"
-    a, b = (export.write(figure, "figure", tmp_path / str(n), images=True) for n, figure in enumerate((one, other)))
+    a, b = (export.write_all(figure, "figure", tmp_path / str(n), images=True) for n, figure in enumerate((one, other)))
     for left, right in zip(a, b, strict=True):
         assert left.read_bytes() == right.read_bytes(), left.suffix
 
 
+def test_a_script_writes_the_pictures_of_a_figure_or_one_of_them(tmp_path: Path):
+    for path, suffixes in (("new/v1.5", {".png", ".svg", ".pdf"}), ("one.pdf", {".pdf"})):
+        written = plots.write(figure_of(), str(tmp_path / path))
+        assert {each.suffix for each in written} == suffixes
+        assert {each.with_suffix("") for each in written} == {(tmp_path / path.removesuffix(".pdf"))}
+        assert all(each.stat().st_size for each in written)
+
+
 def test_a_file_that_is_equal_is_not_touched(tmp_path: Path):
-    paths = export.write(figure_of(), "figure", tmp_path)
+    paths = export.write_all(figure_of(), "figure", tmp_path)
     for path in paths:
         os.utime(path, (1, 1))
-    export.write(figure_of(), "figure", tmp_path)
+    export.write_all(figure_of(), "figure", tmp_path)
     assert [path.stat().st_mtime for path in paths] == [1, 1]
-    export.write(figure_of("another"), "figure", tmp_path)
+    export.write_all(figure_of("another"), "figure", tmp_path)
     assert all(path.stat().st_mtime > 1 for path in paths)
 
 
@@ -230,7 +247,7 @@ def test_images_are_the_figure_of_a_paper_whose_title_stands_in_its_caption(tmp_
     assert figure.layout.width is None
     assert f'"height":{figure.layout.height}' in export.page(figure, "name")
     before = figure.to_json(remove_uids=False)
-    paths = export.write(figure, "0.1-figure", tmp_path, images=True)  # a dot in the name is no suffix
+    paths = export.write_all(figure, "0.1-figure", tmp_path, images=True)  # a dot in the name is no suffix
     assert [path.name for path in paths[3:]] == ["0.1-figure.png", "0.1-figure.svg", "0.1-figure.pdf"]
     png, svg = (path.read_bytes() for path in paths[3:5])
     assert int.from_bytes(png[16:20], "big") == 1432  # 7.16 in, 200 of a PNG's pixels in each

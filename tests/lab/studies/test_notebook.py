@@ -162,6 +162,6 @@ def test_names_that_are_none_for_a_file_are_refused(figures: Path, monkeypatch: 
         with pytest.raises(ConfigError, match="must have only small letters"):
             save(name, go.Figure())
     monkeypatch.setattr(module, "_current", "")
-    with pytest.raises(ConfigError, match="call parameters"):
+    with pytest.raises(ConfigError, match=r"call parameters.*in a script"):
         save("time", go.Figure())
     assert not figures.exists()

@@ -23,7 +23,7 @@ from pslab.lab.records.units import SPACE
 
 WORDS = {**timeline.WORDS, "gap": "not measured"}
 WORKER = "worker"
-LANE, HEIGHT = (5.0, 14.0), 420.0  # px: the thinnest and the thickest lane; all lanes
+LANE, HEIGHT = (5.0, 14.0), 480.0  # px: the thinnest and the thickest lane; all lanes
 LEAST_NUMBERED = 12.0  # px: the thinnest lane with numbers
 LEAST = 3e-3  # parts shorter than this share of the longest bar are not drawn
 ROOM = 9.0  # px: the shortest part with a number

@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 
 from pslab.config.metric import ACCURACY, Metric, loss_of, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.arrange import finish, level
+from pslab.lab.plots.arrange import WIDTHS, finish, level, wrapped
 from pslab.lab.plots.axes import Axis, axis
-from pslab.lab.plots.charts.panels import Curve, compose, grey
+from pslab.lab.plots.charts.panels import WRAP, Curve, compose, grey
 from pslab.lab.plots.charts.prelude import Group, Names, Shown, grouped, listed
 from pslab.lab.plots.labels import heading, under
 from pslab.lab.plots.theme import BACK, SINGLE, told_apart
@@ -58,6 +58,7 @@ def quantity(name: str, metric: Metric) -> Quantity:
 
 
 FAR = 3.0  # if a curve is this many times longer than the median one, axes of time and bytes are logarithmic
+CUT = "cut"  # the key of a band's `attrs` that says whether a seed has evaluations after its end
 VISIBLE = 45.0  # the axis begins at most this many per cent below the best end of a curve
 
 
@@ -79,14 +80,16 @@ def curves(
         behind: the value of `by` whose curve is grey, behind the others; if facet is by, in each panel.
         banded: the same runs in virtual time, as bands over several seeds in their curves' colours; one seed: a thin
             line.
-        goal: an accuracy (0 to 1), or a value of the runs' metric, drawn as a dotted line.
+        goal: an accuracy (0 to 1), or a value of the runs' metric, drawn as a dotted line; without zoom the y axis
+            reaches up to it.
         log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
         zoom: the range of the y axis in per cent of accuracy, or in the metric's values; None: accuracies begin where
             the ends of the curves can be told apart; False: all values.
         title, notes, width: as in `points`.
 
     Raises:
-        ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed; several metrics.
+        ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed; several metrics; no
+            run has evaluations, because engine="timing" trains nothing; a goal in per cent.
     """
     xs, ys = listed(x), listed(y)
     for name in (*xs, *ys):
@@ -94,6 +97,9 @@ def curves(
             problem = f"must be a quantity of an evaluation; {nearest(str(name), QUANTITIES)}"
             raise ConfigError("x" if name in xs else "y", name, problem)
     shown = grouped(results, by, facet, row)
+    if all(run.engine == "timing" for run in shown.results.run):
+        raise ConfigError("engine", "timing", "trains nothing, so that these runs have no evaluations to draw: use "
+                          "plots.time_budget(results) or throughput(run), or run them on engine='virtual'")  # fmt: skip
     twins = results_in(banded)
     same = grouped(twins, by, shown.across.column, shown.down.column).groups if len(twins) else []
     metric = one_metric(shown.results.run) if "accuracy" in {*xs, *ys} else ACCURACY
@@ -103,24 +109,35 @@ def curves(
     drawn = _drawn(shown, same, [(x_, y_) for x_ in xs for y_ in ys], known, behind)
     y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, other), frame in curve.frames.items()
                                           if other == y_], log, zoom) for y_ in ys}  # fmt: skip
-    x_axes = {x_: _x_axis(known[x_], x_, [(frame, y_axes[y_].low) for curve in drawn for (other, y_), frame
-                                          in curve.frames.items() if other == x_],
-                          [x for curve in drawn for x, _ in curve.crosses.get((x_, ys[0]), ())], log, shown.crowd)
+    at, aim, scale = math.nan, "", y_axes.get("accuracy", Axis())
+    if goal is not None and "accuracy" in ys:
+        metric.check_goal("goal", goal)
+        at, aim = known["accuracy"].factor * goal, metric.goal(goal, SPACE)
+        if not isinstance(zoom, (tuple, list)) and at > scale.high:
+            scale = y_axes["accuracy"] = scale._replace(high=at + 0.03 * (at - scale.low))
+    room = WIDTHS[width] / (min(WRAP, len(shown.across.values)) or len(xs))
+    known |= {"iteration": QUANTITIES["iteration"]._replace(title=_iteration(shown.crowd, room))}
+    x_axes = {x_: _x_axis(known[x_], [(frame, y_axes[y_].low) for curve in drawn for (other, y_), frame
+                                      in curve.frames.items() if other == x_],
+                          [x for curve in drawn for x, _ in curve.crosses.get((x_, ys[0]), ())], log)
               for x_ in xs}  # fmt: skip
     seeds = len({run.seed for run in twins.run})
     same_runs = "the same in virtual time"
     remarks = [f"bands: {same_runs}, range of {seeds} seeds" if seeds > 1 else f"thin: {same_runs}"] * bool(seeds)
     remarks += [*_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if shown.one else ())]
+    if at < scale.low or at > scale.high:
+        remarks.append(f"{'below' if at < scale.low else 'above'} the frame: the goal, {aim}")
+    if any(frame.attrs.get(CUT) for curve in drawn if curve.label for frame in curve.frames.values()):
+        remarks.append("a curve ends where the first of its seeds ends; final values may differ")
     what, against = ([known[name].words or known[name].title for name in other] for other in (ys, xs))
     words = heading(title, what, against, shown.columns)
     lines = under(shown.results, shown.columns, *remarks, notes=notes)
     fig, panels = compose(drawn, shown.across, shown.down, x_axes, y_axes, width, behind if shown.one else None)
     if shown.one:
         fig.update_traces(showlegend=False)
-    if goal is not None and "accuracy" in ys:
-        at, frame = known["accuracy"].factor * goal, y_axes["accuracy"]
-        own_panels = [axes for axes, (_, y_) in panels.items() if y_ == "accuracy" and frame.low < at < frame.high]
-        level(fig, own_panels, at, f"goal: {metric.goal(goal, SPACE)}")
+    if scale.low <= at <= scale.high:
+        own_panels = [axes for axes, (_, y_) in panels.items() if y_ == "accuracy"]
+        level(fig, own_panels, at, f"goal: {aim}")
     return finish(fig, words, lines, width)
 
 
@@ -199,15 +216,16 @@ def _band(group: Sequence[Result], x: str, y: str, known: Mapping[str, Quantity]
     middle, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
     hover = [f"{m:.4g} ({a:.4g} to {b:.4g})<br>{known[x].title}: {x_:.4g}"
              for x_, m, a, b in zip(at, middle, low, high, strict=True)]  # fmt: skip
-    return pd.DataFrame({"x": at, "y": middle, "low": low, "high": high, "hover": hover})
+    band = pd.DataFrame({"x": at, "y": middle, "low": low, "high": high, "hover": hover})
+    band.attrs[CUT] = any(part.x.iloc[-1] > last for part in parts)
+    return band
 
 
 # -- axes and words --------------------------------------------------------------------------------
 
 
 def _x_axis(
-    what: Quantity, x: str, frames: Sequence[tuple[pd.DataFrame, float]], crosses: Iterable[float], log: str | None,
-    crowd: pd.DataFrame,
+    what: Quantity, frames: Sequence[tuple[pd.DataFrame, float]], crosses: Iterable[float], log: str | None
 ) -> Axis:  # fmt: skip
     """Return the x axis of curves, each given with the low end of its y axis."""
     ends = [float(frame.x.max()) for frame, _ in frames if len(frame)]
@@ -217,16 +235,16 @@ def _x_axis(
     parts = [frame.iloc[max(0, int(np.argmax(frame.y.to_numpy() >= low)) - 1) :] if turned and len(frame) else frame
              for frame, low in frames]  # fmt: skip
     values = [*crosses, *(value for part in parts for value in part.x)]
-    return axis(values, _x_title(x, crowd) or what.title, log=turned, zero=True, sized=what.sized, pad=0.02)
+    return axis(values, what.title, log=turned, zero=True, sized=what.sized, pad=0.02)
 
 
-def _x_title(x: str, crowd: pd.DataFrame) -> str:
-    if x != "iteration":
-        return ""
+def _iteration(crowd: pd.DataFrame, room: float) -> str:
+    # the title of an axis; its parenthesis, which follows from the caption, only if a panel of `room` px is wide enough
     workers, batch = _alike("workers", crowd), _alike("batch_size", crowd)
     if workers <= 1:
         return "pushes"
-    return f"iteration ({workers} pushes" + (f", {workers * batch} samples)" if batch else ")")
+    title = f"iteration ({workers} pushes" + (f", {workers * batch} samples)" if batch else ")")
+    return title if len(wrapped(title, room - 12)) <= 2 else "iteration"
 
 
 def _y_axis(
