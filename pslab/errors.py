@@ -172,9 +172,13 @@ def ended(exit_code: int | None) -> str:
     return f"exit code {exit_code}{', as when the fork server that started it has ended' if exit_code == 255 else ''}"
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the most similar valid name, if one is similar, and all valid names."""
-    names = sorted(allowed)
-    close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+def nearest(name: str, allowed: Iterable[str], first: Iterable[str] = ()) -> str:
+    """Return a hint for an unknown name: the most similar valid name, if one is similar, and all valid names.
+
+    The names in `first` are listed before the other valid names, and are preferred.
+    """
+    leading, word = sorted({*first}), name.lower()
+    names = [*leading, *sorted({*allowed} - {*leading})]
+    close = get_close_matches(word, leading, n=1, cutoff=0.5) or get_close_matches(word, names, n=1, cutoff=0.51)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}allowed: {', '.join(names)}"

@@ -168,8 +168,8 @@ class Run:
             if (value := getattr(self, name)) is None or isinstance(value, (bool, int, float)):
                 raise ConfigError(name, value, f"must be a name such as {FIELDS[name].default!r}, or an object")
         target = self.target_accuracy
-        if target is not None and metric_of(self).share and not 0 < target <= 1:
-            raise ConfigError("target_accuracy", target, "must be None or a share above 0 and at most 1, such as 0.97")
+        if target is not None:
+            metric_of(self).check_goal("target_accuracy", target)
         if self.target_held and target is None:
             raise ConfigError("target_held", True, "needs a target: set target_accuracy, such as 0.97, too")
         if self.pushes is None and self.seconds is None and target is None:

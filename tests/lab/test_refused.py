@@ -26,7 +26,7 @@ from pslab.lab.records.merit import merit_of
 from pslab.lab.records.results import tidy
 from pslab.lab.records.summary import summary
 from pslab.lab.records.tuning import best
-from pslab.lab.runs.grid import grid
+from pslab.lab.runs.grid import grid, tuned
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run, sweep
 from pslab.lab.studies.claims import claim
@@ -150,6 +150,8 @@ REFUSED: list[tuple[Call, str]] = [
         ({"family": {"static": "static:1%"}}, "must map each name to fields"), ({"workers": [0]}, "workers=0"),
         ({"run": {"a": {}}}, "give the axis another name"), ({"refuse": "drop"}, "did you mean 'refused'"),
         ({"batch_size": [0, 64]}, "batch_size=0"),
+        ({"prune": ["static:1%", "static:0.01"]}, "prune='static:0.01': is the same as 'static:1%': leave one out"),
+        ({"sync": ["ssp:3", "SSP:staleness=3"]}, "sync='SSP:staleness=3': is the same as 'ssp:3'"),
         ({"batch_size": [0, -1], "refused": "drop"}, "no combination is left: 2 of 2 combinations"),
         ({"seed": [0], "refused": "dropped"}, r"refused='dropped': did you mean 'drop'\? allowed: drop, raise"))),
     (lambda: grid(grid(BASE, seed=[0]).drop(columns="run"), seed=[0]), "gives a table with the column 'run'"),
@@ -159,7 +161,12 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda: tidy([handmade.bsp()], "pushs"), "did you mean 'push'"),
     (lambda: merit_of("byte"), "did you mean 'bytes'"),
     (lambda: summary(ONE, by="snyc"), "did you mean 'sync'"),
+    (lambda: summary(grid(BASE, net_size={"small": {}}).assign(result=ONE), by="nett"),
+     r"did you mean 'net_size'\? allowed: net_size, batch_size, "),
+    (lambda: summary(ONE, by="nett"), "neither an axis of the table nor a field of Run; allowed: batch_size, "),
     (lambda: summary(ONE, measures=["waitin"]), "did you mean 'waiting'"),
+    *((lambda call=call, given=given: call(given, goal=85), "goal=85: .* above 0 and at most 1: 85\u00a0% is 0.85")
+      for call, given in ((summary, ONE), (best, ONE), (tuned, grid(BASE, seed=[0])))),
     (lambda: summary(ONE, measures=["seconds_to_goal"]), r"such as goal\(results\)"),
     (lambda: summary(RATED, by=["sync"]), f"^{re.escape(ALIKE)}$"),
     (lambda: groups(RATED, "sync", facet=None), "name learning_rate in by=, facet= or row="),
