@@ -66,11 +66,7 @@ class Metric:
         return f"{100 * value:g}{space}%" if self.share else f"{self.name} {value:g}"
 
     def check_goal(self, field: str, goal: Any) -> None:
-        """Refuse a goal that the metric cannot have, such as 85 where 85 % is meant.
-
-        Raises:
-            ConfigError: the value of `field` is no finite number, or no share although the metric is one.
-        """
+        """Refuse a goal that the metric cannot have, such as 85 where 85 % is meant: a ConfigError about `field`."""
         number = isinstance(goal, Real) and math.isfinite(goal)
         if not number or (self.share and not 0 < goal <= 1):
             bounds = "above 0 and at most 1" if self.share else f"that the {self.name} can reach"

@@ -144,8 +144,10 @@ REFUSED: list[tuple[Call, str]] = [
         (pd.concat([grid(BASE, seed=[0]), pd.DataFrame({"seed": [1]})]), "must be a Run, but 1 of 2 rows have none"))),
     *((lambda axes=axes: grid(BASE, **axes), words) for axes, words in (
         ({"snyc": ["bsp"]}, r"snyc=\['bsp'\]: Run has no such field; .*did you mean 'sync'"),
-        ({"sync": "bsp"}, "must be a list with at least one entry"), ({"sync": []}, "at least one entry"),
-        ({"seed": 0}, "must be a list"), ({"family": {"static": {"prnue": "static:1%"}}}, "did you mean 'prune'"),
+        ({"sync": "asp"}, r"must be a list with at least one entry, such as \['asp'\], or map"),
+        ({"sync": []}, r"at least one entry, such as \['bsp'\]"), ({"seed": 0}, r"must be a list .* such as \[0\]"),
+        ({"epochs": [3]}, r"did you mean 'pushes=epochs \* examples // batch_size'\?"),
+        ({"family": {"static": {"prnue": "static:1%"}}}, "did you mean 'prune'"),
         ({"family": {"static": {"prune": []}}}, "at least one entry"),
         ({"family": {"static": "static:1%"}}, "must map each name to fields"), ({"workers": [0]}, "workers=0"),
         ({"run": {"a": {}}}, "give the axis another name"), ({"refuse": "drop"}, "did you mean 'refused'"),
@@ -198,6 +200,8 @@ REFUSED: list[tuple[Call, str]] = [
     (sums_of(rules="static:1%"), "must be a list"), (sums_of(rules=[]), "must be a list"),
     (sums_of(rules=[1]), "must be a list"), (sums_of(repeats=0), "repeats"),
     (sums_of(run=tiny(workers=2)), "one worker"),
+    (lambda: Run(lr=0.1), r"Run has no such field; did you mean 'learning_rate'\? allowed: "),
+    (lambda: resolve(tiny(data="CIFAR10")), "unknown name 'cifar10'; did you mean 'torchvision:CIFAR10'"),
     (lambda: resolve(Run(model="mlp:5000000")), r"50,003,985,000,010 weights.* GiB are free here: use a smaller model"),
     *((lambda fields=fields: resolve(tiny(checkpoint_every=20, **fields)), words) for fields, words in (
         ({"engine": "virtual", "cluster": "lab"}, "runs in virtual time have no checkpoints, because a repeated run"),

@@ -39,8 +39,7 @@ def main(options: argparse.Namespace) -> int:
     print()
     print(advice.shown.to_string(index=False))
     print()
-    for remark in advice.remarks:
-        print(f"({remark})")
+    print(*(f"({remark})" for remark in advice.remarks), sep="\n")
     print()
     print(f"paste this, with your own model, data and cluster: {advice.run!r}")
     if options.verify:

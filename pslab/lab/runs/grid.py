@@ -131,7 +131,9 @@ def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
         problem = f"Run has no such field; {known}. A new axis maps names to fields: {{'dense': {{'prune': 'none'}}}}"
         raise ConfigError(name, values, problem)
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not len(values):
-        raise ConfigError(name, values, "must be a list with at least one entry, such as [0], or map names to values")
+        like = values if values and isinstance(values, (str, int, float)) else FIELDS[name].default
+        problem = f"must be a list with at least one entry, such as {[like]}, or map names to values"
+        raise ConfigError(name, values, problem)
     spelt: dict[str, str] = {}  # by a value's words in figures, in which "static:1%" and "Static:0.01" are equal
     for value in values if name not in USERS else ():
         if isinstance(value, str) and (first := spelt.setdefault(words_of(name, value), value)) != value:
