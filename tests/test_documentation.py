@@ -35,7 +35,7 @@ from pslab.errors import ConfigError
 from pslab.lab import plots
 from pslab.lab.commands.figures import chosen
 from pslab.lab.records.results import tidy
-from pslab.lab.records.summary import summary
+from pslab.lab.records.summary import MEASURES, summary
 from pslab.lab.runs.grid import grid
 from pslab.lab.studies.parameters import of_notebook
 from pslab.policies.rates import Applied
@@ -172,6 +172,7 @@ def test_the_page_of_python_has_every_public_name():
     names = [name for page in pages for name in re.findall(r"(?m)^::: (pslab\S+)$", page)]
     public = {f"pslab.{name}" for name in pslab.__all__ if name not in ("ddp", "plots")} | {"pslab.ddp.hook"}
     assert Counter(names) == Counter(public | {f"pslab.lab.plots.{name}" for name in plots.__all__})
+    assert [name for name in MEASURES if f"`{name}`" not in (ROOT / "docs" / "api" / "results.md").read_text()] == []
 
 
 # -- commands and claims ---------------------------------------------------------------------------

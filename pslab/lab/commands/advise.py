@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> int:
 
     advice = advise(asked(options), target=options.target, minutes=options.minutes, seeds=range(options.seeds),
                    merit=options.merit, results=options.results)  # fmt: skip
-    print(advice.words)
+    print(advice.words.replace("minutes=", "--minutes "))
     print()
     print(advice.shown.to_string(index=False))
     print()

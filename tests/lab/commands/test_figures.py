@@ -280,6 +280,10 @@ def test_a_parameter_is_given_to_the_notebooks_that_have_it_and_tiny_ones_to_a_f
     for how, each in (({"given": {"pushes": 4}}, (4, 4)), ({"tiny": True}, (4, 16))):
         entries = plan(bench.notebooks, bench.results, **how)
         assert [dict(entry.values) for entry in entries] == [{"pushes": each[0]}, {"live": False}, {"pushes": each[1]}]
+    path = bench.notebooks / "one.ipynb"
+    path.write_text(path.read_text().replace("pushes = 8", "iterations = 8"))
+    with pytest.raises(ConfigError, match=r"pushes=4: one has no such parameter; .*: in `tiny` of batch\.yaml$"):
+        plan(bench.notebooks, bench.results, tiny=True)
     assert main(["figures", "--notebooks", str(bench.notebooks), "--tiny"]) == 2
     assert "name another folder by --results" in capsys.readouterr().err
 
