@@ -228,6 +228,20 @@ def test_the_code_of_a_how_to_runs_in_virtual_time_and_on_real_processes(
         assert sorted(tmp_path.glob("runs/*")) == before
 
 
+@pytest.mark.slow
+def test_every_row_of_the_study_in_the_readme_reaches_its_goal_in_virtual_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    code = re.findall(r"(?ms)^```python\n(.*?)^```$", (ROOT / "README.md").read_text())[1]
+    names: dict[str, Any] = {}
+    for real, ours in (('"linear")', '"linear", engine="virtual")'), ("\nsummary(", "\ntable = summary(")):
+        assert code.count(real) == 1
+        code = code.replace(real, ours)
+    exec(code, names)
+    assert names["table"].reached.tolist() == [1] * 6
+
+
 def test_the_code_of_the_questions_runs_and_the_error_without_a_gpu_is_theirs(monkeypatch: pytest.MonkeyPatch):
     text = (ROOT / "docs" / "faq.md").read_text()
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
