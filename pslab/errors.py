@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -172,9 +172,17 @@ def ended(exit_code: int | None) -> str:
     return f"exit code {exit_code}{', as when the fork server that started it has ended' if exit_code == 255 else ''}"
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the most similar valid name, if one is similar, and all valid names."""
-    names = sorted(allowed)
-    close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+#: Names in other libraries: by name, the valid name that replaces it, and its use.
+ELSEWHERE = {"lr": ("learning_rate", "learning_rate"), "cifar10": ("torchvision:NAME", "torchvision:CIFAR10"),
+             "epochs": ("pushes", "pushes=epochs * examples // batch_size")}  # fmt: skip
+
+
+def nearest(name: str, allowed: Iterable[str], first: Sequence[str] = ()) -> str:
+    """Return a hint for an unknown name: the most similar valid name, if one is similar, and all valid names. Names in
+    `first` are listed first, and are preferred."""
+    names = [*sorted({*first}), *sorted({*allowed} - {*first})]
+    valid, usual = ELSEWHERE.get(word := name.lower(), ("", ""))
+    close = [usual] if valid in names else get_close_matches(word, first, n=1, cutoff=0.5)
+    close = close or get_close_matches(word, names, n=1, cutoff=0.51)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}allowed: {', '.join(names)}"

@@ -35,7 +35,7 @@ from pslab.errors import ConfigError
 from pslab.lab import plots
 from pslab.lab.commands.figures import chosen
 from pslab.lab.records.results import tidy
-from pslab.lab.records.summary import summary
+from pslab.lab.records.summary import MEASURES, summary
 from pslab.lab.runs.grid import grid
 from pslab.lab.studies.parameters import of_notebook
 from pslab.policies.rates import Applied
@@ -172,6 +172,7 @@ def test_the_page_of_python_has_every_public_name():
     names = [name for page in pages for name in re.findall(r"(?m)^::: (pslab\S+)$", page)]
     public = {f"pslab.{name}" for name in pslab.__all__ if name not in ("ddp", "plots")} | {"pslab.ddp.hook"}
     assert Counter(names) == Counter(public | {f"pslab.lab.plots.{name}" for name in plots.__all__})
+    assert [name for name in MEASURES if f"`{name}`" not in (ROOT / "docs" / "api" / "results.md").read_text()] == []
 
 
 # -- commands and claims ---------------------------------------------------------------------------
@@ -225,6 +226,20 @@ def test_the_code_of_a_how_to_runs_in_virtual_time_and_on_real_processes(
     if page == "pruner":  # where the cell is executed anew, the records of its class are found
         printed_by(["# a comment\n" + source, *(each for each in examples(page) if each != source)])
         assert sorted(tmp_path.glob("runs/*")) == before
+
+
+@pytest.mark.slow
+def test_every_row_of_the_study_in_the_readme_reaches_its_goal_in_virtual_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    code = re.findall(r"(?ms)^```python\n(.*?)^```$", (ROOT / "README.md").read_text())[1]
+    names: dict[str, Any] = {}
+    for real, ours in (('"linear")', '"linear", engine="virtual")'), ("\nsummary(", "\ntable = summary(")):
+        assert code.count(real) == 1
+        code = code.replace(real, ours)
+    exec(code, names)
+    assert names["table"].reached.tolist() == [1] * 6
 
 
 def test_the_code_of_the_questions_runs_and_the_error_without_a_gpu_is_theirs(monkeypatch: pytest.MonkeyPatch):

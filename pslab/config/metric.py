@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from numbers import Real
+from typing import Any, Protocol
 
 from pslab.config.table import find
 from pslab.errors import ConfigError
@@ -72,6 +73,14 @@ class Metric:
     def goal(self, value: float, space: str = "") -> str:
         """Return a goal, which has few digits, in words: ``"97%"`` or ``"mean error 0.05"``."""
         return f"{100 * value:g}{space}%" if self.share else f"{self.name} {value:g}"
+
+    def check_goal(self, field: str, goal: Any) -> None:
+        """Refuse a goal that the metric cannot have, such as 85 where 85 % is meant: a ConfigError about `field`."""
+        number = isinstance(goal, Real) and math.isfinite(goal)
+        if not number or (self.share and not 0 < goal <= 1):
+            bounds = "above 0 and at most 1" if self.share else f"that the {self.name} can reach"
+            percent = f": {goal:g}\u00a0% is {goal / 100:g}" if number and self.share and 1 < goal <= 100 else ""
+            raise ConfigError(field, goal, f"must be a number {bounds}{percent}")
 
 
 def medians(values: Sequence[float]) -> list[float]:

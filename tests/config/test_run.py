@@ -126,6 +126,7 @@ def test_an_accuracy_is_written_in_per_cent_and_is_a_share_and_another_metric_by
     for target in (0.0, 1.5, -1.0):
         check_refused([("target_accuracy", lambda target=target: Run(target_accuracy=target), "above 0 and at most 1")])
         assert Run(target_accuracy=target, metric=hits).target_accuracy == target
+    check_refused([("target_accuracy", lambda: Run(target_accuracy=85), "85 % is 0.85")])
 
 
 def test_a_target_is_held_by_the_median_of_three_evaluations_and_reached_by_one():

@@ -185,6 +185,7 @@ def test_a_row_loads_and_says_what_it_is_and_its_page_cites_its_source():
         assert page, row
         assert row.summary, row
         assert "\n" not in row.summary, row
+        assert row.what or page.partition("\n")[0].endswith("."), row
         assert not row.example or find(row.kind, row.example) is row
         if row.source:
             assert row.source.split()[0] in page, row

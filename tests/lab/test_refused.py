@@ -26,7 +26,7 @@ from pslab.lab.records.merit import merit_of
 from pslab.lab.records.results import tidy
 from pslab.lab.records.summary import summary
 from pslab.lab.records.tuning import best
-from pslab.lab.runs.grid import grid
+from pslab.lab.runs.grid import grid, tuned
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run, sweep
 from pslab.lab.studies.claims import claim
@@ -144,12 +144,16 @@ REFUSED: list[tuple[Call, str]] = [
         (pd.concat([grid(BASE, seed=[0]), pd.DataFrame({"seed": [1]})]), "must be a Run, but 1 of 2 rows have none"))),
     *((lambda axes=axes: grid(BASE, **axes), words) for axes, words in (
         ({"snyc": ["bsp"]}, r"snyc=\['bsp'\]: Run has no such field; .*did you mean 'sync'"),
-        ({"sync": "bsp"}, "must be a list with at least one entry"), ({"sync": []}, "at least one entry"),
-        ({"seed": 0}, "must be a list"), ({"family": {"static": {"prnue": "static:1%"}}}, "did you mean 'prune'"),
+        ({"sync": "asp"}, r"must be a list with at least one entry, such as \['asp'\], or map"),
+        ({"sync": []}, r"at least one entry, such as \['bsp'\]"), ({"seed": 0}, r"must be a list .* such as \[0\]"),
+        ({"epochs": [3]}, r"did you mean 'pushes=epochs \* examples // batch_size'\?"),
+        ({"family": {"static": {"prnue": "static:1%"}}}, "did you mean 'prune'"),
         ({"family": {"static": {"prune": []}}}, "at least one entry"),
         ({"family": {"static": "static:1%"}}, "must map each name to fields"), ({"workers": [0]}, "workers=0"),
         ({"run": {"a": {}}}, "give the axis another name"), ({"refuse": "drop"}, "did you mean 'refused'"),
         ({"batch_size": [0, 64]}, "batch_size=0"),
+        ({"prune": ["static:1%", "static:0.01"]}, "prune='static:0.01': is the same as 'static:1%': leave one out"),
+        ({"sync": ["ssp:3", "SSP:staleness=3"]}, "sync='SSP:staleness=3': is the same as 'ssp:3'"),
         ({"batch_size": [0, -1], "refused": "drop"}, "no combination is left: 2 of 2 combinations"),
         ({"seed": [0], "refused": "dropped"}, r"refused='dropped': did you mean 'drop'\? allowed: drop, raise"))),
     (lambda: grid(grid(BASE, seed=[0]).drop(columns="run"), seed=[0]), "gives a table with the column 'run'"),
@@ -159,7 +163,12 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda: tidy([handmade.bsp()], "pushs"), "did you mean 'push'"),
     (lambda: merit_of("byte"), "did you mean 'bytes'"),
     (lambda: summary(ONE, by="snyc"), "did you mean 'sync'"),
+    (lambda: summary(grid(BASE, net_size={"small": {}}).assign(result=ONE), by="nett"),
+     r"did you mean 'net_size'\? allowed: net_size, batch_size, "),
+    (lambda: summary(ONE, by="nett"), "neither an axis of the table nor a field of Run; allowed: batch_size, "),
     (lambda: summary(ONE, measures=["waitin"]), "did you mean 'waiting'"),
+    *((lambda call=call, given=given: call(given, goal=85), "goal=85: .* above 0 and at most 1: 85\u00a0% is 0.85")
+      for call, given in ((summary, ONE), (best, ONE), (tuned, grid(BASE, seed=[0])))),
     (lambda: summary(ONE, measures=["seconds_to_goal"]), r"such as goal\(results\)"),
     (lambda: summary(RATED, by=["sync"]), f"^{re.escape(ALIKE)}$"),
     (lambda: groups(RATED, "sync", facet=None), "name learning_rate in by=, facet= or row="),
@@ -191,6 +200,8 @@ REFUSED: list[tuple[Call, str]] = [
     (sums_of(rules="static:1%"), "must be a list"), (sums_of(rules=[]), "must be a list"),
     (sums_of(rules=[1]), "must be a list"), (sums_of(repeats=0), "repeats"),
     (sums_of(run=tiny(workers=2)), "one worker"),
+    (lambda: Run(lr=0.1), r"Run has no such field; did you mean 'learning_rate'\? allowed: "),
+    (lambda: resolve(tiny(data="CIFAR10")), "unknown name 'cifar10'; did you mean 'torchvision:CIFAR10'"),
     (lambda: resolve(Run(model="mlp:5000000")), r"50,003,985,000,010 weights.* GiB are free here: use a smaller model"),
     *((lambda fields=fields: resolve(tiny(checkpoint_every=20, **fields)), words) for fields, words in (
         ({"engine": "virtual", "cluster": "lab"}, "runs in virtual time have no checkpoints, because a repeated run"),

@@ -141,7 +141,8 @@ RUNS: list[tuple[dict[str, object], str, str]] = [
       for sync in CHANGES),
     *(({"sync": sync, "rate": "dynsgd"}, "rate", "and outer_learning_rate scales them")
       for sync in CHANGES),
-    *(({"sync": sync, "ranges": "layers"}, "sync", "pushes after several gradients")
+    *(({"sync": sync, "ranges": "layers"}, "sync",
+       r"so with ranges='layers' no .*: use ranges='whole'( .*)?, or sync: bsp, ssp, asp, dssp, elastic, backup$")
       for sync in ("admm:2", *CHANGES)),
     ({"sync": "bsp", "inner": "adamw"}, "inner", "applies only if workers take steps between exchanges"),
     ({"sync": "local:4", "outer_learning_rate": 0.7}, "outer_learning_rate", "applies only if workers take steps"),

@@ -335,7 +335,9 @@ def _layers(c: Combination) -> Refusals:
     plain = not (c.traits.repeats or c.traits.overlap) and c.traits.rotation.fragments == 1
     if c.traits.accumulates and not (plain and c.run.engine == "timing"):
         more = " (or engine='timing')" if plain else ""
-        yield "sync", f"pushes after several gradients, so no layer is ready early: use ranges='whole'{more}"
+        able = _able("sync", lambda sync: not {"gradients_before", "sized", "eager"} & {*dir(sync)})
+        problem = f"pushes after several gradients, so with ranges={c.run.ranges!r} no layer is ready early"
+        yield "sync", f"{problem}: use ranges='whole'{more}, or {able}"
     if getattr(c.prune, "clip", None) is not None:
         problem = "clip needs the norm of the whole gradient, but layers are pushed one by one"
         yield "prune", f"{problem}: use clip=none, or ranges='whole'"

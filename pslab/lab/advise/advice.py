@@ -167,12 +167,14 @@ class Advice:
     def shown(self) -> pd.DataFrame:
         """`table` with titles, and values with units."""
         least = "times the soonest" if self.merit is SECONDS else "times the least"
+        whole = self.decided or all(standing.needs for standing in self.answer.standings)  # else no chance is known
         return pd.DataFrame([{
             "policy": standing.policy, "learning rate": f"{standing.learning_rate:g}" if standing.arrived else DASH,
             "seeds that hold it": f"{len(standing.arrived)} of {len(standing.needs)}",
             "held after": DASH if math.isnan(need := over_seeds(standing.needs.values())[0]) else self.merit.text(need),
             least: f"{'≥ ' if standing.capped else ''}{standing.ratio:.2f}" if standing.needs else "not tried",
-            "best or as good": "" if math.isnan(standing.chance) or not standing.needs else _percent(standing.chance)}
+            "best or as good": _percent(standing.chance) if standing.needs and whole and not math.isnan(standing.chance)
+            else DASH}
             for standing in self.answer.standings])  # fmt: skip
 
     @property

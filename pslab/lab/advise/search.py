@@ -79,12 +79,7 @@ def advise(
         Unreached: no rate of the default policy holds the target.
         And the errors of `sweep`; every run that has ended is recorded.
     """
-    metric = metric_of(base)
-    number = isinstance(target, (int, float)) and math.isfinite(target)
-    if not number or (metric.share and not 0 < target <= 1):
-        bounds = "above 0 and at most 1" if metric.share else f"that the {metric.name} can reach"
-        percent = f": {target:g}{SPACE}% is {target / 100:g}" if number and metric.share and 1 < target <= 100 else ""
-        raise ConfigError("target", target, f"must be a number {bounds}{percent}")
+    metric_of(base).check_goal("target", target)
     if not minutes > 0:
         raise ConfigError("minutes", minutes, "must be above 0, such as 5")
     if not seeds:

@@ -28,11 +28,12 @@ ENDS = ("layers", "whole")  # exchange and computation overlap as far as layers 
 def throughput(
     base: Run, space: Any = None, *, results: Path | str | None = None, progress: bool | None = None
 ) -> pd.DataFrame:
-    """Return two bounds on the seconds per iteration of each policy, a row each, the soonest first.
+    """Return the seconds per iteration of each policy under two schedules, a row each, sorted by `whole_s`.
 
     In column `layers_s` the exchange of each layer begins as soon as its gradient is ready; in `whole_s` the exchange
-    begins after the last gradient. A real system lies between the two. It is NaN if the policy cannot run so.
-    `attrs["refused"]` has the policies that cannot run, with the reasons; `attrs["costs"]` names the table of costs.
+    begins after the last gradient. A value is NaN if the policy cannot run so. With small layers `layers_s` may be the
+    larger one, because each layer's message takes the cluster's `message_s` at the server. `attrs["refused"]` has the
+    policies that cannot run, with the reasons; `attrs["costs"]` names the table of costs.
 
     Args:
         space: the policies, as axes for `grid` or as its table; None: pslab.lab.advise.space.DEFAULT_SPACE.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.plots.labels import caption, name
@@ -76,6 +77,7 @@ def why(default: Given, winner: Given, goal: float, merit: Merit = SECONDS) -> p
     if not seeds:
         raise ConfigError("winner", sorted(sides[1]), f"shares no seed with the default, which has {sorted(sides[0])}: "
                                                 "run both with the same seeds")  # fmt: skip
+    metric_of(sides[0][seeds[0]].run).check_goal("goal", goal)
     pairs = [tuple(_until(side[seed], goal, merit) for side in sides) for seed in seeds]
     tables = [_pieces(*pair) for pair in pairs]
     names = list(dict.fromkeys(key for table in tables for key in table.index))

@@ -35,12 +35,11 @@ def main(options: argparse.Namespace) -> int:
 
     advice = advise(asked(options), target=options.target, minutes=options.minutes, seeds=range(options.seeds),
                    merit=options.merit, results=options.results)  # fmt: skip
-    print(advice.words)
+    print(advice.words.replace("minutes=", "--minutes "))
     print()
     print(advice.shown.to_string(index=False))
     print()
-    for remark in advice.remarks:
-        print(f"({remark})")
+    print(*(f"({remark})" for remark in advice.remarks), sep="\n")
     print()
     print(f"paste this, with your own model, data and cluster: {advice.run!r}")
     if options.verify:

@@ -132,7 +132,8 @@ def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> 
         print(f"{RED}{name} ✗ {claim['text']}: {claim['value']:g} is not {claim['bounds']}{PLAIN}", file=sys.stderr)
     recorded, claims = len(entries) - len(todo), f", {len(wrong)} claims do not hold" if wrong else ""
     where = f"; figures in {entries[0].results / 'figures'}" if entries else ""
-    print(f"{len(todo) - len(failed)} notebooks executed, {recorded} up to date, {len(failed)} failed{claims}, "
+    done = len(todo) - len(failed)
+    print(f"{done} notebook{'s' * (done != 1)} executed, {recorded} up to date, {len(failed)} failed{claims}, "
           f"{time.monotonic() - begun_s:.0f} s{where}")  # fmt: skip
     return 1 if failed or wrong else 0
 

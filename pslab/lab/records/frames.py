@@ -147,7 +147,7 @@ def values(frame: pd.DataFrame, name: str) -> list[Any]:
         ConfigError: an unknown column.
     """
     if name in ITEMS or (name not in frame and name not in FIELDS):
-        known = nearest(str(name), [*FIELDS, *(str(other) for other in frame if other not in ITEMS)])
+        known = nearest(str(name), FIELDS, [str(other) for other in frame if other not in ITEMS])
         raise ConfigError("column", name, f"is neither an axis of the table nor a field of Run; {known}")
     cells = frame[name].tolist() if name in frame else [math.nan] * len(frame)
     return [plain(cell) if not missing(cell) else plain(getattr(run, name)) if name in FIELDS else None

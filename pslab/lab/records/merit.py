@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.units import SPACE, UNITS, digits, seconds, size
+from pslab.lab.records.units import SPACE, UNITS, digits, size
 
 
 class Merit(NamedTuple):
@@ -23,10 +23,6 @@ class Merit(NamedTuple):
     text: Callable[..., str]  #: returns a value with its unit, with the decimals of a larger value if one is given
 
 
-def _seconds(value: float, most: float | None = None) -> str:
-    return UNITS["s"].form(value) if most is None else seconds(value, most)
-
-
 def _gradients(value: float, most: float = 0.0) -> str:
     return f"{digits(value)}{SPACE}gradients"
 
@@ -34,7 +30,7 @@ def _gradients(value: float, most: float = 0.0) -> str:
 #: The merits by name. Bytes are sent and received by workers; gradients are counted when they are applied.
 MERITS: Mapping[str, Merit] = MappingProxyType({merit.name: merit for merit in (
     Merit("seconds", "held_s", ("seconds",), "training time to the goal (s)", "sooner", "later", "as soon as",
-          _seconds),
+          UNITS["s"].form),
     Merit("bytes", "held_bytes", ("bytes_up", "bytes_down"), "bytes sent and received to the goal", "less", "more",
           "as many bytes as", size),
     Merit("gradients", "held_pushes", ("pushes",), "gradients to the goal", "fewer", "more", "as many gradients as",

@@ -8,6 +8,7 @@ evaluation is enough to reach a goal; `held_s`, `held_pushes` and `held_bytes` a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -164,6 +165,7 @@ TEX = str.maketrans({
     **{sign: f"${tex}$" for sign, tex in {"×": r"\times", "−": "-", "≥": r"\ge", "≤": r"\le", "∞": r"\infty",
                                           "η": r"\eta", "σ": r"\sigma", "µ": r"\mu"}.items()},
 })  # fmt: skip
+NEGATIVE = re.compile(r"(?<!\w)-(?=\d)")
 TO_GOAL = ("seconds_to_goal", "pushes_to_goal", "bytes_to_goal", "accuracy", "waiting")
 WITHOUT_GOAL = ("accuracy", "seconds", "rate", "waiting", "staleness")
 
@@ -172,13 +174,15 @@ def measured(result: Result, measure: str, goal: float | None = None) -> float:
     """Return a measure of one run; infinite if the run never reaches the goal.
 
     Raises:
-        ConfigError: the measure is unknown, or needs a goal and none is given.
+        ConfigError: the measure is unknown, or needs a goal and none is given; or the metric cannot have this goal.
     """
     if measure not in MEASURES:
         raise ConfigError("measure", measure, nearest(str(measure), MEASURES))
     if MEASURES[measure].to_goal and goal is None:
         raise ConfigError("goal", None, f"{measure} needs an accuracy from 0 to 1 (or a value of the runs' metric), "
                                         "such as goal(results)")  # fmt: skip
+    if goal is not None:
+        metric_of(result.run).check_goal("goal", goal)
     return MEASURES[measure].of(result, math.nan if goal is None else goal)
 
 
@@ -330,10 +334,11 @@ class Summary(pd.DataFrame):
         return [f"and {', '.join(names)}: all are columns of the frame"] if names else []
 
     def to_latex(self) -> str:  # type: ignore[override]
-        """Return the table that `plots.show` shows as a LaTeX `tabular`, for the package booktabs.
+        r"""Return the table that `plots.show` shows as a LaTeX `tabular`, for the package booktabs.
 
         It has at most TEN columns, including the index. Columns with the same value in every row are left out first;
-        a comment names all columns that are left out.
+        a comment names all columns that are left out. A caption and a label belong to the float around it:
+        ``\begin{table} \caption{Policies} \label{tab:policies} \input{table.tex} \end{table}``.
         """
         shown, caption = import_module("pslab.lab.plots.charts.tables").shown(self)  # uses the words of figures
         same = [column for column in shown if len(shown) > 1 and shown[column].nunique() == 1]
@@ -342,7 +347,8 @@ class Summary(pd.DataFrame):
         head = [*(str(name or "") for name in shown.index.names), *shown.columns]
         rows = [[*(key if isinstance(key, tuple) else (key,)), *cells]
                 for key, cells in zip(shown.index, shown.to_numpy().tolist(), strict=True)]  # fmt: skip
-        lines = [" & ".join(str(cell).translate(TEX) for cell in row) + r" \\" for row in (head, *rows)]
+        lines = [" & ".join(NEGATIVE.sub("−", str(cell)).translate(TEX) for cell in row) + r" \\"
+                 for row in (head, *rows)]  # fmt: skip
         sides = "l" * shown.index.nlevels + "r" * len(shown.columns)
         notes = [caption, *([f"left out: {'; '.join(further)}"] if further else [])]
         return "\n".join([*(f"% {note}" for note in notes), rf"\begin{{tabular}}{{{sides}}}", r"\toprule", lines[0],
@@ -395,7 +401,8 @@ def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
         return form(value) + few
     if row.get("seeds", 1) == 1 or form(low) == form(high):
         return form(value)
-    return f"{form(value)} ({form(low)} to {form(high) if math.isfinite(high) else 'never'})"
+    near = [] if unit.beside or all(float(number).is_integer() for number in (value, low, high)) else [value]
+    return f"{form(value, *near)} ({form(low, *near)} to {form(high, *near) if math.isfinite(high) else 'never'})"
 
 
 def missing(row: Mapping[Any, Any], column: str) -> bool:

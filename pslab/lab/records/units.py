@@ -24,7 +24,7 @@ def size(count: float, most: float = 0.0) -> str:
     """Return bytes in words, ``12345678`` -> ``"12.3 MB"``; with `most`, in the unit of that larger number."""
     unit, step = _byte_unit(count, most)
     shown = count / step
-    digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 0.995 else f"{shown:.2g}"
+    digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 0.995 else f"{shown:#.2g}"
     return f"{digits}{SPACE}{unit}"
 
 
@@ -41,25 +41,20 @@ def _byte_unit(count: float, most: float) -> tuple[str, float]:
     return next(((unit, step) for unit, step in units if max(led, count) >= step), ("B", 1.0))
 
 
-def digits(value: float) -> str:
-    """Return a number with three significant digits, or with all digits before the point; "–" for NaN."""
+def digits(value: float, near: float | None = None) -> str:
+    """Return a number with three significant digits, or with all digits before the point; "–" for NaN. With `near`, it
+    has as many decimals as that number has if written with three digits: (4, 30.1) -> ``"4.0"``."""
     if not math.isfinite(value):
         return DASH if math.isnan(value) else f"{value:g}".replace("inf", "∞")
-    if abs(value) >= 100 or float(value).is_integer():
+    if abs(value if near is None else near) >= 100 or (near is None and float(value).is_integer()):
         return plain(round(value))
-    return f"{value:#.3g}"
-
-
-def seconds(value: float, most: float) -> str:
-    """Return seconds with as many decimals as `most` has if written with three digits: (4, 30.1) -> ``"4.0 s"``."""
-    decimals = max(0, 2 - math.floor(math.log10(most))) if most > 0 else 0
-    return f"{value:.{decimals}f}{SPACE}s"
+    return f"{value:#.3g}" if near is None else f"{value:.{2 - math.floor(math.log10(abs(near) or 1))}f}"
 
 
 class Unit(NamedTuple):
     """How values of a unit are written and drawn; `form` returns a value with its unit."""
 
-    form: Callable[..., str]
+    form: Callable[..., str]  #: with a second number, a value in the decimals of that one
     title: str = ""  #: added to an axis' title
     factor: float = 1.0  #: values are multiplied by it before they are drawn
     beside: Callable[..., str] | None = None  #: returns a value in the unit of a larger value, if units may differ
@@ -67,10 +62,10 @@ class Unit(NamedTuple):
 
 
 UNITS: dict[str, Unit] = {
-    "s": Unit(lambda v: f"{digits(v)}{SPACE}s", " (s)"),
+    "s": Unit(lambda v, *near: f"{digits(v, *near)}{SPACE}s", " (s)"),
     "B": Unit(size, beside=size, tick=round_size),
-    "share": Unit(lambda v: f"{100 * v:.1f}{SPACE}%", " (%)", 100),
-    "accuracy": Unit(lambda v: f"{100 * v:.2f}{SPACE}%", " (%)", 100),
-    "pushes/s": Unit(lambda v: f"{digits(v)}/s"),
+    "share": Unit(lambda v, *_: f"{100 * v:.1f}{SPACE}%", " (%)", 100),
+    "accuracy": Unit(lambda v, *_: f"{100 * v:.2f}{SPACE}%", " (%)", 100),
+    "pushes/s": Unit(lambda v, *near: f"{digits(v, *near)}/s"),
     "": Unit(digits),
 }

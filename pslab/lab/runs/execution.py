@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pslab.config import spec
 from pslab.config.available import cores
 from pslab.config.run import Run
 from pslab.engines.execute import awaits_evaluation, execute, fits
@@ -19,7 +21,7 @@ from pslab.lab.records.record import Result, find
 from pslab.lab.runs.interrupts import Unwanted, heed
 from pslab.lab.runs.machine import check_disk, checkpoints, forget_checkpoints, with_checkpoints
 from pslab.lab.runs.progress import Progress, taken_before
-from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.resolve import POLICIES, resolve
 
 if TYPE_CHECKING:
     from pslab.engines.virtual.parallel_runs import News
@@ -40,6 +42,8 @@ def run_missing(
     small: dict[str, Run] = {}  # runs that need one core
     for index, run in wanted.items():
         distinct.setdefault(names[index], run)
+    for run, kind in product(distinct.values(), POLICIES):
+        spec.resolve(kind, getattr(run, kind))  # a misspelt name is refused before a bar is drawn
     with Progress(distinct, taken=taken_before(results), at_once=cores(), shown=progress) as shown:
         for name, run in distinct.items():
             heed(stop)

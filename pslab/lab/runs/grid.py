@@ -11,9 +11,11 @@ from typing import Any
 import pandas as pd
 
 from pslab.config.cluster import BY_WORKER, COSTS, cluster_fields
+from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
-from pslab.config.run import FIELDS, Run
+from pslab.config.run import FIELDS, USERS, Run
 from pslab.errors import ConfigError, nearest
+from pslab.lab.plots.labels import name as words_of
 from pslab.lab.records import frames, tuning
 from pslab.lab.runs.run import sweep
 
@@ -44,8 +46,8 @@ def grid(base: Run | pd.DataFrame, *, refused: str = "raise", **axes: Any) -> pd
             error (here, or when the sweep begins), or "drop" the combination, with a warning that has the reason.
 
     Raises:
-        ConfigError: an axis without values or with an unknown field, or a value that Run refuses; with "drop", all
-            combinations are impossible.
+        ConfigError: an axis without values, with an unknown field, or with two spellings of one value; or a value that
+            Run refuses; with "drop", all combinations are impossible.
     """
     if refused not in REFUSED:
         raise ConfigError("refused", refused, nearest(str(refused), REFUSED))
@@ -129,7 +131,13 @@ def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
         problem = f"Run has no such field; {known}. A new axis maps names to fields: {{'dense': {{'prune': 'none'}}}}"
         raise ConfigError(name, values, problem)
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not len(values):
-        raise ConfigError(name, values, "must be a list with at least one entry, such as [0], or map names to values")
+        like = values if values and isinstance(values, (str, int, float)) else FIELDS[name].default
+        problem = f"must be a list with at least one entry, such as {[like]}, or map names to values"
+        raise ConfigError(name, values, problem)
+    spelt: dict[str, str] = {}  # by a value's words in figures, in which "static:1%" and "Static:0.01" are equal
+    for value in values if name not in USERS else ():
+        if isinstance(value, str) and (first := spelt.setdefault(words_of(name, value), value)) != value:
+            raise ConfigError(name, value, f"is the same as {first!r}: leave one out")
     return {plain(value): {name: value} for value in values}
 
 
@@ -178,7 +186,10 @@ def tuned(
         goal: the accuracy (0 to 1) of the measure; None: `pslab.goal` of the results so far.
         rounds: the largest number of extensions.
     """
-    made = sweep(frames.runs_in(runs), results=results, progress=progress)
+    asked = frames.runs_in(runs)
+    for metric in {metric_of(run) for run in asked.run} if goal is not None else ():
+        metric.check_goal("goal", goal)
+    made = sweep(asked, results=results, progress=progress)
     for _ in range(rounds):
         at = tuning.goal(made, over=over) if goal is None else goal
         chosen = tuning.best(made, over=over, goal=at, measure=measure)

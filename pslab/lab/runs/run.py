@@ -174,7 +174,8 @@ def _warn(results: list[Result]) -> None:
             wanted, sync = result.run, resolve(result.run).sync
             least = "" if wanted.pushes is None or (count := least_budget(sync, wanted.workers)) is None else (
                 f"; pushes={wanted.pushes} is too small: equally fast workers need {count} for a step")  # fmt: skip
-            problem = f"no step of {result.digest} (sync={wanted.sync!r}, {wanted.workers} workers) was applied"
+            named = f"sync={wanted.sync!r}, prune={wanted.prune!r}, {wanted.workers} workers and seed {wanted.seed}"
+            problem = f"no step of the run with {named} ({result.digest}) was applied"
             warnings.warn(f"{problem}: its weights are the initial weights{least}", NothingApplied, stacklevel=3)
         elif find("sync", result.run.sync) is None and _nobody_waited(result):
             warnings.warn(f"{result.run.sync} {NobodyWaited.WORDS}", NobodyWaited, stacklevel=3)

@@ -180,9 +180,12 @@ def plan(
     planned = []
     for item in chosen:
         parameters = allowed[item["notebook"]]
-        values = {**item.get("set", {}), **(item.get("tiny", {}) if tiny else {}),
-                  **{name: value for name, value in given.items() if name in parameters}}  # fmt: skip
-        check(item["notebook"], parameters, values)
+        ours = {name: value for name, value in given.items() if name in parameters}
+        parts = {"set": item.get("set", {}), "tiny": item.get("tiny", {}) if tiny else {}}
+        for part, fields in parts.items():
+            check(item["notebook"], parameters, fields, f": in `{part}` of {PLAN}")
+        values = {**parts["set"], **parts["tiny"], **ours}
+        check(item["notebook"], parameters, ours)
         for name in parameters.keys() & given.keys():
             check_named(name, parameters[name], given[name])
         seconds, megabytes = item.get("takes") or (0.0, 0.0)

@@ -117,15 +117,16 @@ def _code_cells(path: Path) -> list[Any]:
     return [cell for cell in cells if cell.cell_type == "code"]
 
 
-def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Check that a notebook declares parameters for these values, and that the types fit.
+def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any], where: str = "") -> None:
+    """Check that a notebook declares parameters for these values, and that the types fit. `where` ends the message
+    about an unknown name.
 
     Raises:
         ConfigError: an unknown name, or a value whose type is not its default's.
     """
     for name, value in values.items():
         if name not in names:
-            raise ConfigError(name, value, f"{notebook} has no such parameter; {nearest(name, names)}")
+            raise ConfigError(name, value, f"{notebook} has no such parameter; {nearest(name, names)}{where}")
         _check_value(name, names[name], value)
 
 

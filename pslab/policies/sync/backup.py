@@ -23,7 +23,11 @@ class Backup:
     Source: Chen et al. (ICLR workshop 2016).
     """
 
-    spare: Annotated[int, Bounds(at_least=0), "workers for which a round does not wait; it always waits for one push"]
+    spare: Annotated[
+        int,
+        Bounds(at_least=0),
+        "workers for which a round does not wait; it always waits for one push, so backup:4 of 4 workers is backup:3",
+    ]
 
     whole: ClassVar[bool] = True
 

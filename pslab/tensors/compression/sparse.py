@@ -192,8 +192,9 @@ def keys_of(size: int, keys: int, index: int) -> KeyRange:
 
 @dataclass(frozen=True)
 class Static(Chosen):
-    """Send the k of n entries of each layer with the largest magnitudes, k = max(1, ceil(fraction * n)); of equal ones
-    those with the lower index. During `warm_up` the fraction is larger.
+    """Send the k of n entries of each layer with the largest magnitudes, k = max(1, ceil(fraction * n)).
+
+    Of equal entries those with the lower index are sent. During `warm_up` the fraction is larger.
 
     The static thresholds of Tsai's thesis report (2018). With `residual`, unsent entries accumulate, as in Lin et al.,
     Deep Gradient Compression (ICLR 2018). Without it they are dropped, as in the report. In mode `frozen`, a layer's

@@ -14,8 +14,9 @@ Uses = tuple[Array, Array]  # the result of `traffic.used`
 
 
 def parsa(uses: Uses, key_count: int, servers: int | None = None) -> Array:
-    """Place keys by Parsa's rule, in increasing order: of the workers that use a key, the worker with the most keys
-    placed elsewhere so far gets the key at its server.
+    """Place each key at the server of the worker, among its users, that has the most keys elsewhere so far (Parsa).
+
+    Keys are placed in increasing order.
 
     Args:
         servers: the number of servers, which are on the nodes of the first workers; None: one for each worker. A key

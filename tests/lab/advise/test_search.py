@@ -93,6 +93,7 @@ def test_time_that_is_used_up_ends_it_undecided_and_pastes_the_default(tmp_path)
     assert found.run == base(learning_rate=found.answer.learning_rate)
     untried = [each for each in found.answer.standings if not each.needs]
     assert (found.shown["times the soonest"] == "not tried").sum() == len(untried) > 0
+    assert {*found.shown["best or as good"]} == {"–"}  # a probability would be among the policies tried
     assert "for lack of time, ranges and orders were not tried" in found.remarks
 
 

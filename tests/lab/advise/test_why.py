@@ -94,6 +94,7 @@ def test_what_cannot_be_explained_is_refused():
         ("goal", [curve([0.95] * 5, sync="asp")], "before its first push"),
     ]
     check_refused([(field, partial(why, [curve(LEARNS)], winner, GOAL), words) for field, winner, words in winners])
+    check_refused([("goal", partial(why, [curve(LEARNS)], [curve(NEVER, sync="asp")], 90), "90 % is 0.9")])
 
 
 def frugal(step: float, up: int, down: int, **fields: Any) -> Result:

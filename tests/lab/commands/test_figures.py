@@ -280,6 +280,10 @@ def test_a_parameter_is_given_to_the_notebooks_that_have_it_and_tiny_ones_to_a_f
     for how, each in (({"given": {"pushes": 4}}, (4, 4)), ({"tiny": True}, (4, 16))):
         entries = plan(bench.notebooks, bench.results, **how)
         assert [dict(entry.values) for entry in entries] == [{"pushes": each[0]}, {"live": False}, {"pushes": each[1]}]
+    path = bench.notebooks / "one.ipynb"
+    path.write_text(path.read_text().replace("pushes = 8", "iterations = 8"))
+    with pytest.raises(ConfigError, match=r"pushes=4: one has no such parameter; .*: in `tiny` of batch\.yaml$"):
+        plan(bench.notebooks, bench.results, tiny=True)
     assert main(["figures", "--notebooks", str(bench.notebooks), "--tiny"]) == 2
     assert "name another folder by --results" in capsys.readouterr().err
 
@@ -295,7 +299,7 @@ def test_a_failing_notebook_is_reported_and_the_rest_goes_on(bench: Bench, capsy
     assert "one failed: cell 4: WorkerDied: worker 2 died" in err
     assert "two failed: OSError: disk full" in err
     assert err.count("two failed: OSError: disk full") == 2  # once more at the end
-    assert "1 notebooks executed, 0 up to date, 2 failed" in out
+    assert "1 notebook executed, 0 up to date, 2 failed" in out
     folder = bench.results / "notebooks"
     assert {path.name for path in folder.iterdir()} == {
         "one.failed.ipynb", "two.failed.ipynb", "one-fast.ipynb", "one-fast.json"}  # fmt: skip

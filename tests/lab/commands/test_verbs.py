@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any
 
 import nbformat
+import pandas as pd
 import pytest
 
 from pslab.__main__ import main
@@ -340,3 +341,13 @@ def test_options_of_advise_become_the_question(monkeypatch: pytest.MonkeyPatch):
     assert main(["advise", "--target", "0.9", "--cluster", "lab", "--merit", "bytes", "--seeds", "3"]) == 1
     assert asked == {"target": 0.9, "minutes": 5.0, "seeds": range(3), "merit": "bytes", "results": None,
                      "cluster": "lab"}  # fmt: skip
+
+
+def test_advise_names_its_option_and_prints_all_remarks(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    found = SimpleNamespace(words="no answer yet. Give minutes=5", shown=pd.DataFrame({"policy": ["bsp"]}),
+                            remarks=["first", "second"], run=Run())  # fmt: skip
+    monkeypatch.setattr(search, "advise", lambda base, **question: found)
+    assert main(["advise", "--target", "0.9", "--cluster", "lab"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("no answer yet. Give --minutes 5\n\npolicy\n")
+    assert "\n(first)\n(second)\n\npaste this" in printed

@@ -147,7 +147,7 @@ def test_one_instant_alone_gets_the_usual_length():
 
 @pytest.mark.parametrize(("row", "full", "brief"), [
     ({"seeds": 1, "seconds": 2.5}, "2.50 s", "2.50 s"),
-    ({"seeds": 3, "seconds": 2.0, "seconds_low": 1.5, "seconds_high": 150.2}, "2 s (1.50 s to 150 s)", "2 s"),
+    ({"seeds": 3, "seconds": 2.0, "seconds_low": 1.5, "seconds_high": 150.2}, "2.00 s (1.50 s to 150.20 s)", "2 s"),
     ({"seeds": 3, "accuracy": 0.9712, "accuracy_low": 0.97, "accuracy_high": 0.98},
      "97.12 % (97.00 % to 98.00 %)", "97.12 %"),
     ({"seeds": 3, "bytes_to_goal": 1.5e6, "bytes_to_goal_low": 1.2e6, "bytes_to_goal_high": math.nan, "reached": 2},

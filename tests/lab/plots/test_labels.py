@@ -97,8 +97,10 @@ def test_the_table_says_which_policies_average_as_the_server_does(row: Row):
 def test_numbers_have_three_digits_and_sizes_the_unit_of_the_largest_unless_nothing_would_be_left_of_them():
     assert [digits(value) for value in (1234.5, 0.5, math.inf, -math.inf, math.nan)] == [
         "1\u202f234", "0.500", "∞", "-∞", "–"]  # fmt: skip
-    sizes = [plain(size(count, 7e9)) for count in (7e9, 8.1e8, 9.96e8, 5e5)]
-    assert sizes == ["7.0 GB", "0.81 GB", "1.0 GB", "500.0 kB"]
+    assert [digits(*given) for given in ((2, 2.5), (0.984, 1.17), (4, 30), (0.5, 0), (1.5, 150))] == [
+        "2.00", "0.98", "4.0", "0.50", "2"]  # fmt: skip
+    sizes = [plain(size(count, 7e9)) for count in (7e9, 8.1e8, 8e8, 9.96e8, 5e5)]
+    assert sizes == ["7.0 GB", "0.81 GB", "0.80 GB", "1.0 GB", "500.0 kB"]
 
 
 def test_cluster_is_described_with_its_presets_fields():

@@ -357,6 +357,10 @@ def test_printed_summary_begins_with_what_was_asked_in_units_and_without_ranges_
     assert "held" not in summary(results, goal=0.9)
 
 
+def below(result: Any) -> float:
+    return -0.218
+
+
 def test_a_summary_in_latex_is_a_table_with_rules_escaped_and_at_most_ten_columns():
     runs = grid(BASE, rate={"50 % & more_{}": {"rate": "dynsgd"}, "a\\~^$": {}}, sync=["bsp"], seed=[0, 1])
     results = handmade.finished(runs, [0.1, 0.5, 0.95], seconds=lambda run: [0, 1, 2.0 + run.seed])
@@ -364,9 +368,10 @@ def test_a_summary_in_latex_is_a_table_with_rules_escaped_and_at_most_ten_column
     assert summary(results, measures=["seconds_to_goal", "accuracy"], **asked).to_latex().splitlines() == [
         "% median and range of 2 seeds", r"\begin{tabular}{llrr}", r"\toprule",
         r"learning-rate policy & synchronization policy & time to 90~\% & final test accuracy \\", r"\midrule",
-        r"50 \% \& more\_\{\} & BSP & 2.50~s (2~s to 3~s) & 95.00~\% \\",
-        r"a\textbackslash{}\textasciitilde{}\textasciicircum{}\$ & BSP & 2.50~s (2~s to 3~s) & 95.00~\% \\",
+        r"50 \% \& more\_\{\} & BSP & 2.50~s (2.00~s to 3.00~s) & 95.00~\% \\",
+        r"a\textbackslash{}\textasciitilde{}\textasciicircum{}\$ & BSP & 2.50~s (2.00~s to 3.00~s) & 95.00~\% \\",
         r"\bottomrule", r"\end{tabular}"]  # fmt: skip
+    assert " & BSP & $-$0.218 " in summary(results, measures=[below], by=["rate", "sync"]).to_latex()
     lines = summary(results, measures=[*summaries.MEASURES], **asked).to_latex().splitlines()
     assert any("% left out: " in line and "largest lead; bytes pushed; " in line for line in lines)
     assert {line.count(" & ") for line in lines if line.endswith(r"\\")} == {9}

@@ -57,10 +57,11 @@ def recorded(results: Path) -> list[int]:
     return sorted(load(path).run.seed for path in (results / "runs").glob("[!.]*"))
 
 
-def test_a_finished_run_is_never_run_twice_and_nothing_runs_if_one_of_them_cannot(tmp_path):
+def test_a_finished_run_is_never_run_twice_and_nothing_runs_if_one_of_them_cannot(tmp_path, capsys):
     with pytest.raises(ConfigError):
-        sweep([tiny(), tiny(sync="bps")], results=tmp_path, progress=False)
+        sweep([tiny(), tiny(sync="bps")], results=tmp_path, progress=True)
     assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")
     first = run(tiny(), results=tmp_path, progress=False)
     wanted = [tiny(), tiny(seed=1), tiny()]
     second, *others = sweep(wanted, results=tmp_path, progress=False)
@@ -200,7 +201,8 @@ def test_a_script_needs_no_guard_around_its_main(tmp_path):
 @pytest.mark.parametrize(("sync", "least"), [("bsp", 4), ("diloco:8", 32), ("local:3", 12)])
 def test_a_run_that_ends_before_its_first_step_says_so_with_the_least_budget(tmp_path: Path, sync: str, least: int):
     wanted = tiny(engine="virtual", sync=sync, cluster={"compute_s": 0.01}, pushes=least // 2, learning_rate=0.01)
-    with pytest.warns(NothingApplied, match=f"equally fast workers need {least} for a step$"):
+    with pytest.warns(NothingApplied, match=f"(?s)no step of the run with sync='{sync}', prune='none', 4 workers "
+                      f"and seed 0 .*equally fast workers need {least} for a step$"):  # fmt: skip
         result = run(wanted, results=tmp_path, progress=False)
     assert (applied(result), result.remarks) == (0, ["no step was applied: the weights are the initial weights"])
     assert run(wanted.but(pushes=least), results=tmp_path, progress=False).manifest["pushes"] == least
