@@ -57,15 +57,6 @@ class Metric:
         """Return the best of some values; `worst` if there are none."""
         return max(values, key=self.rank, default=self.worst)
 
-    def check_goal(self, field: str, goal: float) -> None:
-        """Refuse a goal outside 0 to 1 if the metric is a share.
-
-        Raises:
-            ConfigError: such a goal, perhaps given in per cent; `field` is the name of the parameter.
-        """
-        if self.share and not 0 < goal <= 1:
-            raise ConfigError(field, goal, "must be a share above 0 and at most 1: 85 % is 0.85")
-
     def text(self, value: float, space: str = "") -> str:
         """Return a value in words, ``"97.12%"`` or ``"mean error 0.05"``; `space` is put before the per cent sign."""
         return f"{100 * value:.2f}{space}%" if self.share else f"{self.name} {value:.4g}"
