@@ -153,7 +153,7 @@ REFUSED: list[tuple[Call, str]] = [
         ({"run": {"a": {}}}, "give the axis another name"), ({"refuse": "drop"}, "did you mean 'refused'"),
         ({"batch_size": [0, 64]}, "batch_size=0"),
         ({"prune": ["static:1%", "static:0.01"]}, "prune='static:0.01': is the same as 'static:1%': leave one out"),
-        ({"sync": ["ssp:3", "SSP:staleness=3"]}, "sync='SSP:staleness=3': is the same as 'ssp:3'"),
+        ({"sync": ["ssp:3", "SSP:3.0"]}, "sync='SSP:3.0': is the same as 'ssp:3'"),
         ({"batch_size": [0, -1], "refused": "drop"}, "no combination is left: 2 of 2 combinations"),
         ({"seed": [0], "refused": "dropped"}, r"refused='dropped': did you mean 'drop'\? allowed: drop, raise"))),
     (lambda: grid(grid(BASE, seed=[0]).drop(columns="run"), seed=[0]), "gives a table with the column 'run'"),

@@ -12,10 +12,11 @@ import pandas as pd
 
 from pslab.config.cluster import BY_WORKER, COSTS, cluster_fields
 from pslab.config.metric import metric_of
-from pslab.config.parameters import plain
+from pslab.config.parameters import number, plain
 from pslab.config.run import FIELDS, USERS, Run
+from pslab.config.spec import split
+from pslab.config.table import KINDS
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.labels import name as words_of
 from pslab.lab.records import frames, tuning
 from pslab.lab.runs.run import sweep
 
@@ -134,11 +135,23 @@ def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
         like = values if values and isinstance(values, (str, int, float)) else FIELDS[name].default
         problem = f"must be a list with at least one entry, such as {[like]}, or map names to values"
         raise ConfigError(name, values, problem)
-    spelt: dict[str, str] = {}  # by a value's words in figures, in which "static:1%" and "Static:0.01" are equal
-    for value in values if name not in USERS else ():
-        if isinstance(value, str) and (first := spelt.setdefault(words_of(name, value), value)) != value:
+    spelt: dict[Any, str] = {}  # by a value's name and numbers, which "static:1%" and "Static:0.01" have in common
+    for value in values if name in KINDS and name not in USERS else ():
+        if isinstance(value, str) and (first := spelt.setdefault(_content(value), value)) != value:
             raise ConfigError(name, value, f"is the same as {first!r}: leave one out")
     return {plain(value): {name: value} for value in values}
+
+
+def _content(text: str) -> Any:
+    # the name and the values of a policy's string, with its numbers as numbers; equal ones are the same policy
+    def known(value: str) -> float | str:
+        try:
+            return number(value)
+        except ValueError:
+            return value
+
+    name, positional, named = split(text)
+    return name, *map(known, positional), *sorted((key, known(value)) for key, value in named.items())
 
 
 def _check_fields(name: str, values: Any, fields: Any) -> None:
