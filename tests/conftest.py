@@ -17,13 +17,6 @@ FOLDERS = [str(TESTS.parent), str(TESTS), str(TESTS / "support")]  # where `prel
 LARGEST = 5  # of nearly all tests: a pool that is large enough at once is not spawned again for the next of them
 
 
-def pytest_xdist_auto_num_workers(config):
-    """Half as many tests again as cores at a time: tests of processes wait for them nearly half of their time."""
-    from pslab.config.available import cores
-
-    return cores() + cores() // 2
-
-
 @pytest.hookimpl(tryfirst=True)  # before the slow ones are left out
 def pytest_collection_modifyitems(items):
     """Of a test with `one_of(n)`, one case of n runs at once, and the others with the slow tests."""
