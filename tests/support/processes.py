@@ -21,6 +21,13 @@ def living(token: str) -> list[int]:
     return found
 
 
+def shared_names() -> set[str]:
+    """The names in /dev/shm, but for those of Ray, of browsers and of pools of the checker, which other tests start
+    meanwhile, and which no run has."""
+    others = "plasma", ".org.chromium", ".com.google", "sem.mp-"
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(others)}
+
+
 def wait_for_end(process: int, limit_s: float = LIMIT_S) -> None:
     """Until the process has ended, or the limit is over."""
     try:

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from conducted import Signals
 from ownpolicies import Alternating, Largest, Talking
-from processes import living, wait_for_end
+from processes import living, shared_names, wait_for_end
 from sabotage import DECIDER, Sabotaged, SabotagedServer, dying
 from tiny import Dies, net, tiny
 from tools.chaos.campaign import replayable
@@ -333,11 +333,6 @@ place = Path({place!r})
 model = partial(Sabotaged, place / "marker", partial(in_c_code, place / "begun"))
 run(tiny(model=model, pushes=200), results=place, progress=False)
 """
-
-
-def shared_names() -> set[str]:
-    """The names in /dev/shm, but for those of Ray and of browsers, which other tests start meanwhile."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith(("plasma", ".org.chromium", ".com.google"))}
 
 
 @linux

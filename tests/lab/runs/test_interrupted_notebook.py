@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kernels import Kernel
-from processes import living, wait_for_end
+from processes import living, shared_names, wait_for_end
 
 from pslab.config.run import Run
 from pslab.lab.records.drafts import clean
@@ -81,13 +81,13 @@ def test_an_interrupt_gives_the_prompt_back_and_keeps_what_was_finished(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_killed_kernel_leaves_nothing_but_whole_records(tmp_path, number):
-    before, kernel = set(os.listdir("/dev/shm")), Kernel(tmp_path)
+    before, kernel = shared_names(), Kernel(tmp_path)
     begun(kernel, "kill", number, 8.0)
     kernel.kill()
     for process in living(kernel.token):
         wait_for_end(process, GONE_LIMIT_S)
     assert living(kernel.token) == []
-    assert set(os.listdir("/dev/shm")) <= before
+    assert shared_names() <= before
     for record in (tmp_path / "runs").glob("[!.]*"):
         check_whole(record)
     clean(tmp_path)
