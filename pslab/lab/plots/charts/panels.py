@@ -158,7 +158,7 @@ def _ends(trace: Any, curve: Curve, crosses: Sequence[tuple[float, float]], x_ax
 
 def grey(drawn: Iterable[Curve]) -> list[str]:
     """Return a line for the caption that names the curve behind the others; [] if there is none."""
-    labels = dict.fromkeys(curve.label for curve in drawn if curve.behind)
+    labels = dict.fromkeys(curve.label for curve in drawn if curve.behind and curve.label)
     return [f"grey: {', '.join(labels)}"] if labels else []
 
 
