@@ -200,6 +200,9 @@ class Cluster:
                 if given := getattr(self, name):
                     problem = f"a ring is as fast as its slowest link: set {slowest} to it, or use aggregate='servers'"
                     raise ConfigError(f"cluster.{name}", given, problem)
+        if (inside := self.intra_host_bandwidth_bit_s) and not self.colocated and self.aggregate != ALLREDUCE:
+            problem = "no message stays inside a host: set colocated=True or aggregate='allreduce', or leave it out"
+            raise ConfigError("cluster.intra_host_bandwidth_bit_s", inside, problem)
         if self.overhead_s and self.bandwidth_bit_s is None:
             raise ConfigError("cluster.overhead_s", self.overhead_s, "needs a link: set bandwidth_bit_s, such as 1e9")
         if self.compute_s is None and (self.compute_sigma or self.stall_probability or self.slow):
@@ -248,16 +251,18 @@ class Cluster:
                 problem = f"workers {first} and {worker} share the link of a host (per_host={self.per_host}): name both"
                 raise ConfigError("cluster.bandwidth_of", self.bandwidth_of, f"{problem}, with equal bandwidths")
 
-    def ring_bit_s(self, workers: int) -> float | None:
-        """Return the bandwidth of a ring's slowest link; the ring enters and leaves each host once."""
+    def ring_bit_s(self, workers: int, bandwidth_bit_s: float | None) -> float | None:
+        """Return the bandwidth of a ring's slowest link; the ring enters and leaves each host once, by a link of
+        `bandwidth_bit_s`."""
         inside = self.intra_host_bandwidth_bit_s if self.per_host > 1 else None
-        across = self.bandwidth_bit_s if workers > self.per_host else None
+        across = bandwidth_bit_s if workers > self.per_host else None
         return min((bit_s for bit_s in (inside, across) if bit_s is not None), default=None)
 
     @property
     def free(self) -> bool:
         """Whether messages take no modelled time and have no faults."""
-        bandwidths = self.bandwidth_bit_s, self.server_bandwidth_bit_s, *self.bandwidth_of.values()
+        bandwidths = (self.bandwidth_bit_s, self.server_bandwidth_bit_s, self.intra_host_bandwidth_bit_s,
+                      *self.bandwidth_of.values())  # fmt: skip
         limited = any(bit_s is not None for bit_s in bandwidths) or any((self.latency_s, *self.latency_of.values()))
         return not limited and not any(fault.what in OF_FRAMES for fault in self.faults)
 
@@ -308,8 +313,14 @@ _COSTS = {"costs": "epyc-core", "select_s": 1.4e-3, "encode_s": 8e-4, "apply_s":
 COST_TABLES: dict[str, dict[str, Any]] = {"none": {"costs": "none", **dict.fromkeys(COSTS, 0.0)}, "epyc-core": _COSTS}
 MEASURED = 932_362
 OF_WEIGHTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s")
-# hosts of 8 GPUs, whose servers are on the same hosts, behind links of the same bandwidth
-_HOSTS = {"per_host": 8, "colocated": True}
+
+
+def _hosts(bandwidth_bit_s: float, inside_bit_s: float, latency_s: float) -> dict[str, Any]:
+    # hosts of 8 workers, whose servers are on the same hosts, behind links of the same bandwidth
+    return {"per_host": 8, "colocated": True, "bandwidth_bit_s": bandwidth_bit_s, "latency_s": latency_s,
+            "server_bandwidth_bit_s": bandwidth_bit_s, "intra_host_bandwidth_bit_s": inside_bit_s}  # fmt: skip
+
+
 PRESETS: dict[str, dict[str, Any]] = {
     "free": {},  # no emulation: as fast as this machine
     "lab": {**_LAN, **_COMPUTE, **_STALLS, **_COSTS},  # 1 Gbit/s, transient stragglers
@@ -317,29 +328,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "steady": {**_LAN, **_COMPUTE, **_COSTS},  # equal workers, no stragglers
     "straggler": {**_LAN, **_COMPUTE, **_COSTS, "slow": {0: 3.0}},  # one permanent straggler
     # NVLink of 150 GB/s in each direction; the latency is an assumption
-    "v100-hosts": {
-        **_HOSTS,
-        "bandwidth_bit_s": 2.5e10,
-        "server_bandwidth_bit_s": 2.5e10,
-        "intra_host_bandwidth_bit_s": 1.2e12,
-        "latency_s": 5e-5,
-    },
+    "v100-hosts": _hosts(2.5e10, 1.2e12, 5e-5),
     # a ConnectX-7 of 400 Gbit/s for each GPU, NVLink of 450 GB/s in each direction; the latency is an assumption
-    "h100-hosts": {
-        **_HOSTS,
-        "bandwidth_bit_s": 3.2e12,
-        "server_bandwidth_bit_s": 3.2e12,
-        "intra_host_bandwidth_bit_s": 3.6e12,
-        "latency_s": 1e-5,
-    },
+    "h100-hosts": _hosts(3.2e12, 3.6e12, 1e-5),
     # an example: sites of 8 workers, of which the first has the server; a site's workers share 1 Gbit/s
-    "sites": {
-        **_HOSTS,
-        "bandwidth_bit_s": 1e9,
-        "server_bandwidth_bit_s": 1e9,
-        "intra_host_bandwidth_bit_s": 2.5e10,
-        "latency_s": 0.01,
-    },
+    "sites": _hosts(1e9, 2.5e10, 0.01),
 }
 PRESET_SOURCES = {"v100-hosts": "AWS, p3.16xlarge (2017)", "h100-hosts": "Imbue, a cluster of 4,088 H100 (2024)"}
 

@@ -132,6 +132,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("bandwidth_bit_s", {"bandwidth_bit_s": 0}), ("compute_s", {"compute_sigma": 0.1}),
     ("bandwith_bit_s", {"bandwith_bit_s": 1e9}), ("preset", {"preset": "labs"}),
     *(("slow", {"preset": "lab", "slow": each}) for each in ({0: 0}, [2, 1], {1.5: 2.0}, {"a": 2.0})),
+    ("intra_host_bandwidth_bit_s", {"per_host": 2, "intra_host_bandwidth_bit_s": 1e9}),
     ("bandwidth_of", {"bandwidth_of": {0: 0}}), ("latency_of", {"latency_of": {0: -1}}),
     ("trace", {"trace": {0: []}}), ("trace", {"trace": {0: [0.1, 0.0]}}), ("leave", {"leave": {0: 0}}),
     ("join", {"join": {-1: 3}}), ("join", {"join": {0: 3}, "leave": {0: 3}}),

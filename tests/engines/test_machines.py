@@ -282,7 +282,7 @@ def test_links_are_fluids():
         for direction in (UP, DOWN):
             network.send(direction, 0, 1, direction, 0.0)
         assert [at for at, *_ in network.arrived(9.0)] == ends_s
-    network = Network(Cluster(per_host=2, intra_host_bandwidth_bit_s=8.0, latency_s=9.0))
+    network = Network(Cluster(per_host=2, intra_host_bandwidth_bit_s=8.0, latency_s=9.0, colocated=True))
     for size, message in ((2, "a"), (1, "b")):  # inside a host, one behind the other
         network.pass_by(DOWN, 0, size, message, 0.5)
     assert [(at, message) for at, _, message in network.arrived(9.0)] == [(2.5, "a"), (3.5, "b")]
@@ -355,6 +355,7 @@ def test_an_eager_iteration_hides_its_exchange(sync: str, duplex: str, model: An
     ({"latency_s": 0.25}, 2, [2.0, 1.5]),  # server 0 is told what came to server 1, and answers: so also on its own
     ({"bandwidth_bit_s": 8 * (965 * 4 + 24)}, 2, [3.0, 3.0]),  # of the halves one travels, up and down
     ({"latency_s": 0.25, "per_host": 2, "intra_host_bandwidth_bit_s": 8 * (1930 * 4 + 24)}, 1, [3.0, 3.0]),
+    ({"per_host": 2, "intra_host_bandwidth_bit_s": 8 * (1930 * 4 + 24)}, 1, [3.0, 3.0]),  # the only limit
 ])  # fmt: skip
 def test_what_a_server_on_a_workers_machine_exchanges_with_it_takes_no_time(cluster: Any, servers: int, periods: Any):
     run = tiny(engine="timing", cluster={"compute_s": 1.0, "colocated": True, **cluster}, workers=2, sync="asp",

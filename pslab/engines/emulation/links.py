@@ -2,10 +2,10 @@
 
 The messages of one worker, server and direction form a connection, and are sent in sequence. All connections send at
 the same time. The rate of a message is the smaller of two shares: the worker's bandwidth divided by the number of
-servers with which it exchanges at the moment, and the server's bandwidth divided by the number of such workers. The
-workers of a host share one link, and so their shares. If all
-links are equally busy, these are the rates of max-min fairness. Otherwise a part of a link may stay unused that
-max-min fairness would assign. In return, the start or end of a message changes rates only at its own two ends.
+servers with which it exchanges at the moment, and the server's bandwidth divided by the number of such workers. If
+workers share the link of a host, its bandwidth is divided by the number of all their connections. If all links are
+equally busy, these are the rates of max-min fairness. Otherwise a part of a link may stay unused that max-min fairness
+would assign. In return, the start or end of a message changes rates only at its own two ends.
 
 The messages that wait for a connection are sent in order of arrival, or as a chooser picks them. A choice is made at
 the end of an instant, when all messages that become ready in it are known. The model reads no clock: every method is
@@ -346,15 +346,17 @@ class Network:
         halves = 2 if ring and cluster.duplex == "half" else 1
         latency_s = cluster.latency_s * (1 if hops is None else hops)
         soonest_s = min((latency_s, *cluster.latency_of.values()))
-        bit_s = cluster.bandwidth_bit_s if hops is None else cluster.ring_bit_s(hops + 1)
 
         def byte_s(bit_s: float | None) -> float:
             return math.inf if bit_s is None else bit_s / 8 / halves
 
+        def link_byte_s(bit_s: float | None) -> float:
+            return byte_s(bit_s if hops is None else cluster.ring_bit_s(hops + 1, bit_s))
+
         def lane() -> Lane:
-            changes = {at: byte_s(bit_s) for at, bit_s in cluster.bandwidth_at.items()}
+            changes = {at: link_byte_s(bit_s) for at, bit_s in cluster.bandwidth_at.items()}
             own_byte_s = {worker: byte_s(bit_s) for worker, bit_s in cluster.bandwidth_of.items()}
-            speeds = (byte_s(bit_s), byte_s(cluster.server_bandwidth_bit_s), soonest_s,
+            speeds = (link_byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), soonest_s,
                       cluster.overhead_s, changes, servers, own_byte_s, 1 if ring else cluster.per_host)  # fmt: skip
             return Lane(*speeds) if chooser is None else ChosenLane(chooser, *speeds)
 

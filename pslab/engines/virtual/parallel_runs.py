@@ -85,8 +85,8 @@ class _SideBySide:
             if self._unwanted(index):
                 continue
             if not self._idle:  # at first, or if a child of the pool has ended: then its other runs have ended by now
-                self._pool = pools.acquire(cores(), self._heed)
-                self._idle = list(range(cores()))
+                count = cores()
+                self._pool, self._idle = pools.acquire(count, self._heed), list(range(count))
             self._dataset, number = experiment.dataset, self._idle.pop()
             self._busy[number], self._reported[number] = (index, experiment), []
             # one watch for all children, so the longest lease of their runs holds

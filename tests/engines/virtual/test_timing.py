@@ -200,6 +200,8 @@ def test_a_ring_takes_two_passes_of_its_workers():
                    "compute_s": compute_s, "wire_bytes": wire}  # fmt: skip
         per_host, inside_byte_s = chance.choice([(1, 1e9), (3, 1e9), (4, 500.0)])
         cluster |= {"per_host": per_host, "intra_host_bandwidth_bit_s": 8 * inside_byte_s}
+        if chance.random() < 0.3:  # in effect during the whole run
+            cluster["bandwidth_at"], byte_s = {1e-9: 4 * byte_s * 8}, 4 * byte_s
         byte_s = min(byte_s if workers > per_host else 1e9, inside_byte_s)
         run = timed(model=[(rows, 60)], workers=workers, pushes=rounds * workers, cluster=cluster, prune=prune)
         table = pd.DataFrame(finished(run).pushes, columns=PUSH_COLUMNS)
