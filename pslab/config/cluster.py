@@ -40,7 +40,7 @@ class Fault:
     """A fault of a worker or of its frames: at an iteration, at an instant, or by chance.
 
     Raises:
-        ConfigError: an impossible value, or not exactly one of `iteration`, `at_s` and `probability`.
+        ConfigError: an impossible value, or not exactly one of `iteration`, `at_s`, `probability` and `per_hour`.
     """
 
     what: Annotated[str, OneOf(*OF_WORKERS, *OF_FRAMES), "kill or stop a worker; the others change its frames"]
@@ -48,6 +48,7 @@ class Fault:
     iteration: Annotated[int | None, Bounds(at_least=0), "whose computation, push, pull or answer has the fault"] = None
     at_s: Annotated[float | None, SECONDS, "when it happens; to a worker's first frame from then on"] = None
     probability: Annotated[float | None, SHARE, "that a computation or frame has it, drawn from the run's seed"] = None
+    per_hour: Annotated[float | None, Bounds(above=0, at_most=3.6e6), "kills of a worker, drawn from the seed"] = None
     direction: Annotated[str, OneOf("up", "down", "both"), "of frames: to the server, from it, or both"] = "both"
     for_s: Annotated[
         float,
@@ -57,10 +58,13 @@ class Fault:
 
     def __post_init__(self) -> None:
         check(self, "cluster.faults.")
-        when = {name: getattr(self, name) for name in ("iteration", "at_s", "probability")}
+        when = {name: getattr(self, name) for name in ("iteration", "at_s", "probability", "per_hour")}
         if sum(value is not None for value in when.values()) != 1:
-            problem = "a fault happens at an iteration, at an instant or by chance: set exactly one of the three"
+            problem = "a fault happens at an iteration, at an instant or by chance: set exactly one of the four"
             raise ConfigError("cluster.faults", when, problem)
+        if self.per_hour is not None and self.what != "kill":
+            problem = f"is a rate of kills, and {self.what} is none: set probability, or use what='kill'"
+            raise ConfigError("cluster.faults.per_hour", self.per_hour, problem)
         if self.direction != "both" and self.what in OF_WORKERS:
             raise ConfigError("cluster.faults.direction", self.direction,
                               f"only faults of frames have it, and {self.what} is not one: leave it out")  # fmt: skip
@@ -167,6 +171,9 @@ class Cluster:
         Bounds(above=0),
         "virtual time only: worker -> when it joins or comes back, in s; before that it is absent",
     ] = field(default_factory=dict)
+    restart_s: Annotated[
+        float, SECONDS, "virtual time only: from the notice of a death to the new worker, with on_death='restart'"
+    ] = 0.0
     bandwidth_at: Annotated[Mapping[float, float], "virtual time only: seconds -> bit/s of each link from then on"] = (
         field(default_factory=dict)
     )

@@ -143,7 +143,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
         ("", [{"what": "kill", "iteration": 1, "at_s": 1.0}]), ("", [{"what": "drop"}]), ("", "drop"),
         (".probabilty", [{"what": "drop", "probabilty": 0.1}]), (".direction", [{**STOPPED, "direction": "up"}]),
         (".at", [{"what": "stop", "at": 1.0}]), (".for_s", {"what": "drop", "probability": 0.1, "for_s": 0}),
-        (".wat", [{"wat": "stop", "at_s": 1.0}]))),
+        (".per_hour", [{"what": "stop", "per_hour": 1.0}]), (".wat", [{"wat": "stop", "at_s": 1.0}]))),
 ]  # fmt: skip
 
 

@@ -383,6 +383,13 @@ def test_faults_are_those_of_their_seed_and_frame_and_compute_times_those_of_the
     assert not any(fate.delay_s for fate in fates(1, 0, iteration=3, direction="down").values())
     stops = Faults(Cluster(faults=({"what": "stop", "worker": 1, "at_s": 2.0, "for_s": 3.0},)), 0)
     assert [stops.pause_s(1, 0, begin, end) for begin, end in ((0, 1.9), (1, 2.5), (4, 5), (5, 6))] == [0, 3, 1, 0]
+    kills = Faults(Cluster(faults=({"what": "kill", "worker": 1, "per_hour": 60},)), 0)
+    instants = [0.0]
+    while len(instants) < 2000:
+        instants.append(kills.kill_s(1, instants[-1] + 1e-9))
+    between_s = np.diff(instants)  # exponential: as wide as their mean
+    assert [between_s.mean(), between_s.std()] == pytest.approx([60, 60], rel=0.1)
+    assert kills.kill_s(0) == math.inf
     rows = [("drop", "up", 0, 0, 0, 1.0)] * 2000
     listed = facts(Cluster(faults=({"what": "drop", "probability": 0.1},)), rows)
     assert (len(listed["faulted"]), listed["faults"]) == (LISTED, {"drop": 2000})

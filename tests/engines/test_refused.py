@@ -126,6 +126,7 @@ TABLE: Rows = [
     ({"engine": "virtual", "cluster": {}}, "", "cluster"), ({"engine": "virtal"}, "", "engine"),
     ({"engine": "local", "cluster": {"preset": "lab", "leave": {1: 2.0}}}, "virtual time", "cluster.leave"),
     ({"cluster": {"faults": [{"what": "kill", "worker": 1, "iteration": 2}]}}, "on_death='continue'", "on_death"),
+    ({"cluster": {"restart_s": 9.0}}, "set on_death='restart', or leave restart_s out", "cluster.restart_s"),
     ({"cluster": {"faults": [{"what": "stop", "worker": 4, "at_s": 2}]}}, "no worker 4: .* to 3", "cluster.faults"),
     ({"engine": "local", "cluster": {**LINK, "bandwidth_at": {1.0: 1e6}}}, "virtual time", "cluster.bandwidth_at"),
     ({"engine": "virtual", "cluster": {"preset": "lab", "join": {4: 2.0}}}, "", "cluster.join"),

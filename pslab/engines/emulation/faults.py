@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from pslab.config.cluster import OF_FRAMES, Cluster, Fault
 from pslab.engines.experiment.wire import Frame
 from pslab.protocol.messages import Ack, Push
-from pslab.tensors.random_streams import seed_of
+from pslab.tensors.random_streams import numpy_generator, seed_of
 
 BOTH = "both"
 NO_RANGE = -1  # the range in the row of a worker's fault
 NEVER = -1  # the iteration of a worker that was never killed
 KILL, STOP, DUPLICATE, CORRUPT = "kill", "stop", "duplicate", "corrupt"
+HOUR_S = 3600.0
 LISTED = 1000  # a manifest lists the first faults, and counts all
 
 Row = tuple[str, str, int, int, int, float]  # what, direction or "", worker, iteration, range or NO_RANGE, instant
@@ -105,10 +106,19 @@ class Faults:
                 self.rows.append((STOP, "", worker, iteration, NO_RANGE, max(begin_s, fault.at_s or 0.0)))
         return total_s
 
-    def kill_s(self, worker: int) -> float:
-        """Return the instant at which a fault kills a worker; infinity if no fault kills it at an instant."""
-        return min((f.at_s for _, f in self._kills if f.at_s is not None and f.worker in (worker, None)),
-                   default=math.inf)  # fmt: skip
+    def kill_s(self, worker: int, since_s: float = 0.0) -> float:
+        """Return the first instant from `since_s` on at which a fault kills a worker; infinity if there is none."""
+        first_s = math.inf
+        for number, fault in self._kills:
+            if fault.worker not in (worker, None):
+                continue
+            at_s = math.inf if fault.at_s is None else fault.at_s
+            if fault.per_hour is not None:
+                generator, at_s = numpy_generator(self._seed, "faults", number, worker), 0.0
+                while not at_s or at_s < since_s:
+                    at_s += generator.exponential(HOUR_S / fault.per_hour)
+            first_s = min(first_s, at_s if at_s >= since_s else math.inf)
+        return first_s
 
     def kills(self, worker: int, iteration: int) -> bool:
         """Draw whether a worker is killed before it pushes this iteration; a repeated call returns False."""

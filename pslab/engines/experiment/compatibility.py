@@ -370,8 +370,12 @@ def _members(c: Combination) -> Refusals:
     if cluster.colocated and run.servers > hosts:
         problem = f"each server needs a worker on its machine: use at most {hosts} servers, or more workers"
         yield "cluster.colocated", problem
-    if run.on_death == "stop" and any(fault.what == "kill" for fault in cluster.faults):
+    kills = any(fault.what == "kill" for fault in cluster.faults)
+    if run.on_death == "stop" and kills:
         yield "on_death", "a fault of the cluster kills a worker, which would end the run: set on_death='continue'"
+    if cluster.restart_s and not (kills and run.on_death == "restart" and run.engine in IN_VIRTUAL_TIME):
+        problem = "delays the worker that replaces a killed one in virtual time: add a fault of what='kill'"
+        yield "cluster.restart_s", f"{problem} and set on_death='restart', or leave restart_s out"
     if not any(map(cluster.present, range(run.workers))):
         yield "cluster.join", "no worker is present at the start: remove at least one worker from join"
 

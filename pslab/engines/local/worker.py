@@ -99,12 +99,12 @@ class LocalWorker(RealTimeWorker):
         self.clock.start(dilation)  # until Go tells the run's start
         go, *others = self._messages()
         self.clock.start(dilation, go.zero_s)
-        left_s = self.faults.kill_s(self.worker) - self.clock.now()
+        now = self.clock.now()
+        # a fault before now killed the former process
+        since_s = 0.0 if go.iteration == FIRST else now
+        kill_after(self.clock.real_s(self.faults.kill_s(self.worker, since_s) - now))
         if go.iteration == FIRST:
-            kill_after(self.clock.real_s(left_s))
             return self.driver.start(self.now())
-        if left_s > 0:  # else this fault killed the former process
-            kill_after(self.clock.real_s(left_s))
         self.spared = go.spared
         self.driver.resume(go.iteration)
         body = {"worker": self.worker, "joined": go.iteration, "kept": self.producer.resume(go.iteration)}

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 PROGRESS_PERIOD_S, LONGEST_PERIOD_S = 0.2, 1.0  # between two reports; longer if reports of many workers take long
 PROGRESS_SHARE = 0.02  # the share of wall-clock time that reports may take before their period grows
+LIVES = 100  # processes that replace a worker in one iteration
 EVENTS = 200  # events between two readings of the wall clock
 
 
@@ -134,8 +135,7 @@ class Simulator:
                 if worker < len(self.workers):
                     scheduler.at(at, phase, worker, act, worker)
         for node in self.workers:
-            if (at := self.faults.kill_s(node.worker)) < math.inf:
-                scheduler.at(at, LEAVES, node.worker, self._dies, node.worker)
+            self._plan_kill(node.worker, 0.0)
         for worker in self.driver.machine.workers:
             self.workers[worker].start(0.0)
 
@@ -172,6 +172,10 @@ class Simulator:
         self.workers[worker].leave()
         self._server.leave(worker, now)
 
+    def _plan_kill(self, worker: int, now: float) -> None:
+        if (at := self.faults.kill_s(worker, now)) < math.inf:
+            self.scheduler.at(at, LEAVES, worker, self._dies, worker)
+
     def _dies(self, worker: int, now: float) -> None:
         """Kill a worker; the server notices this after a lease."""
         if self.scheduler.life[worker] == math.inf:
@@ -186,11 +190,13 @@ class Simulator:
     def _notice(self, worker: int, now: float) -> None:
         """Let the server notice a worker's death, unless it did before; with on_death="restart", replace the worker."""
         if (death := self._unnoticed.pop(worker, None)) is not None:
-            replaced = self._job.run.on_death == "restart"
+            # workers that die before each push would be replaced without end
+            before = sum((ended["worker"], ended["iteration"]) == (worker, death["iteration"]) for ended in self.lives)
+            replaced = self._job.run.on_death == "restart" and before < LIVES
             (self.lives if replaced else self.deaths).append({**death, "seconds": now})
             self._server.leave(worker, now)
             if replaced:
-                self.scheduler.at(now, JOINS, worker, self._joins, worker)
+                self.scheduler.at(now + self._job.cluster.restart_s, JOINS, worker, self._joins, worker)
 
     def _joins(self, worker: int, now: float) -> None:
         if self.scheduler.life[worker] < math.inf:  # it is present already
@@ -202,6 +208,7 @@ class Simulator:
         # a new number: older events and frames of the worker are dropped
         self.scheduler.sequence += 1
         self.scheduler.life[worker] = self.scheduler.sequence
+        self._plan_kill(worker, now)
         self.workers[worker].join(self.driver.join(worker, now), now)
 
 

@@ -16,11 +16,13 @@ import torch
 from tiny import finished, tiny
 from torch import nn
 
-from pslab.config.cluster import MEASURED, PRESETS, Cluster
+from pslab.config.cluster import MEASURED, PRESETS, Cluster, resolve_cluster
 from pslab.config.run import Run
 from pslab.config.spec import build
+from pslab.engines.emulation.faults import Faults
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import even_bytes, execute
+from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.partition import Buckets, Cut
 from pslab.tensors.compression import compression
@@ -76,6 +78,25 @@ def test_a_layer_is_pushed_during_the_last_of_several_gradients():
             table = pd.DataFrame(finished(run).pushes, columns=PUSH_COLUMNS)
             ends = table.groupby("iteration").seconds.max()
             assert np.diff(ends) == pytest.approx(gradients + 2 * 0.1 * exchanged, rel=1e-4), (sync, ranges)
+
+
+def test_killed_workers_are_replaced_after_the_lease_and_the_restart_and_not_without_end():
+    faults = [{"what": "kill", "worker": 1, "per_hour": 60}]
+    run = timed(model=[(10, 10)], workers=2, sync="asp", on_death="restart", lease_s=3.0, seconds=600.0, pushes=10**6,
+                cluster={"compute_s": 1.0, "faults": faults, "restart_s": 20.0})  # fmt: skip
+    outcome, plan, since_s = finished(run), Faults(resolve_cluster(run.cluster), run.seed), 0.0
+    phases, lives = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS), outcome.facts["lives"]
+    begun = phases[(phases.phase == PHASES.index("compute")) & (phases.worker == 1)].begin_s
+    assert len(lives) > 3
+    for life in lives:
+        killed_s = plan.kill_s(1, since_s)
+        since_s = killed_s + 3 + 20
+        assert (life["worker"], life["seconds"]) == (1, pytest.approx(killed_s + 3))
+        assert not begun.between(killed_s, since_s, inclusive="neither").any()
+        assert since_s > 600 or begun.between(since_s, since_s + 0.01).any()
+    # no worker lives for a second
+    hopeless = finished(run.but(cluster={"compute_s": 1.0, "faults": [{"what": "kill", "per_hour": 3e6}]}))
+    assert (hopeless.facts["outcome"], len(hopeless.pushes), len(hopeless.facts["deaths"])) == ("died", 0, 2)
 
 
 def deep() -> nn.Module:
