@@ -394,11 +394,13 @@ def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
     low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
     missed = missing(row, column)
     some = row[MEASURES[column].counted] if missed else 0
-    few = f" ({some} of {row['seeds']}{'' if brief else ' seeds'})" if some else ""
+    few = f"{some} of {row['seeds']}" if some else ""
     if not math.isfinite(value):
-        return f"not reached{few}" if missed else DASH
+        if few:
+            return f"reached by {few}" if brief else f"reached by {few} seeds"
+        return "not reached" if missed else DASH
     if brief:
-        return form(value) + few
+        return f"{form(value)} ({few})" if few else form(value)
     if row.get("seeds", 1) == 1 or form(low) == form(high):
         return form(value)
     near = [] if unit.beside or all(float(number).is_integer() for number in (value, low, high)) else [value]

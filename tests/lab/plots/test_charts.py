@@ -154,7 +154,7 @@ def test_one_instant_alone_gets_the_usual_length():
      "97.12 % (97.00 % to 98.00 %)", "97.12 %"),
     ({"seeds": 3, "bytes_to_goal": 1.5e6, "bytes_to_goal_low": 1.2e6, "bytes_to_goal_high": math.nan, "reached": 2},
      "1.5 MB (1.2 MB to never)", "1.5 MB (2 of 3)"),
-    ({"seeds": 3, "pushes_to_goal": math.nan, "reached": 1}, "not reached (1 of 3 seeds)", "not reached (1 of 3)"),
+    ({"seeds": 3, "pushes_to_goal": math.nan, "reached": 1}, "reached by 1 of 3 seeds", "reached by 1 of 3"),
     ({"seeds": 3, "pushes_to_goal": math.nan, "reached": 0}, "not reached", "not reached"),
     ({"seeds": 1, "waiting": math.nan}, "–", "–"), ({"seeds": 1, "waiting": 0.256}, "25.6 %", "25.6 %"),
     ({"seeds": 1, "ratio": 12345.6}, "12 346", "12 346"),

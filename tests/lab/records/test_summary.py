@@ -353,7 +353,7 @@ def test_printed_summary_begins_with_what_was_asked_in_units_and_without_ranges_
     assert "seeds" in several
     results = made(grid(BASE, seed=[0, 1]), {("bsp", 0): [0.1, 0.95, 0.2, 0.3, 0.4], "bsp": SLOW})
     (row,) = summary(results, goal=0.9, measures=["seconds_to_goal", "held_s"]).read().to_numpy().tolist()
-    assert [plain(text) for text in row] == ["2 s (1 s to 3 s)", "not reached (1 of 2 seeds)", "2"]
+    assert [plain(text) for text in row] == ["2 s (1 s to 3 s)", "reached by 1 of 2 seeds", "2"]
     assert "held" not in summary(results, goal=0.9)
 
 

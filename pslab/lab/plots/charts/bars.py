@@ -184,4 +184,5 @@ def heat(
 
 def _text(row: Mapping[Any, Any], name: str) -> str:
     """Return the number in a cell without its unit; "–" if the goal was not reached."""
-    return cell(row, name, brief=True).replace(f"{SPACE}s", "").replace(" (", "<br>(").replace("not reached", "–")
+    text = cell(row, name, brief=True).replace(f"{SPACE}s", "").replace(" (", "<br>(")
+    return text.replace("not reached", "–").replace("reached by ", "–<br>")
