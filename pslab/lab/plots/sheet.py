@@ -588,7 +588,7 @@ class Sheet:
         panel, how, position = self._placed(note)
         spot, text = (position("x", at(note, "x", 0)), position("y", at(note, "y", 0))), at(note, "text", "")
         tone, size = colour(at(note, "font.color", INK)), self.size(at(note, "font.size"))
-        if at(note, "showarrow", True):
+        if at(note, "showarrow", at(self.layout, "template.layout.annotationdefaults.showarrow", True)):
             arrow = {"arrowstyle": "-|>,head_width=0.1,head_length=0.25" if at(note, "arrowhead", 1) else "-",
                      "color": colour(at(note, "arrowcolor", INK)), "linewidth": 0.6 * at(note, "arrowwidth", 1),
                      "shrinkA": 0, "shrinkB": 0}  # fmt: skip

@@ -130,6 +130,14 @@ def test_every_marker_of_the_theme_is_drawn_and_differs_from_the_others():
     assert len(drawn) == len(symbols) > 60
 
 
+def test_a_note_has_an_arrow_if_it_says_so_or_the_template_does_not_say_otherwise():
+    for template, said, drawn in (("pslab", None, False), ("pslab", True, True), ("plotly", None, True)):
+        figure = go.Figure([go.Scatter(x=[0, 1], y=[0, 1])], layout={"template": template})
+        figure.add_annotation(text="P3", x=0.5, y=0.5, showarrow=said)
+        (note,) = Sheet(figure).panels["x", "y"].axes.texts
+        assert (note.arrow_patch is not None) == drawn, (template, said)
+
+
 def test_a_legend_fills_columns_so_that_neighbours_stand_together():
     names = [f"curve number {number}" for number in range(5)]
     figure = finish(go.Figure([go.Scatter(x=[0, 1], y=[0, 1], name=name) for name in names]), "", [], "column")
