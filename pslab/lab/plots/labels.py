@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from pslab.config import parameters
-from pslab.config.cluster import COSTS, PRESETS, cluster_fields
+from pslab.config.cluster import COSTS, PRESETS, Fault, cluster_fields
 from pslab.config.metric import ACCURACY, metric_of
 from pslab.config.run import FIELDS as PARAMETERS
 from pslab.config.run import Run
@@ -161,7 +161,19 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
     words += ["recorded computation times"] if c.get("trace") else []
     for field, verb in (("leave", "leaves"), ("join", "joins")):
         words += [f"worker {worker} {verb} at {duration(at)}" for worker, at in dict(c.get(field, {})).items()]
+    words += map(_fault, map(Fault.of, c.get("faults", ())))
+    if c.get("restart_s"):
+        words.append(f"a dead worker is replaced after {duration(c['restart_s'])}")
     return words
+
+
+def _fault(fault: Fault) -> str:
+    who, length = "each worker" if fault.worker is None else f"worker {fault.worker}", duration(fault.for_s)
+    does = {"kill": "is killed", "stop": f"stops for {length}", "duplicate": "has a message duplicated", "drop":
+            "has a message lost", "delay": f"has a message delayed by {length}", "corrupt": "has a message corrupted"}  # fmt: skip
+    when = {"iteration": f"in iteration {fault.iteration}", "at_s": f"at {duration(fault.at_s or 0)}",
+            "probability": f"with probability {fault.probability or 0:g}", "per_hour": f"{fault.per_hour or 0:g} times an hour"}  # fmt: skip
+    return f"{who} {does[fault.what]} {next(when[name] for name in when if getattr(fault, name) is not None)}"
 
 
 def _cluster(value: Any) -> str:
