@@ -169,10 +169,15 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
 
 def _fault(fault: Fault) -> str:
     who, length = "each worker" if fault.worker is None else f"worker {fault.worker}", duration(fault.for_s)
-    does = {"kill": "is killed", "stop": f"stops for {length}", "duplicate": "has a message duplicated", "drop":
-            "has a message lost", "delay": f"has a message delayed by {length}", "corrupt": "has a message corrupted"}  # fmt: skip
-    when = {"iteration": f"in iteration {fault.iteration}", "at_s": f"at {duration(fault.at_s or 0)}",
-            "probability": f"with probability {fault.probability or 0:g}", "per_hour": f"{fault.per_hour or 0:g} times an hour"}  # fmt: skip
+    does = {
+        "kill": "is killed", "stop": f"stops for {length}", "delay": f"has a message delayed by {length}",
+        "drop": "has a message lost", "duplicate": "has a message duplicated", "corrupt": "has a message corrupted",
+    }  # fmt: skip
+    when = {
+        "iteration": f"in iteration {fault.iteration}", "at_s": f"at {duration(fault.at_s or 0)}",
+        "probability": f"with probability {fault.probability or 0:g}",
+        "per_hour": f"{fault.per_hour or 0:g} times an hour",
+    }  # fmt: skip
     return f"{who} {does[fault.what]} {next(when[name] for name in when if getattr(fault, name) is not None)}"
 
 
