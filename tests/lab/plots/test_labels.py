@@ -113,8 +113,8 @@ def test_cluster_is_described_with_its_presets_fields():
               {"what": "stop", "worker": 0, "at_s": 4.0, "for_s": 0.5}, {"what": "delay", "iteration": 3}]  # fmt: skip
     assert plain(cluster_name({"faults": faults, "restart_s": 60})) == (
         "each worker is killed 2 times an hour, worker 1 has a message lost with probability 0.01, worker 0 stops "
-        "for 500 ms at 4 s, each worker has a message delayed by 200 ms in iteration 3, a dead worker is replaced after "
-        "60 s"
+        "for 500 ms at 4 s, each worker has a message delayed by 200 ms in iteration 3, a dead worker is replaced "
+        "after 60 s"
     )
 
 
