@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entro
 from pslab.tensors.workload.running_statistics import hooked
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
+ROUNDING = 1e-2  # of a sum of probabilities, also of bfloat16
 STATISTICS = "running_mean", "running_var", "num_batches_tracked"  # of a norm
 Factory = Callable[[], nn.Module]
 
@@ -242,6 +244,10 @@ def _check_mode(
             must += ", which count from 0" * (shape[1:2] == [classes - 1])
             raise ConfigError("model", name, f"gives {shape or 'no tensor'} for inputs {where}: {must}{last}")
     value = try_loss(loss, output, y, _short(objective[0]))
+    takes_logits = classes or isinstance(objective[0], nn.CrossEntropyLoss)
+    if takes_logits and mode == "training" and (output >= 0).all() and (abs(output.sum(1) - 1) < ROUNDING).all():
+        problem = f"the model {name} gives probabilities, and cross-entropy takes logits, as in torch"
+        warnings.warn(f"{problem}: leave out the last softmax, or the model learns much more slowly", stacklevel=2)
     if mode == "evaluation":
         try_metric(metric, output, y, _short(objective[1]))
         return ()

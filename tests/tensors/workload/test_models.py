@@ -6,6 +6,7 @@ import copy
 import math
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -321,6 +322,15 @@ def test_each_process_has_a_loss_of_its_own_on_its_device():
     assert [float(each(ZEROS + 1, ZEROS)) for each in (one, one, other)] == [1.0, 2.0, 1.0]
     assert counting.steps == 0
     assert placed(cross_entropy, torch.device("meta")) is cross_entropy  # a name stays what it is
+
+
+def test_probabilities_are_warned_about_where_logits_are_due():
+    for last, warned in ((nn.Softmax(1), 1), (nn.Sigmoid(), 0), (nn.LogSoftmax(1), 0), (nn.Identity(), 0)):
+        for loss, due in ((cross_entropy, warned), (nn.CrossEntropyLoss(), warned), (nn.NLLLoss(), 0)):
+            with warnings.catch_warnings(record=True) as given:
+                warnings.simplefilter("always")
+                check_model(nn.Sequential(nn.Linear(5, 3), last), torch.randn(2, 5), torch.tensor([0, 2]), loss)
+            assert ["leave out the last softmax" in str(each.message) for each in given] == [True] * due, (last, loss)
 
 
 def test_a_loss_that_remembers_its_calls_is_remarked_on():
