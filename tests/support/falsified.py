@@ -10,13 +10,11 @@ A falsification changes the files of a folder.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from pslab.config.run import Run
@@ -73,10 +71,6 @@ def relabelled(**fields: object) -> Falsify:
     return manifest(change)
 
 
-def truncated(name: str) -> Falsify:
-    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
-
-
 def without_file(name: str) -> Falsify:
     """Return a falsification by which there is no such file, and no sum of it."""
 
@@ -87,50 +81,22 @@ def without_file(name: str) -> Falsify:
     return falsify
 
 
-def hidden_drop(folder: Path) -> None:
-    """Hide the arrival of the first dropped push."""
-    pushes = pd.read_csv(folder / "pushes.csv")
-    applied = set(zip(pushes.worker, pushes.iteration, strict=True))
-
-    def hide(arrivals: pd.DataFrame) -> pd.DataFrame:
-        names = zip(arrivals.kind, arrivals.worker, arrivals.iteration, strict=True)
-        lost = [at for at, (kind, *name) in enumerate(names) if kind == "push" and tuple(name) not in applied]
-        return arrivals.drop(index=lost[0])
-
-    table("arrivals", hide)(folder)
-    fact("dropped", lambda dropped: dropped - 1)(folder)
-
-
-def other_weights(folder: Path) -> None:
-    np.save(folder / "weights.npy", np.load(folder / "weights.npy") * 1.01)
-
-
-def falsified(record: Path, place: Path, falsify: Falsify, *, sums: bool = True) -> Path:
-    """Return a copy of a record that is falsified, in the folder of its digest.
-
-    Args:
-        sums: whether the forger makes the sums of the files anew.
-    """
+def falsified(record: Path, place: Path, falsify: Falsify) -> Path:
+    """Return a copy of a record that is falsified, with new sums of its files, in the folder of its digest."""
     copy = shutil.copytree(record, place / record.name)
     falsify(copy)
-    if not sums:
-        return copy
     found = json.loads((copy / "manifest.json").read_text())
     write_manifest(copy, found, list(found["sha256"]))
     return copy.rename(copy.with_name(found["digest"]))
 
 
-def who_notices(folder: Path, *, again: bool = True) -> tuple[str, str]:
-    """Return who is the first to notice what is wrong with a record: sums, judge, rerun; "" if nobody. And the words.
-
-    Args:
-        again: whether the run is executed again, too, as `pslab verify` does.
-    """
+def who_notices(folder: Path) -> tuple[str, str]:
+    """Return who is the first to notice what is wrong with a record: sums, judge, rerun, or "". And the words."""
     who = "sums"
     try:
         result = load(folder)
         sums(result)
-        for who, check in (("judge", judgement), *([("rerun", rerun)] if again else [])):
+        for who, check in (("judge", judgement), ("rerun", rerun)):
             if (found := check(result)).state == PROBLEM:
                 return who, found.text
     except RecordError as error:
