@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-import falsified as forge
 import handmade
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from falsified import cell, fact, facts, falsified, relabelled, who_notices
 from tiny import Diverges, tiny
 from torch import nn
 
@@ -20,6 +21,11 @@ from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS
 from pslab.engines.virtual import recorded_order
+from pslab.errors import RecordError
+from pslab.lab.commands.finding import PROBLEM
+from pslab.lab.commands.verify import judgement, rerun, sums
+from pslab.lab.records.disk import write_manifest
+from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP
@@ -135,13 +141,78 @@ def test_one_bad_record_does_not_hide_the_next_and_an_unknown_digest_names_the_n
     assert "pushes.csv was changed since its manifest was written" in out
 
 
-Row = tuple[str, forge.Falsify, str]  # the record, how it is falsified, and words for it
+Falsify = Callable[[Path], object]  # it changes the files of a folder
+
+
+def cell(name: str, row: int, column: str, change: Callable[[float], float]) -> Falsify:
+    """Return a falsification by which one number of a table is another one."""
+
+    def falsify(folder: Path) -> None:
+        table = pd.read_csv(folder / f"{name}.csv")
+        values = table[column].tolist()
+        values[row] = type(values[row])(change(values[row]))
+        table.assign(**{column: values}).to_csv(folder / f"{name}.csv", index=False)
+
+    return falsify
+
+
+def facts(**changed: Any) -> Falsify:
+    """Return a falsification by which the manifest has other facts; a function makes a new one of the old one."""
+
+    def falsify(folder: Path) -> None:
+        found = json.loads((folder / "manifest.json").read_text())
+        for name, value in changed.items():
+            found[name] = value(found.get(name)) if callable(value) else value
+        (folder / "manifest.json").write_text(json.dumps(found))
+
+    return falsify
+
+
+def relabelled(**fields: object) -> Falsify:
+    """Return a falsification by which the manifest names another run, with the digest of that."""
+
+    def falsify(folder: Path) -> None:
+        other = Run.of({**load(folder).run.plain(), **fields})
+        facts(run=other.plain(), digest=other.digest)(folder)
+
+    return falsify
+
+
+def without_arrivals(folder: Path) -> None:
+    (folder / "arrivals.csv").unlink()
+    facts(sha256=lambda sums: {name: value for name, value in sums.items() if name != "arrivals.csv"})(folder)
+
+
+def falsified(record: Path, place: Path, falsify: Falsify) -> Path:
+    """Return a copy of a record that is falsified, with new sums of its files, in the folder of its digest."""
+    copy = shutil.copytree(record, place / record.name)
+    falsify(copy)
+    found = json.loads((copy / "manifest.json").read_text())
+    write_manifest(copy, found, list(found["sha256"]))
+    return copy.rename(copy.with_name(found["digest"]))
+
+
+def who_notices(folder: Path) -> tuple[str, str]:
+    """Return who is the first to notice what is wrong with a record: sums, judge, rerun, or "". And the words."""
+    who = "sums"
+    try:
+        result = load(folder)
+        sums(result)
+        for who, check in (("judge", judgement), ("rerun", rerun)):
+            if (found := check(result)).state == PROBLEM:
+                return who, found.text
+    except RecordError as error:
+        return who, str(error)
+    return "", ""
+
+
+Row = tuple[str, Falsify, str]  # the record, how it is falsified, and words for it
 #: Who notices what, though the forger makes the sums of the files anew.
 FORGED: dict[str, dict[str, Row]] = {"sums": {
-    "another seed, the same digest": ("bsp", fact("run", lambda run: {**run, "seed": 9}), "parameters were changed"),
+    "another seed, the same digest": ("bsp", facts(run=lambda run: {**run, "seed": 9}), "parameters were changed"),
 }, "judge": {
-    "arrivals are removed": ("ssp", forge.without_file("arrivals.csv"), "the record has no table of arrivals"),
-    "lives are removed": ("restarted", fact("lives", lambda lives: []), "the worker holds version"),
+    "arrivals are removed": ("ssp", without_arrivals, "the record has no table of arrivals"),
+    "lives are removed": ("restarted", facts(lives=[]), "the worker holds version"),
     "a divergence is invented": ("local", facts(refused=0, diverged={"worker": 1, "iteration": 3}), "refuses"),
 }, "rerun": {
     "a loss is a little lower": ("bsp", cell("pushes", 5, "loss", lambda loss: loss - 0.01), "pushes.csv"),
@@ -152,7 +223,7 @@ FORGED: dict[str, dict[str, Row]] = {"sums": {
     "another learning rate": ("bsp", relabelled(learning_rate=0.3), "the weights"),
     "another batch size": ("local", relabelled(batch_size=32), "pushes.csv"),
     "weights of twice the bytes": ("local", relabelled(dtype="float64"), "the weights"),
-    "a largest weight": ("local", fact("largest_weight", lambda found: found * 2), "largest_weight"),
+    "a largest weight": ("local", facts(largest_weight=lambda found: found * 2), "largest_weight"),
     "another model": ("local", relabelled(model="tiny:Noisy"), ""),
     "other data": ("local", relabelled(data="mnist"), ""),
     "another optimizer": ("local", relabelled(optimizer="sgd:momentum=0.9"), "the weights"),
