@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from bugs import CHECKED, Bug
 from histories import fresh, history
-from ownpolicies import AtMost, ByLoss, Silent
-from tiny import Diverges, tiny
+from ownpolicies import AtMost, ByLoss
+from tiny import tiny
 from tools.chaos.draw import drawn
 
 from pslab.config.run import Run
@@ -103,17 +103,6 @@ def test_a_run_by_code_with_a_bug_is_invalid_for_code_without_it(bug: Bug, pushe
     assert judge(*history(sync, pushes=pushes, **CLUSTER)) == Verdict("valid")
 
 
-@pytest.mark.parametrize(("policy", "others"), [
-    ("bsp", "ssp:0 backup:1 local:3"), ("ssp:1", "ssp:2 asp"), ("ssp:2", "ssp:1"), ("asp", "ssp:2 bsp"),
-    ("eager", "asp eager:1"), ("eager:1", "eager:3"), ("backup:1", "bsp backup:0"), ("backup:2", "backup:1"),
-    ("local:3", "bsp local:2")])  # fmt: skip
-def test_a_history_of_another_policy_is_found(policy: str, others: str):
-    wanted, tables, facts = fresh(policy)
-    assert judge(wanted, tables, facts) == Verdict("valid")
-    for other in others.split():
-        assert_invalid(judge(wanted.but(sync=other), tables, facts))
-
-
 # --- policies of a user -----------------------------------------------------------------------------------------------
 
 
@@ -172,15 +161,6 @@ def test_a_stop_at_a_target_needs_the_accuracy(held: bool):
     assert (facts["outcome"], facts["verdict"]) == ("target", "valid")
     less = tables["accuracy"].assign(accuracy=[0.1] * (len(tables["accuracy"]) - 1) + [0.9 if held else 0.19])
     assert_invalid(judge(wanted, {**tables, "accuracy": less}, facts), "which the replay does not reach")
-
-
-def test_a_run_that_diverges_is_valid_and_one_that_stalls_before_its_first_push_is_not():
-    for sync, apply_s in (("ssp:1", 0.0), ("asp", 0.0), ("asp", 0.4)):
-        _, _, facts = made(tiny(engine="virtual", workers=4, model=Diverges, sync=sync,
-                                cluster={"compute_s": 1.0, "apply_s": apply_s}))  # fmt: skip
-        assert (facts["outcome"], facts["verdict"]) == ("diverged", "valid")
-    _, _, facts = made(tiny(engine="timing", sync=Silent(), cluster={"compute_s": 1.0}))
-    assert (facts["outcome"], facts["pushes"], facts["verdict"]) == ("stalled", 0, "invalid")
 
 
 @pytest.mark.parametrize(("outcome", "fields", "words"), [

@@ -12,10 +12,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 import nbformat
 import pandas as pd
@@ -26,14 +25,14 @@ from pslab.config.cluster import PRESETS, resolve_cluster
 from pslab.config.run import FIELDS, Run
 from pslab.config.run import NAMED as NAMED_FIELDS
 from pslab.config.spec import build
-from pslab.config.table import KINDS, ROWS, Row
+from pslab.config.table import KINDS, ROWS
 from pslab.engines.check.plan import plan as explorations
 from pslab.engines.check.plan import resolve_sync
 from pslab.errors import ConfigError
 from pslab.lab.advise import search
 from pslab.lab.commands import init
 from pslab.lab.commands import run as command
-from pslab.lab.commands.list import Listing, entries, markdown, overview, page
+from pslab.lab.commands.list import Listing, entries, markdown, page
 from pslab.lab.records.record import default_results
 from pslab.lab.studies.batch import folder, plan
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
@@ -63,34 +62,6 @@ def test_everything_says_what_it_is_and_where_and_its_example_can_be_used(entry:
         build(entry.kind, example)
     if entry.kind == "optimizer":
         resolve_optimizer(run.optimizer)
-
-
-def test_forms_and_parameters():
-    steps, lab = NAMED["schedule", "steps"], NAMED["cluster", "lab"]
-    assert steps.form == "steps[:FACTOR_EACH,AT]"
-    assert {p["name"]: p["default"] for p in steps.parameters} == {"factor_each": "0.1", "at": "0.5/0.75"}
-    assert {p["name"]: (p["default"], p["what"]) for p in lab.parameters}["latency_s"] == ("0.0005", "one way")
-    assert NAMED["prune", "static"].form == "static:FRACTION[,RESIDUAL,WARM_UP,MODE]"
-    assert {p["name"]: p["default"] for p in NAMED["optimizer", "sgd"].parameters}["nesterov"] == "False"
-
-
-@dataclass(frozen=True)
-class Patient:
-    """Waits a while.
-
-    And then goes on.
-    """
-
-    while_s: Annotated[float, "seconds"]
-
-
-def test_a_new_policy_is_listed_at_once(monkeypatch: pytest.MonkeyPatch):
-    row = Row("sync", "patient", f"{__name__}:Patient", source="Nobody (2030)", example="patient:0.5")
-    monkeypatch.setitem(ROWS["sync"], "patient", row)
-    found = {entry.name: entry for entry in entries() if entry.kind == "sync"}
-    assert found["patient"].form == "patient:WHILE_S"
-    assert "  And then goes on.\n\n  while_s: a number\n      seconds" in page(found["patient"])
-    assert "Waits a while. Nobody (2030)" in overview(found.values())
 
 
 def test_the_list_has_every_kind_a_name_is_shown_in_full_one_of_two_kinds_twice(capsys: pytest.CaptureFixture):
