@@ -166,6 +166,8 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda: summary(grid(BASE, net_size={"small": {}}).assign(result=ONE), by="nett"),
      r"did you mean 'net_size'\? allowed: net_size, batch_size, "),
     (lambda: summary(ONE, by="nett"), "neither an axis of the table nor a field of Run; allowed: batch_size, "),
+    (lambda: summary(RATED.assign(result=RATED.result.where(RATED.seed > 0))), r"3 of 9 rows .* dropna\(subset"),
+    (lambda: summary([*RATED]), r"must be a Result, but .*\[\*table.result\] lists the"),
     (lambda: summary(ONE, measures=["waitin"]), "did you mean 'waiting'"),
     *((lambda call=call, given=given: call(given, goal=85), "goal=85: .* above 0 and at most 1: 85\u00a0% is 0.85")
       for call, given in ((summary, ONE), (best, ONE), (tuned, grid(BASE, seed=[0])))),
@@ -200,7 +202,6 @@ REFUSED: list[tuple[Call, str]] = [
     (sums_of(rules="static:1%"), "must be a list"), (sums_of(rules=[]), "must be a list"),
     (sums_of(rules=[1]), "must be a list"), (sums_of(repeats=0), "repeats"),
     (sums_of(run=tiny(workers=2)), "one worker"),
-    (lambda: Run(lr=0.1), r"Run has no such field; did you mean 'learning_rate'\? allowed: "),
     (lambda: resolve(tiny(data="CIFAR10")), "unknown name 'cifar10'; did you mean 'torchvision:CIFAR10'"),
     (lambda: resolve(Run(model="mlp:5000000")), r"50,003,985,000,010 weights.* GiB are free here: use a smaller model"),
     *((lambda fields=fields: resolve(tiny(checkpoint_every=20, **fields)), words) for fields, words in (

@@ -72,6 +72,8 @@ def test_the_list_has_every_kind_a_name_is_shown_in_full_one_of_two_kinds_twice(
     for name, all_words in (
         ("ssp:3", ("ssp:STALENESS  (sync)", "staleness: a whole number of at least 0", "Ho et al. (NIPS 2013)",
                    "file     pslab/policies/sync/ssp.py", "pslab run --sync ssp:3")),
+        ("dssp:3", ("\n  Theorem 2 and the text of the paper imply", "\n  low: a whole number of at least 0, 3 by",
+                    "\n      iterations ahead of the slowest worker that are always allowed\n")),
         ("constant", ("constant  (rate)", "constant  (schedule)")), ("schedule", ("schedule\n  constant",)),
     ):  # fmt: skip
         assert main(["list", name]) == 0
@@ -301,24 +303,19 @@ def test_what_is_not_known_goes_to_jupyter(tmp_path: Path, monkeypatch: pytest.M
     assert seen[-1][-1] == "--allow-root", "the user of a container is root"
 
 
-def test_options_of_advise_become_the_question(monkeypatch: pytest.MonkeyPatch):
+def test_options_of_advise_become_the_question_and_its_answer_names_them(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     asked: dict[str, Any] = {}
-
-    def advise(base: Any, **question: Any) -> None:
-        asked.update(question, cluster=base.cluster)
-        raise search.Unreached("nothing is run here")
-
-    monkeypatch.setattr(search, "advise", advise)
-    assert main(["advise", "--target", "0.9", "--cluster", "lab", "--merit", "bytes", "--seeds", "3"]) == 1
-    assert asked == {"target": 0.9, "minutes": 5.0, "seeds": range(3), "merit": "bytes", "results": None,
-                     "cluster": "lab"}  # fmt: skip
-
-
-def test_advise_names_its_option_and_prints_all_remarks(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     found = SimpleNamespace(words="no answer yet. Give minutes=5", shown=pd.DataFrame({"policy": ["bsp"]}),
                             remarks=["first", "second"], run=Run())  # fmt: skip
-    monkeypatch.setattr(search, "advise", lambda base, **question: found)
-    assert main(["advise", "--target", "0.9", "--cluster", "lab"]) == 0
+
+    def advise(base: Any, **question: Any) -> SimpleNamespace:
+        asked.update(question, cluster=base.cluster)
+        return found
+
+    monkeypatch.setattr(search, "advise", advise)
+    assert main(["advise", "--target", "0.9", "--cluster", "lab", "--merit", "bytes", "--seeds", "3"]) == 0
+    assert asked == {"target": 0.9, "minutes": 5.0, "seeds": range(3), "merit": "bytes", "results": None,
+                     "cluster": "lab"}  # fmt: skip
     printed = capsys.readouterr().out
     assert printed.startswith("no answer yet. Give --minutes 5\n\npolicy\n")
     assert "\n(first)\n(second)\n\npaste this" in printed

@@ -68,7 +68,6 @@ class Kernel:
         """Execute a cell to its end."""
         return self.end(self.begin(code))
 
-
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
