@@ -35,6 +35,7 @@ SMALL = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes":
 VIRTUAL = {"engine": "virtual", "cluster": {"preset": "lab", "slow": {0: 2.0}}}
 PRUNED, LINKS, FAST = {"prune": "static:5%", "pull": "changed"}, {"bandwidth_bit_s": 1e8}, {"compute_s": 0.002}
 OVERFLOWS = {"model": "tiny:Swells", "optimizer": "adam", "learning_rate": 1e6}  # numbers that are not finite
+#: Runs of true records, some of which are falsified below; and more kinds of real ones.
 RUNS = {
     "bsp": {**VIRTUAL, "sync": "bsp"},
     "ssp": {**VIRTUAL, "sync": "ssp:1", **PRUNED},
