@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from bugs import CHECKED, SERVER, SSP, Bug
+from bugs import CHECKED, Bug, server, ssp
 from histories import fresh, history
 from ownpolicies import AtMost, ByLoss, Silent
 from tiny import Diverges, tiny
@@ -105,14 +105,14 @@ def test_pushes_in_another_order_make_other_versions_and_a_request_names_the_ver
 
 CLUSTER = {"cluster": {"compute_s": 0.02, "latency_s": 0.0005, "slow": {0: 4.0}}, "workers": 2}
 OWN = [
-    Bug("a push is applied twice", SERVER, "tuple([waiting.pop(name) for name in names])",
-        "2 * tuple([waiting[name] for name in names])", "", policy="asp"),
-    Bug("every third push is dropped", SSP, "return state, (Apply(worker, iteration), *starts)",
-        "return state, (*(() if iteration % 3 == 1 else (Apply(worker, iteration),)), *starts)", ""),
-    Bug("pushes are counted twice", SERVER, "self.gradients += push.steps", "self.gradients += 2 * push.steps", "",
-        policy="asp"),
-    Bug("workers are held too long", SSP, "iteration <= clocks.base + self.staleness:",
-        "iteration < clocks.base + self.staleness:", "", policy="ssp:2"),
+    server("a push is applied twice", "tuple([waiting.pop(name) for name in names])",
+           "2 * tuple([waiting[name] for name in names])", policy="asp"),
+    ssp("every third push is dropped", "return state, (Apply(worker, iteration), *starts)",
+        "return state, (*(() if iteration % 3 == 1 else (Apply(worker, iteration),)), *starts)"),
+    server("pushes are counted twice", "self.gradients += push.steps", "self.gradients += 2 * push.steps",
+           policy="asp"),
+    ssp("workers are held too long", "iteration <= clocks.base + self.staleness:",
+        "iteration < clocks.base + self.staleness:", policy="ssp:2"),
 ]  # fmt: skip
 #: Of the checker's list, with the budget that a run with the bug reaches.
 LISTED = {"the low bound rises before the last worker has pushed": 24, "staleness has no bound": 5,
