@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conducted import Acts, conduct, died, judged
+from conducted import conduct, judged
 from odd_models import Attention, convolution
 from ownpolicies import AlwaysHold
+from sabotage import Acts, died
 from tiny import Diverges, Raises, Swells, finished, net, tiny
 from tools.chaos.campaign import performed
 from tools.chaos.draw import drawn as chaos

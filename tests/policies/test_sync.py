@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driven import Driven
 from hypothesis import given
 from hypothesis import strategies as st
 from scalar import scalar, serial, traced
@@ -25,7 +24,8 @@ from pslab.policies.sync.dssp import DSSP, forecast
 from pslab.policies.sync.eager import Eager
 from pslab.policies.sync.elastic import ElasticBSP, Superstep, WorkerProgress
 from pslab.policies.sync.ssp import SSP
-from pslab.protocol.messages import Apply, Searched, Start
+from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searched, Start, SyncEvent
+from pslab.protocol.window import Window
 
 PRUNED = {"prune": "static:5%", "pull": "changed"}
 POLICIES = [BSP(), SSP(1), SSP(3), ASP(), Backup(1), DSSP(1, 4), DSSP(grant="literal"), ElasticBSP(3),
@@ -177,6 +177,39 @@ def test_a_cap_is_never_exceeded_and_the_literal_reading_has_none():
                 assert not trace.refused
     assert simulate(DSSP(grant="literal"), [1, 3], 300).lead_max == 194
     assert forecast(10, 1, 8, 4, 4) == 2  # 10, 11, 12, 13, 14 beside 12, 16, 20, 24, 28
+
+
+class Driven:
+    """A policy with so many workers, each of which pushes its iterations in order."""
+
+    def __init__(self, sync: Any, workers: int) -> None:
+        self.sync, self.state = sync, sync.initial(tuple(range(workers)))
+        self.clocks = Window(workers, sync.window)
+        self.next = dict.fromkeys(range(workers), 0)  # the iteration that each worker pushes next
+
+    def push(self, worker: int, now: float = 0.0) -> Decisions:
+        """Let the worker's next push arrive."""
+        iteration = self.next[worker]
+        self.next[worker] += 1
+        return self.step(Pushed(worker, iteration, now, self.clocks.push(iteration)))
+
+    def ask(self, worker: int, now: float = 0.0) -> Decisions:
+        """The worker asks for its next iteration."""
+        return self.step(Asked(worker, self.next[worker], now))
+
+    def leave(self, worker: int, now: float = 0.0) -> Decisions:
+        """The worker leaves."""
+        return self.step(Left(worker, now, self.clocks.leave(self.next.pop(worker))))
+
+    def join(self, worker: int, iteration: int) -> None:
+        """A worker joins with this iteration."""
+        self.clocks.join(iteration)
+        self.next[worker] = iteration
+
+    def step(self, event: SyncEvent) -> Decisions:
+        """Any event."""
+        self.state, decisions = self.sync.step(self.state, event, self.clocks)
+        return decisions
 
 
 def ahead() -> Driven:

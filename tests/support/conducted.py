@@ -1,16 +1,13 @@
-"""Tiny runs without a record: what comes of them, and what is done to their processes meanwhile."""
+"""Tiny runs without a record: what comes of them, and signals to their processes meanwhile."""
 
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from tiny import net, tiny
+from tiny import tiny
 from tools.audit.rules import audit
-from torch import nn
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
@@ -49,30 +46,3 @@ class Signals:
         if news.get("pushes", 0) > self._after and not self.sent and pool._kept is not None:
             os.kill(pool._kept.processes[self._number].pid, self._by)
             self.sent = True
-
-
-def stopped() -> None:
-    """This process is stopped by a signal."""
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def died() -> None:
-    """This process ends at once."""
-    os._exit(9)
-
-
-class Acts(nn.Module):
-    """A model that does something in one process: at a batch of training, or in each evaluation."""
-
-    def __init__(self, act: Callable[[], Any], batch: int = 7, who: str = "worker 1", *, evaluating: bool = False):
-        super().__init__()
-        self.net, self.left, self.act, self.who, self.evaluating = net(), batch, act, f"pslab-{who}", evaluating
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        from multiprocessing import current_process
-
-        self.left -= self.training
-        due = not self.training if self.evaluating else self.training and not self.left
-        if due and current_process().name == self.who:
-            self.act()
-        return self.net(x)

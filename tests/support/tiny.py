@@ -66,18 +66,6 @@ class Raises(nn.Module):
         raise RuntimeError("the model broke here")
 
 
-class Dies(Raises):
-    """A model whose process ends at once, as if it had been killed; worker 1's only."""
-
-    def after(self, x: torch.Tensor) -> torch.Tensor:
-        import multiprocessing
-        import os
-
-        if multiprocessing.current_process().name == "pslab-worker 1":
-            os._exit(9)
-        return self.net(x)
-
-
 class Diverges(Raises):
     """A model whose output is not a number after a while."""
 
