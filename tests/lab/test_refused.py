@@ -236,7 +236,7 @@ COMMANDS: list[tuple[list[str], str]] = [
         (["nowhere.at.all:Policy"], "nowhere.at.all cannot be imported"),
         (["ownpolicies:NeverWait"], "did you mean 'NeverWaits'"),
         (["ownpolicies:NUMBER"], "has no window, initial, step"),
-        (["ownpolicies:NeedsArgument"], "this class needs parameters"),
+        (["ownpolicies:AtMost"], "this class needs parameters"),
         (["asp", "--faults", "kil"],
          "faults='kil': did you mean 'kill'? allowed: duplicate, kill, lose, rejoin, reorder"),
         (["asp", "--workers", "0"], "workers=0: must be at least 1"), (["asp", "--ranges", "2,0"], "ranges=0"),

@@ -15,6 +15,7 @@ from tiny import tiny
 from whole import in_process
 
 from pslab.config.spec import build
+from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.lab.runs.run import run
 from pslab.policies.planning.zipline import ZIPLINES
 from pslab.policies.sync.asp import ASP
@@ -117,22 +118,20 @@ def test_strings_name_policies_and_their_windows():
 LINKS = {"compute_s": 10.0, "bandwidth_bit_s": 8.0 * 32 / 4}  # a push of the scalar, and a pull, take four seconds
 
 
-def test_vector_of_two_workers(monkeypatch):
-    steps, _ = traced(monkeypatch, scalar("eager", 1.0, 1.0, pushes=8))
-    assert steps[:6] == [
-        (10, 0, 0, 0, 0.25), (10, 1, 0, 0, 0.5), (20, 0, 1, 0, 0.6875), (20, 1, 2, 1, 0.875),
-        (30, 0, 3, 1, 1.015625), (30, 1, 4, 1, 1.09375),
-    ]  # fmt: skip
+def test_vector_of_two_workers():
+    weights, outcome = traced(scalar("eager", 1.0, 1.0, pushes=8))
+    assert weights[:6] == [0.25, 0.5, 0.6875, 0.875, 1.015625, 1.09375]
+    columns = [PUSH_COLUMNS.index(name) for name in ("seconds", "worker", "version_pulled", "staleness")]
+    assert outcome.pushes[:6, columns].tolist() == [
+        [10, 0, 0, 0], [10, 1, 0, 1], [20, 0, 0, 2], [20, 1, 0, 3], [30, 0, 1, 3], [30, 1, 2, 3]]  # fmt: skip
 
 
 @pytest.mark.parametrize("cluster", [{"compute_s": 10.0}, LINKS, {**LINKS, "latency_s": 3.0}])
-def test_one_worker_that_reads_its_writes_trains_serially_and_one_that_does_not_oscillates(monkeypatch, cluster):
-    steps, _ = traced(monkeypatch, scalar("eager", 1.0, cluster=cluster))
-    assert [step[-1] for step in steps] == serial(6, lambda step: 0.5)
-    steps, _ = traced(monkeypatch, scalar("eager", 1.0, schedule="linear", cluster=cluster))
-    assert [step[-1] for step in steps] == serial(6, lambda step: 0.5 * (1 - step / 6))
-    steps, _ = traced(monkeypatch, scalar("eager:rmw=off", 1.0))
-    assert [step[-1] for step in steps][:5] == [0.5, 1.0, 1.25, 1.25, 1.125]
+def test_one_worker_that_reads_its_writes_trains_serially_and_one_that_does_not_oscillates(cluster):
+    assert traced(scalar("eager", 1.0, cluster=cluster))[0] == serial(6, lambda step: 0.5)
+    falling = traced(scalar("eager", 1.0, schedule="linear", cluster=cluster))[0]
+    assert falling == serial(6, lambda step: 0.5 * (1 - step / 6))
+    assert traced(scalar("eager:rmw=off", 1.0))[0][:5] == [0.5, 1.0, 1.25, 1.25, 1.125]
 
 
 @pytest.mark.parametrize("fields", [{"prune": "static:5%", "pull": "changed"}, {"prune": "std:2"}])

@@ -52,8 +52,8 @@ EAGER = [
 EAGER_PUSHES = [(1, 0, 0, 0, 1, 0, 6.05), (2, 0, 1, 0, 2, 1, 10.05)]
 
 
-def eager(folder: Path | None = None) -> Result:
-    return record(folder, Run(sync="eager", workers=1, pushes=2), EAGER, EAGER_PUSHES)
+def eager() -> Result:
+    return record(None, Run(sync="eager", workers=1, pushes=2), EAGER, EAGER_PUSHES)
 
 
 def bsp(folder: Path | None = None) -> Result:

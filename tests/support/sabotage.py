@@ -57,6 +57,21 @@ def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKIL
     replaced(where, made)
 
 
+class Signals:
+    """The receiver of a run's news by which a process gets a signal, once the run has made more than so many pushes."""
+
+    def __init__(self, number: int, by: int, after: int = 20) -> None:
+        self._number, self._by, self._after = number, by, after
+        self.sent = False
+
+    def __call__(self, news: dict[str, Any]) -> None:
+        from pslab.engines.processes import pool  # which children do without
+
+        if news.get("pushes", 0) > self._after and not self.sent and pool._kept is not None:
+            os.kill(pool._kept.processes[self._number].pid, self._by)
+            self.sent = True
+
+
 def once(marker: Path | None, process: str) -> bool:
     """Return whether this is that process, and nothing has been done there in this run."""
     if marker is None or multiprocessing.current_process().name != process:

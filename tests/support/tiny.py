@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -43,12 +44,55 @@ def tiny(**fields: object) -> Run:
     return Run.of({**defaults, **fields})
 
 
-def finished(run: Run | Experiment) -> Outcome:
-    """What a run leaves that nobody watches."""
+def quiet(news: dict[str, Any]) -> None:
+    """Show no news of a run."""
+
+
+def finished(run: Run | Experiment, look: Callable[[dict[str, Any]], None] = quiet) -> Outcome:
+    """What a run leaves, of whose news `look` is told."""
     from pslab.engines.execute import execute  # children, which import models from here, need neither
     from pslab.lab.runs.resolve import resolve
 
-    return execute(resolve(run) if isinstance(run, Run) else run, lambda news: None)
+    return execute(resolve(run) if isinstance(run, Run) else run, look)
+
+
+def conduct(look: Callable[[dict[str, Any]], None] = quiet, **fields: Any) -> Outcome:
+    """What a tiny run of 2 workers leaves."""
+    return finished(tiny(**{"workers": 2, **fields}), look)
+
+
+class Attention(nn.Module):
+    """Its output projection calls no hook; its rows are a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.attention = nn.Linear(7, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.output = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.project(x.squeeze(1))
+        return self.output((x + self.attention(x, x, x, need_weights=False)[0]).mean(1))
+
+
+class Odd(nn.Module):
+    """Its layers are called in another order than they are named: one twice, one as a bare weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first, self.bare = nn.Linear(49, 10), nn.Linear(49, 49), nn.Linear(49, 49, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(torch.tanh(self.first(x.flatten(1))))
+        return self.last(x @ self.bare.weight.T)
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(49), nn.Linear(49, 10))
+
+
+def convolution() -> nn.Module:
+    """A model with buffers, which no process may share."""
+    return nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(100, 10))
 
 
 class Raises(nn.Module):

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conducted import Signals, conduct, quiet
 from ownpolicies import AlwaysHold
-from sabotage import Acts, SabotagedServer, died, dying, once, stopped
-from tiny import tiny
+from sabotage import Acts, SabotagedServer, Signals, died, dying, once, stopped
+from tiny import conduct, quiet, tiny
 
 from pslab.engines.execute import STARTS
 from pslab.engines.experiment.experiment import Interrupted, Outcome

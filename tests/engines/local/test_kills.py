@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conducted import Signals
 from ownpolicies import Alternating, Largest, Talking
 from processes import living, shared_names, wait_for_end
-from sabotage import DECIDER, Acts, SabotagedServer, died, dying
+from sabotage import DECIDER, Acts, SabotagedServer, Signals, died, dying
 from tiny import net, tiny
 from tools.chaos.campaign import replayable
 from tools.chaos.replay import pushes_of, replay

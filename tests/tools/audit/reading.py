@@ -55,13 +55,12 @@ class Reading:
     def __init__(self, run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> None:
         self.run, self.facts = run, facts
         self.arrivals, self.pushes, self.phases = (arrays(tables[name]) for name in ("arrivals", "pushes", "phases"))
-        self.evaluations = arrays(tables["accuracy"].sort_values("pushes", kind="stable"))
         self.cluster, self.traits = resolve_cluster(run.cluster), traits_of(policy_of(run, facts))
         cuts: Any = build("ranges", run.ranges) if isinstance(run.ranges, str) else run.ranges
         self.layered = bool(getattr(cuts, "layered", True))  #: workers push and wait layer by layer
         self.in_parts = self.layered or self.traits.overlap > 0  #: whether an iteration has several computations
         self.modelled = run.engine in ("virtual", "timing")  #: whether time was virtual, and is what the cluster says
-        self.trained = run.engine != "timing"  #: whether gradients were computed and weights evaluated
+        self.trained = run.engine != "timing"  #: whether gradients were computed
         self.itemsize = int(np.dtype(run.dtype).itemsize)
         self.keyed = run.pull == "keys"  #: only the keys of batches travel; a range without any transfers nothing
         self.prune = resolve("prune", run.prune)

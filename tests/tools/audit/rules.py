@@ -16,7 +16,8 @@ from pslab.config.run import Run
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.emulation.faults import DUPLICATE, KILL, LISTED, Faults, Row
 from pslab.engines.emulation.links import UP
-from pslab.lab.judge import judge
+from pslab.engines.experiment.experiment import Outcome
+from pslab.lab.judge import judge, tables_of
 from pslab.protocol.messages import Pull, Push
 from pslab.tensors.compression.uncompressed import START
 from tools.audit.reading import REPORTED, SLACK_S, Reading, report, report_cells, report_rows
@@ -44,6 +45,12 @@ def audit(run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
             if replayed.verdict == "valid":
                 raise
     return Verdict("invalid" if found else "valid", tuple(found))
+
+
+def judged(run: Run, outcome: Outcome) -> Verdict:
+    """Return the audit's verdict on what an engine has left of a run."""
+    tables, _, facts = tables_of(run, outcome)
+    return audit(run, tables, facts)
 
 
 # --- the cluster's plan -----------------------------------------------------------------------------------------------
@@ -160,22 +167,11 @@ def chain(r: Reading) -> list[str]:
 
 
 def received(r: Reading) -> list[str]:
-    """A push that arrived was computed before, and was handled when the phases say; its answer came after the request.
-
-    Layer by layer, a part of a worker's last iteration is not recorded.
-    """
-    computed, came = r.first("compute", "begin_s"), r.came_s("push", r.iterations)
-    missing = np.isnan(computed) & ~np.isnan(came)
-    missing[:, r.gaps] = False
-    if r.layered:
-        last = np.where(np.isnan(computed), -1, np.arange(r.iterations)).max(axis=1, keepdims=True)
-        missing &= np.arange(r.iterations) < last
-    found = report_cells(missing, "pushed iteration {}, which was never computed")
-    taken, answered = r.cells("apply", "begin_s"), r.cells("wait", "end_s")
+    """A push that arrived was handled when the phases say; its answer came after the request."""
+    came, taken = r.came_s("push", r.iterations), r.cells("apply", "begin_s")
     wrong = (np.abs(taken - came) > SLACK_S) | (np.isnan(came) & ~np.isnan(taken))
-    found += report_cells(wrong, "pushed iteration {}, which was not dealt with as it arrived", taken, came)
-    found += report_cells(came < computed - SLACK_S, "pushed iteration {} before it computed", came, computed)
-    asked = r.came_s("pull", r.iterations + 1)[:, :, 1:]
+    found = report_cells(wrong, "pushed iteration {}, which was not dealt with as it arrived", taken, came)
+    asked, answered = r.came_s("pull", r.iterations + 1)[:, :, 1:], r.cells("wait", "end_s")
     wrong = ~(answered >= asked - SLACK_S) & ~np.isnan(answered)
     return found + report_cells(wrong, "was answered after iteration {} before it had asked", answered, asked)
 
@@ -213,7 +209,7 @@ def _pairs(r: Reading) -> Iterator[tuple[str, str, bool]]:
             yield ("encode" if r.sparse else "select"), "push", False
 
 
-# --- times and evaluations --------------------------------------------------------------------------------------------
+# --- times ------------------------------------------------------------------------------------------------------------
 
 
 def computing(r: Reading) -> list[str]:
@@ -257,42 +253,6 @@ def inside(r: Reading) -> list[str]:
         found += report_rows(h.seconds > end_s, r.push, "was applied after the run", h.seconds)
     late = (p.end_s > end_s) & (np.isin(p.phase, ["apply", "wait", "serve"]) | r.modelled)
     return found + report_rows(late, r.phase, "ends after the run", p.end_s)
-
-
-def evaluations(r: Reading) -> list[str]:
-    """Weights are evaluated at the start, after each period, and at the end."""
-    several = r.run.servers > 1  # they copy their weights behind the same step, each in its own time
-    if not r.trained or (several and not r.run.evaluation_period):
-        return []
-    due = list(_due_evaluations(r))
-    here = list(zip(r.evaluations.pushes.tolist(), r.evaluations.seconds.tolist(), strict=True))
-    slack = (0.0, np.inf if several else SLACK_S)
-    for at in range(max(len(due), len(here))):
-        wanted, is_there = due[at : at + 1], here[at : at + 1]
-        if not wanted or not is_there or (np.abs(np.subtract(wanted, is_there)) > slack).any():
-            return [f"evaluation {at + 1} (pushes, seconds) is {is_there or 'missing'}; it is due: {wanted or 'never'}"]
-    return []
-
-
-def _due_evaluations(r: Reading) -> Iterator[tuple[int, float]]:
-    """Yield (pushes, seconds) of each evaluation, as the server counts what it has applied."""
-    run, h, period = r.run, r.pushes, r.run.evaluation_period
-    step, last, applied = period if period is not None else (run.seconds or 1.0) / 20, 0, 0
-    due, parts, complete = step, Counter[tuple[int, int]](), False
-    yield 0, 0.0
-    ends = (np.diff(h.version_applied, append=-1) != 0) | (np.diff(h.range, append=-1) != 0)
-    rows = zip(h.worker.tolist(), h.iteration.tolist(), h.seconds.tolist(), ends.tolist(), strict=True)
-    for worker, iteration, now, ended in rows:
-        parts[worker, iteration] += 1
-        if parts[worker, iteration] == len(r.exchanged(iteration)):
-            applied, complete = applied + r.gradients(worker, iteration), True
-        if ended and complete:
-            measure, complete = applied if period is not None else now, False
-            if measure >= due:
-                due, last = (measure // step + 1) * step, applied
-                yield applied, now
-    if applied > last:
-        yield applied, float(r.facts["seconds"])
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -341,4 +301,4 @@ def bytes_down(r: Reading) -> list[str]:
     return report_rows(wrong, r.push, "is followed by a pull of bytes that its range does not take", down, raw, whole)
 
 
-RULES = (faults, moves, chain, received, joints, computing, inside, evaluations, bytes_up, bytes_down)
+RULES = (faults, moves, chain, received, joints, computing, inside, bytes_up, bytes_down)
