@@ -26,13 +26,6 @@ def digits() -> Dataset:
     return Dataset("digits", train_x, full.train_y, test_x, full.test_y, mean=full.mean, std=full.std, classes=10)
 
 
-def colours() -> Dataset:
-    """Eight pictures of 3 x 32 x 32 that are nothing, for models that want colours."""
-    x = torch.arange(8 * 3 * 32 * 32, dtype=torch.uint8).view(8, 3, 32, 32)
-    y = torch.arange(8) % 2
-    return Dataset("colours", x, y, x, y, mean=0.5, std=0.25, classes=2)
-
-
 def net(hidden: int = 32) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(49, hidden), nn.Tanh(), nn.Linear(hidden, 10))
 
