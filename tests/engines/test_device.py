@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from apart import Apart, Elsewhere, elsewhere
+from apart import Apart, Elsewhere, Strict, elsewhere
 from drawn_cases import case
 from tiny import finished, net, tiny
 from torch import nn
@@ -26,7 +26,7 @@ from pslab.engines.worker.layered import LayeredProducer
 from pslab.engines.worker.modes import producer_of
 from pslab.engines.worker.tensors import Pulled
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.device import Cuda, Device
+from pslab.tensors.device import Device
 from pslab.tensors.finite import NonFinite
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -118,7 +118,7 @@ THESIS = {"model": "mlp", "data": "mnist:train=64,test=16", "prune": "static:1%"
 ], ids=["static", "layers", "int8", "dense"])  # fmt: skip
 def test_an_iteration_waits_for_its_device_a_few_times(fields: dict[str, Any], most: int):
     with elsewhere() as waits:
-        worker, counts = producer_of(*placed(Cuda(), **{**THESIS, **fields})), list[int]()
+        worker, counts = producer_of(*placed(Strict(), **{**THESIS, **fields})), list[int]()
         worker.warm_up()
         for iteration in range(3):
             waits.clear()

@@ -446,7 +446,7 @@ def test_runs_end_as_they_are_to_and_are_evaluated_when_it_is_due():
                            cluster={"compute_s": 1.0, "trace": {0: [10.0] + [0.125] * 80}}))  # fmt: skip
     assert np.floor(late.accuracy[:-1, 1]).tolist() == [0, *range(10, 20)]  # at most one a period
     for fields in ({}, {"ranges": "layers"}):  # a step of four pushes is evaluated if it is the first in its period
-        outcome = in_process(tiny(**lab, pushes=24, eval_every=6, **fields))
+        outcome = in_process(tiny(**{**lab, "cluster": "lab"}, pushes=24, eval_every=6, **fields))
         applied_s = pushes_of(outcome).groupby("version_applied").seconds.max()
         assert outcome.accuracy[:, 0].tolist() == [0, 8, 12, 20, 24]
         assert outcome.accuracy[1:, 1].tolist() == applied_s[[2, 3, 5, 6]].tolist()

@@ -70,7 +70,7 @@ def test_traces_by_hand(sync, compute_s, until_s, pushes, waited, more):
 def test_duplicate_messages_and_the_number_of_ranges_change_nothing(sync):
     for compute_s in ([2, 3, 5], [1, 4], [1.0, 1.37, 2.11, 2.9]):
         for ranges in (1, 3):
-            once, twice = (simulate(sync, compute_s, 60, ranges=ranges, twice=twice) for twice in (False, True))
+            once, twice = (simulate(sync, compute_s, 30, ranges=ranges, twice=twice) for twice in (False, True))
             assert once.refused == 0 < twice.refused
             assert {**vars(twice), "refused": 0} == vars(once)
     assert simulate(sync, [2, 3], 60, ranges=4).pushes == simulate(sync, [2, 3], 60).pushes

@@ -1,6 +1,6 @@
 """Devices whose memory is their own, on every machine: the CPU behind explicit copies.
 
-`Apart` holds ordinary tensors, in any process. Within `elsewhere()`, in this process, pslab's `Cuda` holds tensors that
+`Apart` holds ordinary tensors, in any process. Within `elsewhere()`, in this process, `Strict` holds tensors that
 say that they are on a GPU: they have no `numpy()`, do not mix with the CPU's, and every wait for them is noted.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pslab.tensors.device import Device
+from pslab.tensors.device import Cuda, Device
 
 CUDA = torch.device("cuda", 0)
 READS = ("item", "__float__", "__int__", "__bool__", "__index__", "tolist", "nonzero", "equal", "is_nonzero",
@@ -30,6 +30,17 @@ class Apart(Device):
 
     def to(self, here: torch.Tensor) -> torch.Tensor:
         return here.clone()
+
+
+@dataclass(frozen=True)
+class Strict(Cuda):
+    """A GPU, as far as Python can tell, also where torch sees none."""
+
+    def of(self, worker: int) -> Device:
+        return self
+
+    def pin(self, run: object, here: list[torch.Tensor]) -> None:
+        """Lock no memory."""
 
 
 class Elsewhere(torch.Tensor):
