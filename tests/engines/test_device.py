@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from apart import Apart, Elsewhere, Strict, elsewhere
-from contexts import laid_out
 from drawn_cases import case
 from tiny import finished, net, tiny
 from torch import nn
+from whole import laid_out
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Experiment, Outcome
@@ -104,8 +104,8 @@ def test_what_selection_waits_for_others_is_an_overrun_on_a_device_too(apart, sp
 
 
 def placed(device: Device, **fields: Any) -> tuple[Job, int, Arena, Arena]:
-    job, arena, data = laid_out(dataclasses.replace(resolve(tiny(workers=1, **fields)), device=device))
-    return job, 0, arena, data
+    job, context = laid_out(dataclasses.replace(resolve(tiny(workers=1, **fields)), device=device))
+    return job, 0, context.arena, context.data
 
 
 THESIS = {"model": "mlp", "data": "mnist:train=64,test=16", "prune": "static:1%", "pull": "changed"}

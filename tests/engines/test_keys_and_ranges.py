@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conducted import judged
 from tiny import finished, tiny
+from tools.audit.rules import judged
 from torch import nn
 from whole import in_process
 
@@ -76,7 +76,7 @@ def test_a_run_ends_with_the_weights_of_logistic_regression(fields):
     """Those of keys that no batch holds are never touched."""
     wanted = keyed(**fields)
     found = finished(wanted)
-    assert judged(wanted, found) == {"verdict": "valid"}
+    assert judged(wanted, found) == ("valid", ())
     assert np.abs(found.weights - reference(wanted)).max() < 1e-12
     assert np.abs(found.weights).max() > 0.1
 
@@ -167,7 +167,7 @@ def test_an_evaluation_of_few_keys_is_one_of_the_whole_model(fields):
 def test_every_policy_runs_on_keys(sync):
     wanted = keyed(**VIRTUAL, sync=sync)
     found = in_process(wanted)
-    assert judged(wanted, found) == {"verdict": "valid"}
+    assert judged(wanted, found) == ("valid", ())
     assert found.accuracy[-1, 3] < found.accuracy[0, 3]
 
 

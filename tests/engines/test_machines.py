@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 import torch
 from clockwork import fluid, queue
-from conducted import judged, quiet
 from drawn_cases import CODES, MODELS, case
-from odd_models import batch_norm
 from ownpolicies import AlwaysHold, Largest
-from tiny import Diverges, Noisy, finished, tiny
+from tiny import Diverges, Noisy, batch_norm, finished, quiet, tiny
+from tools.audit.rules import judged
 from tools.chaos.campaign import performed, replayable
 from tools.chaos.draw import drawn
 from tools.chaos.replay import pushes_of, replay
@@ -56,8 +55,8 @@ SIZED = ("none", "range", "randomk", "lowrank", "powersgd", "demo", "sketch", "f
 
 
 def check(run: Run, outcome: Outcome) -> None:
-    assert judged(run, outcome)["verdict"] in ("valid", "unknown" if not outcome.facts["pushes"] else "valid"), (
-        judged(run, outcome), run.plain())  # fmt: skip
+    verdict = judged(run, outcome)
+    assert verdict.verdict in ("valid", "unknown" if not outcome.facts["pushes"] else "valid"), (verdict, run.plain())
 
 
 def left(outcome: Outcome) -> list[bytes]:
@@ -453,6 +452,11 @@ def test_runs_end_as_they_are_to_and_are_evaluated_when_it_is_due():
     late = in_process(tiny(engine="virtual", sync="asp", workers=1, pushes=None, seconds=20.0,
                            cluster={"compute_s": 1.0, "trace": {0: [10.0] + [0.125] * 80}}))  # fmt: skip
     assert np.floor(late.accuracy[:-1, 1]).tolist() == [0, *range(10, 20)]  # at most one a period
+    for fields in ({}, {"ranges": "layers"}):  # a step of four pushes is evaluated if it is the first in its period
+        outcome = in_process(tiny(**{**lab, "cluster": "lab"}, pushes=24, eval_every=6, **fields))
+        applied_s = pushes_of(outcome).groupby("version_applied").seconds.max()
+        assert outcome.accuracy[:, 0].tolist() == [0, 8, 12, 20, 24]
+        assert outcome.accuracy[1:, 1].tolist() == applied_s[[2, 3, 5, 6]].tolist()
     run = tiny(**lab, sync="asp", pushes=400, eval_every=8, learning_rate=1.0)
     whole = in_process(run)
     values = whole.accuracy[:, 2].tolist()

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conducted import Acts, conduct, died, judged
-from odd_models import Attention, convolution
 from ownpolicies import AlwaysHold
-from tiny import Diverges, Raises, Swells, finished, net, tiny
+from sabotage import Acts, died
+from tiny import Attention, Diverges, Raises, Swells, conduct, convolution, finished, net, tiny
+from tools.audit.rules import judged
 from tools.chaos.campaign import performed
 from tools.chaos.draw import drawn as chaos
 from torch import nn
@@ -196,7 +196,7 @@ def test_a_run_is_valid_and_ends_as_it_should(what: str):
     fields, why, pushes, also = ENDS[what]
     run = tiny(**{"workers": 2, **fields})
     outcome = finished(run)
-    assert judged(run, outcome) == {"verdict": "valid"}
+    assert judged(run, outcome) == ("valid", ())
     assert outcome.facts["outcome"] == why
     assert pushes in (None, outcome.facts["pushes"])
     assert also(outcome)

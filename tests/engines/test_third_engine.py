@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contexts import laid_out
 from tiny import finished, tiny
+from whole import laid_out
 
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.wire import Frame, pack, unpack
@@ -35,15 +35,15 @@ class Bytes(Transport):
     """Everything in one process, one message after another."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self.job, arena, data = laid_out(experiment)
-        self.shard = shard_of(self.job, arena)
+        self.job, context = laid_out(experiment)
+        self.shard = shard_of(self.job, context.arena)
         accounts = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
         workers = range(experiment.run.workers)
         machine = Server(workers, len(self.job.parts), self.job.sync)
         self.clock, self.under_way = WallClock(), deque[tuple[str, int, bytes]]()
         self.server = ServerDriver(self.job, machine, accounts, self.shard, self.clock, self)
         self.workers = [WorkerDriver(self.job, worker, self.sender(worker), []) for worker in workers]
-        self.producers = [producer_of(self.job, worker, arena, data) for worker in workers]
+        self.producers = [producer_of(self.job, worker, context.arena, context.data) for worker in workers]
 
     def sender(self, worker: int) -> Any:
         return lambda frame, now: self.under_way.append(("up", worker, pack(frame)))

@@ -1,7 +1,7 @@
 """Devices whose memory is their own, on every machine: the CPU behind explicit copies.
 
-`Apart` holds ordinary tensors, in any process. `Strict`, within `elsewhere()` in this process, holds tensors that say
-that they are on a GPU: they have no `numpy()`, do not mix with tensors of the CPU, and every wait for them is noted.
+`Apart` holds ordinary tensors, in any process. Within `elsewhere()`, in this process, `Strict` holds tensors that
+say that they are on a GPU: they have no `numpy()`, do not mix with the CPU's, and every wait for them is noted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pslab.tensors.device import Device, sent
+from pslab.tensors.device import Cuda, Device
 
-CUDA = torch.device("cuda")
+CUDA = torch.device("cuda", 0)
 READS = ("item", "__float__", "__int__", "__bool__", "__index__", "tolist", "nonzero", "equal", "is_nonzero",
          "masked_select", "unique", "bincount")  # fmt: skip
 MIXES = ("copy_", "__getitem__", "__setitem__", "__set__", "as_subclass")  # what takes tensors of both, as on a GPU
@@ -33,21 +33,14 @@ class Apart(Device):
 
 
 @dataclass(frozen=True)
-class Strict(Apart):
-    """A GPU, as far as Python can tell."""
+class Strict(Cuda):
+    """A GPU, as far as Python can tell, also where torch sees none."""
 
-    @property
-    def place(self) -> torch.device:
-        return CUDA
+    def of(self, worker: int) -> Device:
+        return self
 
-    def to(self, here: torch.Tensor) -> torch.Tensor:
-        return sent(here, CUDA)
-
-    def put(self, here: torch.Tensor, there: torch.Tensor) -> None:
-        there.copy_(here, non_blocking=True)
-
-    def get(self, there: torch.Tensor, here: torch.Tensor) -> None:
-        here.copy_(there, non_blocking=True)
+    def pin(self, run: object, here: list[torch.Tensor]) -> None:
+        """Lock no memory."""
 
 
 class Elsewhere(torch.Tensor):

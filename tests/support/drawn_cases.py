@@ -9,8 +9,7 @@ import random
 from functools import partial
 from typing import Any
 
-from odd_models import Attention, Odd
-from tiny import digits, net
+from tiny import Attention, Odd, digits, net
 from tools.chaos.draw import drawn
 
 from pslab.config.run import Run

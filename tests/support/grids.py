@@ -1,4 +1,4 @@
-"""Grids over every field of Run and every row of the table, finished by hand, and everything that shows them."""
+"""Grids over every field of Run and every row of the table, finished without a run, and everything that shows them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import handmade
 import numpy as np
 import pandas as pd
+from histories import history
 from ownpolicies import NeverWaits
 
 from pslab import plots
@@ -41,7 +42,6 @@ OTHERS: dict[str, list[Any]] = {
 }  # fmt: skip
 OBJECTS: dict[str, list[Any]] = {"sync": [NeverWaits()], "model": ["torchvision:resnet18"], "loss": [np.hypot]}
 ENDS = ("budget", "budget", "budget", "slow", "late", "diverged", "at once")
-PHASES = ("compute", "select", "encode", "push", "apply", "wait", "serve", "pull", "decode")
 
 
 def values_of(field: str) -> list[Any]:
@@ -100,34 +100,19 @@ def _result(run: Run, random: Random, end: str) -> Result:
 
 @lru_cache
 def _history(workers: int, servers: int, end: str) -> dict[str, pd.DataFrame]:
-    """Three iterations of each worker, a second each; of a run that diverged less, or nothing."""
+    """Return three iterations of each worker, a second each; of a run that diverged one, or nothing."""
     iterations = {"at once": 0, "diverged": 1}.get(end, 3)
-    phases, pushes = [], []
-    for iteration in range(iterations):
-        for worker in range(workers):
-            for index in range(servers):
-                for place, phase in enumerate(PHASES):
-                    begin = iteration + (place + worker / workers) / 10
-                    whom = (worker + 1) % workers if phase == "wait" and workers > 1 else -1
-                    own = -1 if phase in handmade.ALL else index
-                    if own == index or index == 0:
-                        phases.append((worker, iteration, phase, begin, begin + 0.1, whom, own))
-                applied = len(pushes) // servers + 1
-                pushes.append((applied, worker, iteration, iteration, applied, applied % 5, iteration + 0.5, index))
-    applied = pd.DataFrame(pushes, columns=[*handmade.PUSH_COLUMNS, "range"]).astype({"seconds": float})
-    applied = applied.assign(loss=1.0, density=0.1, bytes_up=10**5, bytes_up_raw=10**6, bytes_down=10**6,
-                             bytes_down_raw=10**6)  # fmt: skip
-    table = pd.DataFrame(phases, columns=[*handmade.PHASE_COLUMNS, "range"]).astype({"begin_s": float, "end_s": float})
     number = iterations * workers
+    cluster = {"compute_s": 1.0, "latency_s": 0.01, "apply_s": 0.001, "select_s": 0.1}
+    tables = history("ssp:3", cluster, workers=workers, servers=servers, pushes=max(1, number), prune="randomk:10%")[1]
     at = np.unique(np.linspace(0, number, 4).astype(int))
-    seconds = at / max(1, workers)
     accuracy = np.where(at < number, 0.1 + 0.8 * at / max(1, number), 0.4 if end == "late" else 0.95)
-    evaluated = pd.DataFrame({"pushes": at, "iteration": at / workers, "seconds": seconds, "accuracy": accuracy,
+    evaluated = pd.DataFrame({"pushes": at, "iteration": at / workers, "seconds": at / workers, "accuracy": accuracy,
                               "loss": 1.0 - accuracy})  # fmt: skip
     if iterations < 3:
         evaluated.loc[len(evaluated) - 1, ["accuracy", "loss"]] = np.nan
-    arrivals = handmade.arrived(table, applied) if iterations else pd.DataFrame(columns=handmade.ARRIVAL_COLUMNS)
-    return {"accuracy": evaluated, "phases": table, "pushes": applied, "arrivals": arrivals}
+    tables = {name: table[: len(table) if number else 0] for name, table in tables.items()}
+    return {**tables, "pushes": tables["pushes"].assign(loss=1.0), "accuracy": evaluated}
 
 
 # -- everything that shows them ----------------------------------------------------------------------

@@ -18,6 +18,8 @@ PHASE_COLUMNS = ["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"
 ARRIVAL_COLUMNS = ["kind", "worker", "range", "iteration", "version", "seconds"]
 ALL = ["compute", "select", "encode"]  # phases that are about all ranges
 PUSH_COLUMNS = ["push", "worker", "iteration", "version_pulled", "version_applied", "staleness", "seconds"]
+DENSE = {"range": 0, "loss": 1.0, "density": 1.0, "bytes_up": 100, "bytes_up_raw": 100, "bytes_down": 30,
+         "bytes_down_raw": 30}  # fmt: skip
 
 # A phase that waits for no worker ends with its instants.
 #: Worker 0 waits for worker 1 in iteration 0, and the other way round in iteration 1.
@@ -52,8 +54,8 @@ EAGER = [
 EAGER_PUSHES = [(1, 0, 0, 0, 1, 0, 6.05), (2, 0, 1, 0, 2, 1, 10.05)]
 
 
-def eager(folder: Path | None = None) -> Result:
-    return record(folder, Run(sync="eager", workers=1, pushes=2), EAGER, EAGER_PUSHES)
+def eager() -> Result:
+    return record(None, Run(sync="eager", workers=1, pushes=2), EAGER, EAGER_PUSHES)
 
 
 def bsp(folder: Path | None = None) -> Result:
@@ -68,8 +70,7 @@ def record(folder: Path | None, run: Run, phases: Iterable[tuple], pushes: Itera
     """A finished run with these tables; every push takes 100 bytes, its pull 30."""
     table = pd.DataFrame([(*phase, -1)[: len(PHASE_COLUMNS)] for phase in phases], columns=PHASE_COLUMNS)
     table["range"] = np.where(table.phase.isin(ALL), -1, 0)
-    applied = pd.DataFrame(list(pushes), columns=PUSH_COLUMNS).assign(
-        range=0, loss=1.0, density=1.0, bytes_up=100, bytes_up_raw=100, bytes_down=30, bytes_down_raw=30)  # fmt: skip
+    applied = pd.DataFrame(list(pushes), columns=PUSH_COLUMNS).assign(**DENSE)
     evaluated = pd.DataFrame({"pushes": [0], "iteration": [0.0], "seconds": [0.0], "accuracy": [0.1], "loss": [2.3]})
     arrivals = arrived(table, applied, eager=run.sync == "eager")
     tables = {"accuracy": evaluated, "phases": table, "pushes": applied, "arrivals": arrivals}
@@ -130,10 +131,9 @@ def curve(
     instants = np.asarray(range(count) if seconds is None else seconds, float)
     number = np.arange(1, pushes + 1)
     applied = pd.DataFrame({
-        "push": number, "worker": (number - 1) % run.workers, "iteration": (number - 1) // run.workers, "range": 0,
-        "version_pulled": 0, "version_applied": number, "staleness": number % 4, "loss": 1.0, "density": 1.0,
-        "seconds": np.interp(number, at, instants), "bytes_up": 100, "bytes_up_raw": 100, "bytes_down": 30,
-        "bytes_down_raw": 30})  # fmt: skip
+        "push": number, "worker": (number - 1) % run.workers, "iteration": (number - 1) // run.workers,
+        "version_pulled": 0, "version_applied": number, "staleness": number % 4,
+        "seconds": np.interp(number, at, instants), **DENSE})  # fmt: skip
     end_s = float(instants[-1])
     rows = [row for worker in range(run.workers) for row in (
         (worker, 0, "compute", 0.0, 0.75 * end_s, -1, -1),

@@ -25,16 +25,14 @@ def history(sync: object = "ssp:1", cluster: object = UNEVEN, **fields: object) 
     return wanted, tables_of(wanted, outcome)[0], outcome.facts
 
 
-FAULTY = {"sync": "asp", "on_death": "continue", "lease_s": 1.0}
 #: Histories whose name is not that of a policy alone. Over linked workers messages take time; otherwise a request and
 #: the push before it arrive at the same time.
 NAMED: dict[str, dict[str, Any]] = {
     "eager linked": {"sync": "eager", "cluster": {**UNEVEN, "bandwidth_bit_s": 8e5}},
     "eager:1 linked": {"sync": "eager:1", "cluster": {**UNEVEN, "bandwidth_bit_s": 8e5}},
-    "faults": {**FAULTY, "cluster": {**UNEVEN, "faults": [
-        {"what": "drop", "probability": 0.3}, {"what": "stop", "worker": 1, "at_s": 2.5},
+    "faults": {"sync": "asp", "on_death": "continue", "lease_s": 1.0, "cluster": {**UNEVEN, "faults": [
+        {"what": "drop", "probability": 0.3}, {"what": "stop", "worker": 1, "iteration": 2},
         {"what": "kill", "worker": 2, "iteration": 3}]}},
-    "stop": {**FAULTY, "cluster": {**UNEVEN, "faults": [{"what": "stop", "worker": 1, "iteration": 2}]}},
 }  # fmt: skip
 
 

@@ -39,14 +39,6 @@ class Silent(NeverWaits):
         return state, ()
 
 
-class NeedsArgument(NeverWaits):
-    """Cannot be made without an argument."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.what = what
-
-
 class AtMost:
     """Of all workers at most `most` compute. It counts those that it starts: the first iteration of each is its own."""
 

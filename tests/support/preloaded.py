@@ -6,7 +6,6 @@ from __future__ import annotations
 import pslab.engines.processes.preload  # first, as in every fork server
 
 # isort: split
-import conducted  # noqa: F401
 import ownpolicies  # noqa: F401
 import pytest  # noqa: F401  # children load the modules of tests whose models and policies they get
 import sabotage  # noqa: F401

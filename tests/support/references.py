@@ -47,6 +47,13 @@ POWERS = np.array([0.0, *(2.0**e for e in range(-6, 1))])
 PARTS = [np.linspace(0.1, 1, 2**i + 1) for i in range(7)]
 MIDDLES = np.concatenate([10.0 ** (i - 6) * (each[1:] + each[:-1]) / 2 for i, each in enumerate(PARTS)])
 DYNAMIC = np.sort([0.0, 1.0, *MIDDLES, *-MIDDLES])
+#: Of codes that scale each block: the number that its largest entry becomes, and the levels.
+SCALED: dict[str, tuple[float, Callable[[Array], Array]]] = {
+    "int8": (127, lambda x: np.clip(np.rint(x), -127, 127)),
+    "fp8": (448, lambda x: np.sign(x) * nearest(FLOAT8, np.abs(x), "even")),
+    "e3m0": (1, lambda x: np.sign(x) * nearest(POWERS, np.abs(x), "up")),
+    "dynamic8": (1, lambda x: nearest(DYNAMIC, x, "up")),
+}
 
 
 def uint8(v: Array) -> Array:
@@ -107,6 +114,9 @@ def terngrad(v: Array, u: Array) -> Array:
 def quantized(name: str, rule: Any, v: Array, u: Array, kept: Array) -> tuple[Array, int]:
     """What a rule of this name reads of v, and the bytes of its code; `kept` is changed."""
     n, block = len(v), getattr(rule, "block", 0)
+    if name in SCALED:
+        found, count = per_block(v, block, lambda b: scaled(b, *SCALED[name]))
+        return found, 4 * count + (-(-n // 2) if name == "e3m0" else n)
     match name:
         case "fp16":
             top = 65504.0
@@ -114,20 +124,9 @@ def quantized(name: str, rule: Any, v: Array, u: Array, kept: Array) -> tuple[Ar
         case "bf16":
             top = float(torch.finfo(torch.bfloat16).max)
             return torch.from_numpy(np.clip(v, -top, top)).float().bfloat16().double().numpy(), 2 * n
-        case "int8":
-            found, count = per_block(v, block, lambda b: scaled(b, 127, lambda x: np.clip(np.rint(x), -127, 127)))
         case "uint8":
             found, count = per_block(v, block, uint8)
             return found, 5 * count + n
-        case "fp8":
-            found, count = per_block(v, block, lambda b: scaled(
-                b, 448, lambda x: np.sign(x) * nearest(FLOAT8, np.abs(x), "even")))  # fmt: skip
-        case "e3m0":
-            found, count = per_block(v, block, lambda b: scaled(
-                b, 1, lambda x: np.sign(x) * nearest(POWERS, np.abs(x), "up")))  # fmt: skip
-            return found, 4 * count + -(-n // 2)
-        case "dynamic8":
-            found, count = per_block(v, block, lambda b: scaled(b, 1, lambda x: nearest(DYNAMIC, x, "up")))
         case "qsgd":
             cuts = range(0, n, rule.bucket)
             found = np.concatenate([qsgd(rule, v[a : a + rule.bucket], u[a : a + rule.bucket]) for a in cuts])
@@ -154,7 +153,6 @@ def quantized(name: str, rule: Any, v: Array, u: Array, kept: Array) -> tuple[Ar
             return np.sign(kept), -(-n // 8) * (1 + (kept == 0).any())
         case _:
             raise LookupError(f"no reference of {name}")
-    return found, 4 * count + n
 
 
 # --- pruning: what is sent of each gradient, with all memories, tensor by tensor --------------------------------------

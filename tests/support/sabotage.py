@@ -57,6 +57,21 @@ def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKIL
     replaced(where, made)
 
 
+class Signals:
+    """The receiver of a run's news by which a process gets a signal, once the run has made more than so many pushes."""
+
+    def __init__(self, number: int, by: int, after: int = 20) -> None:
+        self._number, self._by, self._after = number, by, after
+        self.sent = False
+
+    def __call__(self, news: dict[str, Any]) -> None:
+        from pslab.engines.processes import pool  # which children do without
+
+        if news.get("pushes", 0) > self._after and not self.sent and pool._kept is not None:
+            os.kill(pool._kept.processes[self._number].pid, self._by)
+            self.sent = True
+
+
 def once(marker: Path | None, process: str) -> bool:
     """Return whether this is that process, and nothing has been done there in this run."""
     if marker is None or multiprocessing.current_process().name != process:
@@ -66,6 +81,16 @@ def once(marker: Path | None, process: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def stopped() -> None:
+    """Stop this process by a signal."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def died() -> None:
+    """End this process at once."""
+    os._exit(9)
 
 
 def in_c_code(begun: Path) -> None:
@@ -100,15 +125,20 @@ class SabotagedServer:
         return self.like.step(state, event, clocks)
 
 
-class Sabotaged(nn.Module):
-    """A net of so many units. Once in a run, `act` happens in worker 1's process, at its first batch; `marker` says
-    that it has."""
+class Acts(nn.Module):
+    """A model; in one process `act` happens: at a batch of training, or in each evaluation. With a
+    `marker`, which says that it has, it happens once in a run."""
 
-    def __init__(self, marker: Path | None, act: Callable[[], None] | None, hidden: int = 32) -> None:
+    def __init__(self, act: Callable[[], object] | None, batch: int = 7, who: str = "worker 1", *,
+                 evaluating: bool = False, marker: Path | None = None) -> None:  # fmt: skip
         super().__init__()
-        self.net, self.marker, self.act = net(hidden), marker, act
+        self.net, self.left, self.act, self.process = net(), batch, act, f"pslab-{who}"
+        self.evaluating, self.marker = evaluating, marker
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and self.act is not None and once(self.marker, "pslab-worker 1"):
+        self.left -= self.training
+        due = not self.training if self.evaluating else self.training and not self.left
+        here = self.act is not None and multiprocessing.current_process().name == self.process
+        if due and here and (self.marker is None or once(self.marker, self.process)):
             self.act()
         return self.net(x)

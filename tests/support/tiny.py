@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,13 +26,6 @@ def digits() -> Dataset:
     return Dataset("digits", train_x, full.train_y, test_x, full.test_y, mean=full.mean, std=full.std, classes=10)
 
 
-def colours() -> Dataset:
-    """Eight pictures of 3 x 32 x 32 that are nothing, for models that want colours."""
-    x = torch.arange(8 * 3 * 32 * 32, dtype=torch.uint8).view(8, 3, 32, 32)
-    y = torch.arange(8) % 2
-    return Dataset("colours", x, y, x, y, mean=0.5, std=0.25, classes=2)
-
-
 def net(hidden: int = 32) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(49, hidden), nn.Tanh(), nn.Linear(hidden, 10))
 
@@ -43,12 +37,55 @@ def tiny(**fields: object) -> Run:
     return Run.of({**defaults, **fields})
 
 
-def finished(run: Run | Experiment) -> Outcome:
-    """What a run leaves that nobody watches."""
+def quiet(news: dict[str, Any]) -> None:
+    """Show no news of a run."""
+
+
+def finished(run: Run | Experiment, look: Callable[[dict[str, Any]], None] = quiet) -> Outcome:
+    """What a run leaves, of whose news `look` is told."""
     from pslab.engines.execute import execute  # children, which import models from here, need neither
     from pslab.lab.runs.resolve import resolve
 
-    return execute(resolve(run) if isinstance(run, Run) else run, lambda news: None)
+    return execute(resolve(run) if isinstance(run, Run) else run, look)
+
+
+def conduct(look: Callable[[dict[str, Any]], None] = quiet, **fields: Any) -> Outcome:
+    """What a tiny run of 2 workers leaves."""
+    return finished(tiny(**{"workers": 2, **fields}), look)
+
+
+class Attention(nn.Module):
+    """Its output projection calls no hook; its rows are a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.attention = nn.Linear(7, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.output = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.project(x.squeeze(1))
+        return self.output((x + self.attention(x, x, x, need_weights=False)[0]).mean(1))
+
+
+class Odd(nn.Module):
+    """Its layers are called in another order than they are named: one twice, one as a bare weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first, self.bare = nn.Linear(49, 10), nn.Linear(49, 49), nn.Linear(49, 49, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(torch.tanh(self.first(x.flatten(1))))
+        return self.last(x @ self.bare.weight.T)
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(49), nn.Linear(49, 10))
+
+
+def convolution() -> nn.Module:
+    """A model with buffers, which no process may share."""
+    return nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(100, 10))
 
 
 class Raises(nn.Module):
@@ -64,18 +101,6 @@ class Raises(nn.Module):
 
     def after(self, x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("the model broke here")
-
-
-class Dies(Raises):
-    """A model whose process ends at once, as if it had been killed; worker 1's only."""
-
-    def after(self, x: torch.Tensor) -> torch.Tensor:
-        import multiprocessing
-        import os
-
-        if multiprocessing.current_process().name == "pslab-worker 1":
-            os._exit(9)
-        return self.net(x)
 
 
 class Diverges(Raises):

@@ -1,9 +1,11 @@
-"""A virtual run whole in this process."""
+"""A virtual run whole in this process, and the memory and the parent that a process has."""
 
 from __future__ import annotations
 
 from pslab.config.run import Run
-from pslab.engines.experiment.experiment import Outcome
+from pslab.engines.experiment.experiment import Experiment, Outcome
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_dataset import SharedDataset
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import Report, await_report
@@ -30,6 +32,15 @@ class Line:
 
     def reports(self) -> list[Report]:
         return [await_report(self) for _ in range(len(self.sent))]  # type: ignore[arg-type]
+
+
+def laid_out(experiment: Experiment) -> tuple[Job, ProcessContext]:
+    """Return the job of a run, and a process's context: the first weights and the data lie in its memory."""
+    context = ProcessContext(0, Line(), [], Arena(), Arena(), Arena(), (Arena(), Arena()))  # type: ignore[arg-type]
+    layout = Layout.of(experiment)
+    context.arena.reserve(layout.end)
+    context.arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
+    return Job.of(experiment, layout, SharedDataset.store(context.data, experiment.dataset)), context
 
 
 def in_process(run: Run) -> Outcome:

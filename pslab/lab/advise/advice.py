@@ -28,7 +28,9 @@ LONGER = 1.5  # real processes get at most this multiple of the pushes that virt
 UNDECIDED = {"seeds": "no seeds are left", "time": "the minutes are used up",
              "unsafe": "no policy arrives with each seed", "noise": "the seeds differ too much"}  # fmt: skip
 AGREES = 0.15  # share by which measured seconds may differ from the predicted seconds
-ENDLESS: dict[str, Any] = {"pushes": 1, "seconds": None}  # with these, runs that differ only in their budget are equal
+PAIRED = ["predicted_s", "predicted_pushes", "measured_s", "measured_pushes"]
+#: With these fields, runs that differ only in seed and budget are equal.
+ENDLESS: dict[str, Any] = {"seed": 0, "pushes": 1, "seconds": None}
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,6 @@ class Advice:
     target: float
     results: pd.DataFrame  #: all finished runs of the race, with a column `policy`
     refused: Mapping[str, str]  #: by policy that cannot run, the reason
-    default: Sequence[Result]  #: the runs of the default policy at its best rate
-    winner: Sequence[Result]  #: the runs of the advised policy, on the same seeds
     cost: Mapping[str, float]  #: the numbers of runs and of gradients, and the seconds that the call took
     notes: Sequence[str] = ()  #: further remarks on this answer
     merit: Merit = SECONDS  #: the quantity by which the policies are compared
@@ -85,60 +85,71 @@ class Advice:
         return why(self.default, self.winner, self.target, self.merit)
 
     @cached_property
+    def default(self) -> list[Result]:
+        """Return the runs of the default policy at its best rate that hold the target, one for each seed."""
+        return self._holding(self.default_policy)
+
+    @cached_property
+    def winner(self) -> list[Result]:
+        """Return the runs of the advised policy that hold the target, one for each seed."""
+        return self._holding(self.answer.policy, ranges=self.run.ranges, order=self.run.order)
+
+    def _holding(self, policy: str, **path: Any) -> list[Result]:
+        results = self._longest({policy: self._runs[policy].but(**path)}).values()
+        return [result for result in results if math.isfinite(held(result, self.target)[0])]
+
+    @cached_property
     def best(self) -> pd.DataFrame:
         """Return a table with the longest run of each policy and seed, at the policy's best learning rate. Runs that
         were too slow to win were stopped early."""
-        longest = self._longest
+        longest = self._longest(self._runs)
         whole = [replace(result, run=self._runs[policy].but(seed=seed)) for (policy, seed), result in longest.items()]
         return table(whole, [{"policy": policy} for policy, _ in longest], {"policy": list(self.table.index)})
 
-    @cached_property
-    def _longest(self) -> dict[tuple[str, int], Result]:
-        longest: dict[tuple[str, int], Result] = {}  # of the runs at each policy's best learning rate
+    def _longest(self, runs: Mapping[str, Run]) -> dict[tuple[str, int], Result]:
+        """Return, by policy and seed, the longest result that differs from the policy's run only in seed and budget."""
+        longest: dict[tuple[str, int], Result] = {}
         for policy, result in zip(self.results.policy, self.results.result, strict=True):
-            run = result.run
-            if run.but(**ENDLESS) == self._runs[policy].but(seed=run.seed, **ENDLESS):
-                longer = longest.setdefault((policy, run.seed), result)
-                longest[policy, run.seed] = max(result, longer, key=lambda other: other.seconds)
+            if policy in runs and result.run.but(**ENDLESS) == runs[policy].but(**ENDLESS):
+                before = longest.setdefault((policy, result.run.seed), result)
+                longest[policy, result.run.seed] = max(before, result, key=lambda other: other.seconds)
         return longest
 
     @property
     def words(self) -> str:
         """The answer in one or two sentences."""
-        best, text = self.answer.standing(self.answer.policy), self.merit.text
-        goal, needed = metric_of(self.run).goal(self.target, SPACE), text(self._median(self.winner))
-        fields = self._runs[self.answer.policy]
+        ending, best, usual = self.answer.ending, *map(self.answer.standing, (self.answer.policy, self.default_policy))
+        text = self.merit.text
+        reached = f"{metric_of(self.run).goal(self.target, SPACE)} after {text(self._median(self.winner))}"
         path = [f"{field} {value}" for field in ("ranges", "order")  # the search has added them
-                if (value := getattr(self.run, field)) != getattr(fields, field)]  # fmt: skip
+                if (value := getattr(self.run, field)) != getattr(self._runs[best.policy], field)]  # fmt: skip
         first = ", ".join([best.policy, f"learning rate {best.learning_rate:g}", *path])
-        ending, all_of_them = self.answer.ending, len(self.answer.standings)
-        other, usual = best.policy != self.default_policy, self.answer.standing(self.default_policy)
+        other = best.policy != self.default_policy
         lost = f"; the default holds it with {len(usual.arrived)} of {len(usual.needs)} seeds" if usual.unsafe else ""
-        tried = sum(bool(standing.needs) for standing in self.answer.standings)
+        all_of_them, tried = len(self.answer.standings), sum(bool(standing.needs) for standing in self.answer.standings)
         if ending == "time" and not other and tried < min(2, all_of_them):
             minutes = self.cost["seconds"] / 60
             return (f"no answer yet: {minutes:.2g} minutes sufficed for {tried} of {all_of_them} policies, the "
-                    f"default: {first} holds {goal} after {needed}. Give minutes={5 * math.ceil(minutes)}")  # fmt: skip
+                    f"default: {first} holds {reached}. Give minutes={5 * math.ceil(minutes)}")  # fmt: skip
         if ending == "tie":
             others = " and ".join(name for name in self.answer.among if name != best.policy)
-            text_ = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {goal} after {needed}"
+            text_ = f"a tie of {best.policy} and {others}: take {first}, the simplest; it holds {reached}"
         elif self.decided:
             among = " of the policies that hold it with every seed" if other and lost else ""
             sure = "" if math.isnan(best.chance) else f", sure to {_percent(best.chance)}{among}"
-            text_ = f"{first}: holds {goal} after {needed}{sure}"
+            text_ = f"{first}: holds {reached}{sure}"
         else:
             open_ = f" between {' and '.join(self.answer.among)}" if len(self.answer.among) > 1 else ""
-            text_ = f"not decided{open_} ({UNDECIDED[ending]}); soonest so far is {first}: {goal} after {needed}"
-        if other and lost:
+            text_ = f"not decided{open_} ({UNDECIDED[ending]}); soonest so far is {first}: {reached}"
+        if not other:
+            return text_
+        if lost or not self.default:
             return text_ + lost
-        if other and len(self.default):
-            text_ += f", {self._compared()} the default ({text(self._median(self.default))})"
-            if len(self.why):  # its values are means over the common seeds; the medians above are over all seeds
-                facts = self.why.attrs
-                need, before = (text(facts[f"{who}_need"], facts["default_need"]) for who in ("winner", "default"))
-                common = f"{facts['seeds']} common seed{'s' * (facts['seeds'] > 1)}"
-                text_ += f". On average over {common} {need} instead of {before}, {sentence(self.why)}"
-        return text_
+        facts = self.why.attrs  # its values are means over the common seeds; the medians are over all seeds
+        need, before = (text(facts[f"{who}_need"], facts["default_need"]) for who in ("winner", "default"))
+        common = f"{facts['seeds']} common seed{'s' * (facts['seeds'] > 1)}"
+        return (f"{text_}, {self._compared()} the default ({text(self._median(self.default))}). On average over "
+                f"{common} {need} instead of {before}, {sentence(self.why)}")  # fmt: skip
 
     def _median(self, results: Sequence[Result]) -> float:
         return over_seeds(measured(result, self.merit.measure, self.target) for result in results)[0]
@@ -215,33 +226,24 @@ class Advice:
             most = min(float(virtual.pushes or 0), LONGER * most + 3 * (virtual.eval_every or 0))  # 3: for the median
             # evaluated after the run, so that evaluations do not slow it down
             real = virtual.but(engine="local", cluster=self.run.cluster, pushes=math.ceil(most), target_held=False,
-                             target_accuracy=None)  # fmt: skip
-            measured_ = sweep([real.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
-            arrived = [at_s for (policy, _), result in self._longest.items()
-                       if policy == name and math.isfinite(at_s := held(result, self.target)[0])]  # fmt: skip
-            spread_s = float(np.std(arrived or (0.0,)))
-            verdict = _verdict(need, measured_, self.target, 2 * spread_s)
-            rows.append({"policy": name, "learning_rate": virtual.learning_rate, **verdict})
+                               target_accuracy=None)  # fmt: skip
+            made = sweep([real.but(seed=seed) for seed in seeds], results=self._place, progress=progress)
+            pairs = [(*before, *held(result, self.target)) for before, result in zip(need, made, strict=True)]
+            both = pd.DataFrame(pairs, columns=PAIRED).replace(math.inf, math.nan).dropna()
+            mean, emulated = both.mean(), all(result.emulation_ok for result in made)
+            spread_s = np.std([held(result, self.target)[0] for result in self._holding(name)] or [0.0])
+            close = abs(mean.measured_s - mean.predicted_s) <= max(AGREES * mean.predicted_s, 2 * spread_s)
+            verdict = ("cannot tell: the emulation was not kept" if not emulated else
+                       "cannot tell: no seed holds the target on both" if both.empty else
+                       "agrees" if close else "differs")  # fmt: skip
+            rows.append({
+                "policy": name, "learning_rate": virtual.learning_rate, "seeds": len(both),
+                "predicted_s": mean.predicted_s, "measured_s": mean.measured_s,
+                "ratio": mean.measured_s / mean.predicted_s,
+                "pushes_ratio": mean.measured_pushes / mean.predicted_pushes,
+                "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in made),
+                "emulation_ok": emulated, "verdict": verdict})  # fmt: skip
         return pd.DataFrame(rows).set_index("policy")
-
-
-def _verdict(
-    need: Sequence[tuple[float, float]], real: Sequence[Result], target: float, spread_s: float
-) -> dict[str, Any]:
-    # need: by seed, the predicted (seconds, pushes); real: its run on real processes
-    took = [held(result, target) for result in real]
-    both = [np.array(pair) for pair in zip(need, took, strict=True) if math.isfinite(pair[0][0] + pair[1][0])]
-    emulated = all(result.emulation_ok for result in real)
-    means = np.mean(both, axis=0) if both else np.full((2, 2), math.nan)  # [predicted, measured], [seconds, pushes]
-    (predicted_s, _), (measured_s, _) = means
-    close = abs(measured_s - predicted_s) <= max(AGREES * predicted_s, spread_s)
-    verdict = "agrees" if close else "differs"
-    if not emulated or not both:
-        verdict = "cannot tell: " + ("no seed holds the target on both" if emulated else "the emulation was not kept")
-    return {"seeds": len(both), "predicted_s": predicted_s, "measured_s": measured_s,
-            "ratio": measured_s / predicted_s, "pushes_ratio": means[1, 1] / means[0, 1],
-            "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in real), "emulation_ok": emulated,
-            "verdict": verdict}  # fmt: skip
 
 
 def _percent(share: float) -> str:

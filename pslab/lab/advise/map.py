@@ -41,6 +41,7 @@ FACTOR, BELOW, ABOVE = 3.0, 3, 2  # default bandwidths: ratio of neighbours, num
 SPREADS = (1.0, 1.5, 2.0, 3.0, 5.0)  # spreads of speeds: the slowest worker's time over the fastest's
 CAP = 2.0  # a run ends at this multiple of the soonest policy's time
 POLICY = ("sync", "prune", "quantize", "rate", "ranges", "order", "push_weight")  # fields of Run that make a policy
+NAMED = ("sync", "prune")  # fields in each policy's name; others are only in the names of policies that set them
 SOONEST = 1.005  # a policy within this multiple of the soonest in each cell counts as the soonest everywhere
 COMPUTED, CAPPED, LEFT = "computed", "capped", "not run"
 
@@ -156,10 +157,10 @@ def advise_map(
     axes = axes or _default_axes(plan)
     cells = _cells(plan, axes)
     rates = tuple(learning_rates or (factor * plan.learning_rate for factor in RATES))
-    survey = _Survey(_policies(plan, space), cells, target, tuple(seeds), rates, time.monotonic() + 60 * minutes,
-                     {"results": results, "progress": progress})  # fmt: skip
-    survey.try_rates()
-    survey.compute()
+    survey = _Survey(_policies(plan, space), cells, target, seeds, {"results": results, "progress": progress})
+    until_s = time.monotonic() + 60 * minutes
+    survey.try_rates(rates)
+    survey.compute(until_s)
     return survey.map(list(axes), tie)
 
 
@@ -192,10 +193,9 @@ def _default_axes(base: Run) -> dict[str, Any]:
     if base.workers == 1:
         raise ConfigError("workers", 1, "the default axis spread needs two or more: set workers=2, or name two axes")
     middle, last = cluster_fields(base.cluster).get("bandwidth_bit_s") or 1e9, base.workers - 1
-    slow = {spread: {worker: spread ** ((last - worker) / last) for worker in range(last)} if spread > 1 else {}
-            for spread in SPREADS}  # fmt: skip
+    slow = {spread: {worker: spread ** ((last - worker) / last) for worker in range(last)} for spread in SPREADS}
     return {"bandwidth_bit_s": [float(f"{middle * FACTOR**step:.2g}") for step in range(-BELOW, ABOVE + 1)],
-            "spread": {spread: {"slow": factors} for spread, factors in slow.items()}}  # fmt: skip
+            "spread": {spread: {"slow": slow[spread] if spread > 1 else {}} for spread in SPREADS}}  # fmt: skip
 
 
 def _cells(base: Run, axes: Mapping[str, Any]) -> dict[Cell, Run]:
@@ -228,7 +228,8 @@ def _entries(axis: str, values: Any) -> dict[Any, Mapping[str, Any]]:
 
 # -- the runs --------------------------------------------------------------------------------------
 
-Key = tuple[int, Cell]  # the index of a policy, and a cell
+Key = tuple[str, Cell]  # a policy and a cell
+Seconds = dict[int, tuple[float, float]]  # by seed: when the run holds the target, and when it ends
 
 
 class _Survey:
@@ -236,120 +237,112 @@ class _Survey:
     centre."""
 
     def __init__(
-        self, policies: Sequence[Run], cells: Mapping[Cell, Run], goal: float, seeds: tuple[int, ...],
-        rates: tuple[float, ...], until_s: float, how: Mapping[str, Any],
+        self, policies: Sequence[Run], cells: Mapping[Cell, Run], goal: float, seeds: Sequence[int],
+        how: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        self.policies, self.goal, self.seeds, self.rates, self._how = policies, goal, seeds, rates, how
-        self._until_s = until_s
-        self.clusters = {cell: run.cluster for cell, run in cells.items()}
+        columns = list(dict.fromkeys([*NAMED, *labels(frame_of(policies))]))
+        telling = [[column for column in columns if column in NAMED or
+                    getattr(policy, column) != FIELDS[column].default] for policy in policies]  # fmt: skip
+        self.policies = {label_of({}, shown, run): run for shown, run in zip(telling, policies, strict=True)}
+        self.columns, self.cells, self.goal, self.seeds, self._how = columns, cells, goal, seeds, how
         levels = [list(dict.fromkeys(level)) for level in zip(*cells, strict=True)]
         self._shares = {cell: [level.index(value) / max(1, len(level) - 1)
                                for level, value in zip(levels, cell, strict=True)] for cell in cells}  # fmt: skip
         corners = product(*((level[0], level[-1]) for level in levels))
         self.anchors: list[Cell] = list(dict.fromkeys([*corners, tuple(level[len(level) // 2] for level in levels)]))
-        # by key, learning rate and seed: the seconds at which the run holds the goal, and at which it ends
-        self._took: dict[Key, dict[float, dict[int, tuple[float, float]]]] = {}
-        self.results: list[tuple[Result, int, Cell]] = []
+        self._took: dict[Key, dict[float, Seconds]] = {}  # by key and learning rate
+        self._soonest: dict[tuple[Cell, int], float] = {}  # by cell and seed, when the first run holds the target
+        self.results: list[tuple[Result, Key]] = []
 
-    def try_rates(self) -> None:
+    def try_rates(self, first: Sequence[float]) -> None:
         """Run each policy at the anchors with each learning rate and the first seed. While a best rate holds the target
         and is the smallest or the largest tried, also run the next rate beyond it."""
-        rates = dict.fromkeys(product(range(len(self.policies)), self.anchors), self.rates)
+        rates = dict.fromkeys(product(self.policies, self.anchors), first)
         for _ in range(1 + WIDER):
-            for number in range(len(self.policies)):  # policy by policy: earlier times cap the later runs
-                self._sweep([(key, rate, self.seeds[0]) for key, tried in rates.items() if key[0] == number
-                             for rate in tried])  # fmt: skip
+            for policy in self.policies:  # policy by policy: earlier times cap the later runs
+                self._run([(key, rate, self.seeds[0]) for key, tried in rates.items() if key[0] == policy
+                           for rate in tried])  # fmt: skip
             arrived = [key for key in rates if math.isfinite(self.time(key).seconds)]
-            following = {key: beyond((self._best_rate(key),), [(rate,) for rate in self._took[key]]) for key in arrived}
+            following = {key: beyond((self._best(key)[0],), [(rate,) for rate in self._took[key]]) for key in arrived}
             rates = {key: (rate,) for key, rate in following.items() if rate is not None}
         if not any(math.isfinite(self.time(key).seconds) for key in self._took):
-            metric = metric_of(self.policies[0])
-            highest = metric.best(best_accuracy(result) for result, _, _ in self.results)
-            problem = (f"no policy holds it within {self.policies[0].pushes} pushes; the best evaluation is "
-                       f"{metric.text(highest)}: set an easier target, or more pushes")  # fmt: skip
+            base = next(iter(self.policies.values()))
+            highest = metric_of(base).best(best_accuracy(result) for result, _ in self.results)
+            problem = (f"no policy holds it within {base.pushes} pushes; the best evaluation is "
+                       f"{metric_of(base).text(highest)}: set an easier target, or more pushes")  # fmt: skip
             raise ConfigError("target", self.goal, problem)
 
-    def compute(self) -> None:
+    def compute(self, until_s: float) -> None:
         """Run all policies in all cells, one seed after another, until the time is up."""
-        cells = [*self.clusters]
-        for seed, first in product(self.seeds, range(0, len(cells), AT_ONCE)):
+        for seed, first in product(self.seeds, range(0, len(self.cells), AT_ONCE)):
+            cells = [*self.cells][first : first + AT_ONCE]
             # the policy that is the soonest at the nearest anchor runs first, so that its time caps the others
-            nearby = [self.time(self._nearest((number, cells[first]))).seconds for number in range(len(self.policies))]
-            for number in map(int, np.argsort(nearby, kind="stable")):
-                if time.monotonic() > self._until_s:
+            for policy in sorted(self.policies, key=lambda name: self.time(self._nearest((name, cells[0]))).seconds):
+                if time.monotonic() > until_s:
                     return
-                keys = [(number, cell) for cell in cells[first : first + AT_ONCE]]
-                wanted = [(key, self._best_rate(key if key in self._took else self._nearest(key)), seed)
-                          for key in keys if seed not in self._runs(key)
-                          and (seed == self.seeds[0] or math.isfinite(self.time(key).seconds))]  # fmt: skip
-                self._sweep(wanted)
+                self._run([(key, self._best(key if key in self._took else self._nearest(key))[0], seed)
+                           for key in product([policy], cells) if seed not in self._best(key)[1]
+                           and (seed == self.seeds[0] or math.isfinite(self.time(key).seconds))])  # fmt: skip
 
     def _nearest(self, key: Key) -> Key:
         """Return (policy, nearest anchor where it holds the target), or (policy, nearest anchor) if there is none."""
-        number, cell = key
-        arrives = [anchor for anchor in self.anchors if math.isfinite(self.time((number, anchor)).seconds)]
+        policy, cell = key
+        arrives = [anchor for anchor in self.anchors if math.isfinite(self.time((policy, anchor)).seconds)]
         here = self._shares[cell]
-        return number, min(arrives or self.anchors, key=lambda anchor: math.dist(self._shares[anchor], here))
+        return policy, min(arrives or self.anchors, key=lambda anchor: math.dist(self._shares[anchor], here))
 
-    def _runs(self, key: Key) -> Mapping[int, tuple[float, float]]:
-        return self._took[key][self._best_rate(key)] if key in self._took else {}
-
-    def _sweep(self, wanted: Sequence[tuple[Key, float, int]]) -> None:
+    def _run(self, wanted: Sequence[tuple[Key, float, int]]) -> None:
         """Run each (policy and cell, learning rate, seed), up to CAP times the soonest time of its cell and seed."""
         runs = []
-        for (number, cell), rate, seed in wanted:
-            soonest = min((seeds_[seed][0] for (_, there), rates in self._took.items() if there == cell
-                           for seeds_ in rates.values() if seed in seeds_), default=math.inf)  # fmt: skip
-            runs.append(self.policies[number].but(
-                cluster=self.clusters[cell], learning_rate=rate, seed=seed,
+        for (policy, cell), rate, seed in wanted:
+            soonest = self._soonest.get((cell, seed), math.inf)
+            runs.append(self.policies[policy].but(
+                cluster=self.cells[cell].cluster, learning_rate=rate, seed=seed,
                 seconds=rounded_up(CAP * soonest) if 0 < soonest < math.inf else None))  # fmt: skip
         for (key, rate, seed), result in zip(wanted, sweep(runs, **self._how) if runs else (), strict=True):
-            seeds = self._took.setdefault(key, {}).setdefault(rate, {})
-            seeds[seed] = held(result, self.goal)[0], result.seconds
-            self.results.append((result, *key))
+            at_s, at = held(result, self.goal)[0], (key[1], seed)
+            self._took.setdefault(key, {}).setdefault(rate, {})[seed] = at_s, result.seconds
+            self._soonest[at] = min(at_s, self._soonest.get(at, math.inf))
+            self.results.append((result, key))
 
     # -- results
 
     def time(self, key: Key) -> Time:
         """Return the time of a policy in a cell; Time() if the policy has not run there."""
-        if not (runs := self._runs(key)):
+        rate, runs = self._best(key)
+        if not runs:
             return Time()
-        rate, each_s = self._best_rate(key), [seconds for seconds, _ in runs.values()]
-        if any(map(math.isinf, each_s)):
+        each_s = [seconds for seconds, _ in runs.values()]
+        if math.inf in each_s:
             return Time(low=_mean(map(min, runs.values())), how=CAPPED, learning_rate=rate)
         return Time(_mean(each_s), min(each_s), max(each_s), COMPUTED, rate)
 
-    def _best_rate(self, key: Key) -> float:
-        """Return the learning rate with which most seeds hold the target; of several such rates, the soonest one."""
+    def _best(self, key: Key) -> tuple[float, Seconds]:
+        """Return the learning rate with which most seeds hold the target (of several such rates the soonest one), and
+        its runs."""
 
-        def rank(rate: float) -> tuple[int, float]:
-            runs = self._took[key][rate].values()
+        def rank(tried: tuple[float, Seconds]) -> tuple[int, float]:
+            runs = tried[1].values()
             return -sum(math.isfinite(seconds) for seconds, _ in runs), _mean(map(min, runs))
 
-        return min(self._took[key], key=rank)
+        return min(self._took.get(key, {}).items(), key=rank, default=(math.nan, {}))
 
     def map(self, axes: list[str], tie: float) -> Map:
-        policies = self.policies
-        columns = list(dict.fromkeys(["sync", "prune", *labels(frame_of(policies))]))
-        telling = [[column for column in columns if column in ("sync", "prune") or
-                    getattr(policy, column) != FIELDS[column].default] for policy in policies]  # fmt: skip
-        names = [label_of({}, shown, policy) for shown, policy in zip(telling, policies, strict=True)]
-        places = {cell: dict(zip(axes, cell, strict=True)) for cell in self.clusters}
-        table = pd.DataFrame([{**point, "policy": name, **self.time((number, cell))._asdict()}
-                              for cell, point in places.items() for number, name in enumerate(names)])  # fmt: skip
-        points = [{**places[cell], "policy": names[number]} for _, number, cell in self.results]
-        results = frame_of([result for result, _, _ in self.results], points)
-        shared = caption(results, ("cluster", "seconds", "learning_rate", *columns), "means over")
-        table.attrs |= {"axes": axes, "default": names[0], "tie": tie, "goal": self.goal,
-                        "policies": {name: {column: plain(getattr(run, column)) for column in columns}
-                                     for name, run in zip(names, policies, strict=True)}}  # fmt: skip
+        """Return the map of all times so far."""
+        points = {(policy, cell): {**dict(zip(axes, cell, strict=True)), "policy": policy}
+                  for cell, policy in product(self.cells, self.policies)}  # fmt: skip
+        times = {key: self.time(key) for key in points}
+        table = pd.DataFrame([{**point, **times[key]._asdict()} for key, point in points.items()])
+        results = frame_of([result for result, _ in self.results], [points[key] for _, key in self.results])
+        shared = caption(results, ("cluster", "seconds", "learning_rate", *self.columns), "means over")
+        table.attrs |= {"axes": axes, "default": next(iter(self.policies)), "tie": tie, "goal": self.goal,
+                        "policies": {name: {column: plain(getattr(run, column)) for column in self.columns}
+                                     for name, run in self.policies.items()}}  # fmt: skip
         chart = Map.of(table, results)
         left = int((chart.winner.how == LEFT).sum())
-        seeds = [len(self._runs((number, cell))) for number, cell in product(range(len(names)), places)
-                 if math.isfinite(self.time((number, cell)).seconds)]  # fmt: skip
-        few = min(seeds, default=0) < len(self.seeds)
-        words = "time was up: not every policy has every seed" if few else f"{len(places)} cells computed"
-        words = f"time was up before {left} of {len(places)} cells were computed" if left else words
+        few = any(len(self._best(key)[1]) < len(self.seeds) for key in points if math.isfinite(times[key].seconds))
+        words = "time was up: not every policy has every seed" if few else f"{len(self.cells)} cells computed"
+        words = f"time was up before {left} of {len(self.cells)} cells were computed" if left else words
         table.attrs["caption"] = [*shared, words]
         return chart
 

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.advise.confidence import Comparison
+from pslab.lab.advise.confidence import compared
 from pslab.lab.records.tuning import beyond
 
 CAP, WIDE_CAP = 1.5, 3.0  # caps on the first seed and on later ones, as multiples of the least need on the seed
@@ -304,15 +304,13 @@ class _Race:
         bounds = np.fmin(needs, caps)
         bounds[np.isinf(bounds)] = math.nan
         seen = ~np.isnan(bounds).all(axis=0)
-        compared = Comparison(bounds[:, seen], np.isinf(needs)[:, seen])
-        if len(arms) > 1 and not compared.degrees:
-            return dict.fromkeys((arm.policy for arm in arms), math.nan)
-        self.noise = compared.noise if compared.degrees else math.nan
-        missing, chances = self._missing(), dict[str, float]()
-        for arm, chance in zip(arms, compared.chances(self.tie).tolist(), strict=True):
-            yet = missing * (1 - MISSES) ** len(self.runs[arm])  # unsafe, but without a miss so far
-            chances[arm.policy] = chance * (1 - yet / (yet + 1 - missing))
-        return chances
+        chances, noise = compared(bounds[:, seen], np.isinf(needs)[:, seen], self.tie)
+        if len(arms) == 1 or not math.isnan(noise):
+            self.noise = noise
+        missing = self._missing()
+        yet = [missing * (1 - MISSES) ** len(self.runs[arm]) for arm in arms]  # unsafe, but without a miss so far
+        return {arm.policy: chance * (1 - unsafe / (unsafe + 1 - missing))
+                for arm, chance, unsafe in zip(arms, chances.tolist(), yet, strict=True)}  # fmt: skip
 
     def _missing(self) -> float:
         """Estimate the share of policies that miss the target with some seeds: policies that missed it, over policies
@@ -350,7 +348,7 @@ class _Race:
 
     def answer(self, ending: str) -> RaceAnswer:
         chances = self._chances()
-        alive = {arm.policy for arm in self._alive(max(map(len, self.runs.values())))}
+        alive = dict.fromkeys(arm.policy for arm in self._alive(max(map(len, self.runs.values()))))
         standings = sorted((self._standing(policy, chances.get(policy, 0.0), policy in alive) for policy in self.grids),
                            key=lambda standing: (standing.unsafe, not standing.arrived, standing.ratio))  # fmt: skip
         if (first := next((standing for standing in standings if standing.arrived), None)) is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -16,6 +16,9 @@ from pslab.errors import ConfigError, in_a_sentence
 from pslab.lab.records.frames import axes, runs_in, values
 from pslab.lab.runs.grid import grid
 from pslab.policies.sync.backup import Backup
+
+if TYPE_CHECKING:
+    from pslab.engines.experiment.experiment import Experiment
 
 TUNED = {"learning_rate": "learning_rates=", "seed": "seeds="}  # fields that a race varies, with the argument of each
 GIVEN = ("model", "data", "loss", "metric", "workers", "cluster", "device")  # fields of the base that all policies have
@@ -71,11 +74,10 @@ def candidates(
         ConfigError: an axis is a field that a race sets or tunes itself, `grid` refuses the space, a name is unknown,
             or the base cannot run.
     """
-    from pslab.lab.runs.resolve import resolve  # imported late, because it loads torch
-
-    resolve(base)  # otherwise a mistake in the base would be reported for every candidate
+    resolved(base)  # otherwise a mistake in the base would be reported for every candidate
     runs = runs_of(base, space)
     policies, refused = {words_of(base): dict[str, Any]()}, dict[str, str]()
+    seen = [*policies.values()]
     named = [values(runs, name) for name in axes(runs) if name not in TUNED]
     for run, *point in zip(runs.run, *named, strict=True):
         fields = {name: value for name in FIELDS
@@ -85,33 +87,44 @@ def candidates(
                                             "policy: set it in the base")  # fmt: skip
         for name in filter(KINDS.__contains__, fields):
             spec.resolve(name, fields[name])  # a misspelt name is an error, not a policy that cannot run
-        if fields not in policies.values():
-            words = " ".join(str(value) for value in point if value is not None) or words_of(run)
-            more = ", ".join(f"{name} {plain(value)}" for name, value in fields.items()) if words in policies else ""
-            policies[f"{words} ({more})" if more else words] = fields
-    for words, fields in list(policies.items())[1:]:
-        try:
-            _check(base, base.but(**fields))
-        except ConfigError as error:
-            refused[words] = in_a_sentence(error)
-            del policies[words]
+        if fields in seen:
+            continue
+        seen.append(fields)
+        words = " ".join(str(value) for value in point if value is not None) or words_of(run)
+        if words in (*policies, *refused):
+            words += f" ({', '.join(f'{name} {plain(value)}' for name, value in fields.items())})"
+        if reason := refusal(base, base.but(**fields)):
+            refused[words] = reason
+        else:
+            policies[words] = fields
     return policies, refused
 
 
-def _check(base: Run, run: Run) -> None:
-    """Refuse a policy that cannot run, or that differs from the base's policy only by name.
+def resolved(run: Run) -> Experiment:
+    """Resolve a run.
 
     Raises:
-        ConfigError: `resolve` refuses the policy, or it needs more workers.
+        ConfigError: the run is impossible.
     """
-    from pslab.lab.runs.resolve import resolve
+    from pslab.lab.runs.resolve import resolve  # imported late, because it loads torch
 
-    sync = resolve(run).sync
-    if run.workers == 1 and run.sync != base.sync:
-        raise ConfigError("sync", run.sync, "with one worker all policies are the same: set workers=2 or more")
-    if isinstance(sync, Backup) and run.workers - sync.spare < 2 and run.sync != base.sync:
-        least = sync.spare + 2
-        raise ConfigError("workers", run.workers, f"{run.sync} needs {least} for rounds of two pushes: add workers")
+    return resolve(run)
+
+
+def refusal(base: Run, run: Run) -> str:
+    """Return the reason why a run is impossible, or why its policy differs from the base's only by name; "" if there is
+    none."""
+    try:
+        sync = resolved(run).sync
+    except ConfigError as error:
+        return in_a_sentence(error)
+    if run.sync != base.sync and run.workers == 1:
+        problem = "with one worker all policies are the same: set workers=2 or more"
+        return in_a_sentence(ConfigError("sync", run.sync, problem))
+    if run.sync != base.sync and isinstance(sync, Backup) and run.workers - sync.spare < 2:
+        problem = f"{run.sync} needs {sync.spare + 2} for rounds of two pushes: add workers"
+        return in_a_sentence(ConfigError("workers", run.workers, problem))
+    return ""
 
 
 def words_of(run: Run) -> str:

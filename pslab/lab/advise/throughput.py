@@ -7,6 +7,7 @@ accuracy: a policy with shorter iterations may take more of them.
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ import pandas as pd
 from pslab.config import spec
 from pslab.config.cluster import resolve_cluster
 from pslab.config.run import Run
-from pslab.errors import ConfigError
-from pslab.lab.advise.space import candidates
+from pslab.lab.advise.space import candidates, refusal
 from pslab.lab.records.summary import iteration_s
 from pslab.lab.runs.run import sweep
 from pslab.protocol.server import least_budget
@@ -43,24 +43,16 @@ def throughput(
     """
     base = base.but(engine="timing", seconds=None, target_accuracy=None, target_held=False, eval_every=None, ray=None)
     policies, refused = candidates(base, space)
-    wanted = {(words, end): run for words, fields in policies.items() for end in ENDS
-              if (run := _short(base.but(**fields, ranges=end)))}  # fmt: skip
-    recorded = dict(zip(wanted, sweep(list(wanted.values()), results=results, progress=progress), strict=True))
-    rows = [{"policy": words, **{f"{end}_s": iteration_s(recorded[words, end]) if (words, end) in recorded else math.nan
-                                 for end in ENDS}} for words in policies]  # fmt: skip
-    table = pd.DataFrame(rows).set_index("policy").sort_values("whole_s")
+    wanted: dict[tuple[str, str], Run] = {}
+    for (words, fields), end in product(policies.items(), ENDS):
+        run = base.but(**fields).but(ranges=end)
+        first = least_budget(spec.resolve("sync", run.sync), run.workers) or 0
+        short = run.but(pushes=ROUNDS * max(first, run.workers))
+        if not refusal(base, short):
+            wanted[words, end] = short
+    results_ = sweep([*wanted.values()], results=results, progress=progress)
+    paces_s = dict(zip(wanted, map(iteration_s, results_), strict=True))
+    columns = {f"{end}_s": [paces_s.get((words, end), math.nan) for words in policies] for end in ENDS}
+    table = pd.DataFrame(columns, index=pd.Index(policies, name="policy")).sort_values("whole_s")
     table.attrs |= {"refused": refused, "costs": resolve_cluster(base.cluster).costs}
     return table
-
-
-def _short(run: Run) -> Run | None:
-    """Return the run with a budget of a few steps; None if its policy cannot run with its `ranges`."""
-    from pslab.lab.runs.resolve import resolve  # imported late, because it loads torch
-
-    first = least_budget(spec.resolve("sync", run.sync), run.workers) or run.workers
-    short = run.but(pushes=ROUNDS * max(first, run.workers))
-    try:
-        resolve(short)
-    except ConfigError:
-        return None
-    return short

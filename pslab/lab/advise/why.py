@@ -80,11 +80,9 @@ def why(default: Given, winner: Given, goal: float, merit: Merit = SECONDS) -> p
     metric_of(sides[0][seeds[0]].run).check_goal("goal", goal)
     pairs = [tuple(_until(side[seed], goal, merit) for side in sides) for seed in seeds]
     tables = [_pieces(*pair) for pair in pairs]
-    names = list(dict.fromkeys(key for table in tables for key in table.index))
-    names.sort(key=lambda key: (PIECES.index(key[0]) if key[0] in PIECES else PIECES.index(REST), key))
-    every = pd.concat([table.reindex(names, fill_value=0.0) for table in tables])
-    mean = every.groupby(level=[0, 1], sort=False).mean()
-    table = mean.rename_axis(["piece", "waits_for"]).reset_index()
+    mean = pd.concat(tables).groupby(level=[0, 1]).sum() / len(tables)
+    names = sorted(mean.index, key=lambda key: (PIECES.index(key[0] if key[0] in PIECES else REST), key))
+    table = mean.loc[names].rename_axis(["piece", "waits_for"]).reset_index()
     table.loc[table.piece == ITERATIONS, ["default", "winner"]] = math.nan
     runs = [side[seeds[0]].run for side in sides]
     table.attrs |= {"goal": goal, "merit": merit.name, "seeds": len(seeds)}

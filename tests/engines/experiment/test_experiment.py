@@ -10,9 +10,9 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from conducted import judged
 from ownpolicies import Largest
 from tiny import tiny
+from tools.audit.rules import judged
 from whole import in_process
 
 from pslab.config.cluster import APPLY_FACTORS, SELECT_FACTORS
@@ -68,7 +68,7 @@ def test_virtual_time_passes_by_the_costs_of_the_rule_the_rate_and_the_optimizer
     assert (experiment.select_factor, experiment.apply_factor) == (pytest.approx(select), pytest.approx(apply))
     for ranges in ("whole", "layers"):
         outcome = in_process(wanted.but(ranges=ranges))
-        assert judged(wanted.but(ranges=ranges), outcome) == {"verdict": "valid"}
+        assert judged(wanted.but(ranges=ranges), outcome) == ("valid", ())
         _, iteration, phase, begin_s, end_s, *_ = outcome.phases.T
         assert (end_s - begin_s)[(phase == APPLY) & (iteration == 0)].sum() == pytest.approx(0.5 * apply)
         assert ranges == "layers" or outcome.facts["seconds"] == pytest.approx(2 * (1 + 0.25 * select + 0.5 * apply))

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conducted import Acts, Signals, conduct, died, quiet, stopped
 from ownpolicies import AlwaysHold
-from sabotage import Sabotaged, SabotagedServer, dying, once
-from tiny import tiny
+from sabotage import Acts, SabotagedServer, Signals, died, dying, once, stopped
+from tiny import conduct, quiet, tiny
 
 from pslab.engines.execute import STARTS
 from pslab.engines.experiment.experiment import Interrupted, Outcome
@@ -50,7 +49,8 @@ class DiesAtOnce(BSP):
 
 
 def worker_ends(folder: Path, end: int = signal.SIGKILL) -> dict[str, Any]:
-    return {"model": partial(Sabotaged, folder / "worker", partial(dying, *BEHIND_ITS_LAST_MESSAGE, end=end))}
+    act = partial(dying, *BEHIND_ITS_LAST_MESSAGE, end=end)
+    return {"model": partial(Acts, act, 1, marker=folder / "worker")}
 
 
 def server_ends(folder: Path) -> dict[str, Any]:

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conducted import Signals
 from ownpolicies import Alternating, Largest, Talking
 from processes import living, shared_names, wait_for_end
-from sabotage import DECIDER, Sabotaged, SabotagedServer, dying
-from tiny import Dies, net, tiny
+from sabotage import DECIDER, Acts, SabotagedServer, Signals, died, dying
+from tiny import net, tiny
 from tools.chaos.campaign import replayable
 from tools.chaos.replay import pushes_of, replay
 
@@ -138,7 +137,7 @@ def conduct(
         like = build("sync", fields["sync"]) if isinstance(fields["sync"], str) else fields["sync"]
         fields["sync"] = SabotagedServer(like, marker, act, process)
     else:
-        fields["model"] = partial(Sabotaged, marker, act)
+        fields["model"] = partial(Acts, act, 1, marker=marker)
     if case and case.end == signal.SIGSTOP:
         fields["lease_s"] = LEASE_S
     if case and case.on_death == "continue":
@@ -307,7 +306,7 @@ def test_a_policy_that_decides_by_chance_is_named_where_its_run_is_to_go_on(tmp_
 
 @pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_is_given_up_and_the_pool_serves_the_next_run():
-    run = tiny(model=Dies, sync="ssp:1", prune=Largest(), on_death="restart", workers=2, pushes=400)
+    run = tiny(model=partial(Acts, died), sync="ssp:1", prune=Largest(), on_death="restart", workers=2, pushes=400)
     facts = execute(resolve(run), lambda news: None).facts
     assert [life["worker"] for life in facts["lives"]] == [1] * LIVES
     assert ([death["worker"] for death in facts["deaths"]], facts["outcome"]) == ([1], "budget")
@@ -326,11 +325,11 @@ MOMENTS = {
 }  # fmt: skip
 BUSY = """from functools import partial
 from pathlib import Path
-from sabotage import Sabotaged, in_c_code
+from sabotage import Acts, in_c_code
 from tiny import tiny
 from pslab.lab.runs.run import run
 place = Path({place!r})
-model = partial(Sabotaged, place / "marker", partial(in_c_code, place / "begun"))
+model = partial(Acts, partial(in_c_code, place / "begun"), 1)
 run(tiny(model=model, pushes=200), results=place, progress=False)
 """
 

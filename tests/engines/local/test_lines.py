@@ -13,10 +13,20 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
-from buffers import heard, pull, push, weights
 from tiny import tiny
 
-from pslab.engines.experiment.wire import REQUEST_BYTES, WHOLE, Answer, Blocked, Frame, Go, Stop, pack
+from pslab.engines.experiment.wire import (
+    REQUEST_BYTES,
+    WHOLE,
+    Answer,
+    Blocked,
+    Frame,
+    Go,
+    PushInfo,
+    Stop,
+    Wanted,
+    pack,
+)
 from pslab.engines.local.lines import stream
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.ends import TO_SERVER, TO_WORKER
@@ -24,10 +34,24 @@ from pslab.engines.local.lines.stream import HEADER, NoFrame, Stream, ready
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
-from pslab.protocol.messages import Weights
+from pslab.protocol.messages import Pull, Push, Weights
 
-COUNT = 200  # frames, more than narrow sockets take
-FRAMES: list[Frame] = [[push(WHOLE), pull(87)], [Stop(1), Blocked(1, 0)], [Stop(1)]]
+COUNT, LIMIT_S = 200, 60.0  # frames, more than narrow sockets take; until one of them comes
+PUSH, PULL = Push(1, 0, 3, 2, PushInfo(WHOLE, 7, 0.5, 0.1)), Pull(1, 0, 3, 2, Wanted(0, 0, 0.1, 87))
+FRAMES: list[Frame] = [[PUSH, PULL], [Stop(1), Blocked(1, 0)], [Stop(1)]]
+
+
+def weights(iteration: int = 3) -> Weights:
+    return Weights(1, 0, iteration, 2, Answer(WHOLE, 0, *[0.0] * 5))
+
+
+def heard(stream: Stream, count: int = 1) -> list[Frame]:
+    """At least so many frames, as they come."""
+    found: list[Frame] = []
+    while len(found) < count:
+        assert ready((stream.descriptor,), LIMIT_S), "nothing comes"
+        found += stream.frames()
+    return found
 
 
 def raw(*frame: object) -> bytes:
@@ -105,12 +129,12 @@ def test_what_is_no_frame_ends_the_stream_and_says_why(ends: Ends, data: bytes, 
 def test_a_server_does_not_wait_for_a_worker_that_does_not_read_and_both_may_send_at_once(ends: Ends):
     ends.narrow()
     for iteration in range(COUNT):
-        ends.server.send([weights(WHOLE, 0, iteration)])
-    sender = beside(lambda: [ends.worker.send([push(WHOLE)]) for _ in range(COUNT)])
-    assert heard(ends.server, COUNT) == [[push(WHOLE)]] * COUNT
+        ends.server.send([weights(iteration)])
+    sender = beside(lambda: [ends.worker.send([PUSH]) for _ in range(COUNT)])
+    assert heard(ends.server, COUNT) == [[PUSH]] * COUNT
     sender.join()
     server = beside(lambda: serve(ends.server))
-    assert heard(ends.worker, COUNT) == [[weights(WHOLE, 0, iteration)] for iteration in range(COUNT)]
+    assert heard(ends.worker, COUNT) == [[weights(iteration)] for iteration in range(COUNT)]
     server.join()
 
 
@@ -128,16 +152,16 @@ def test_a_peer_that_reads_nothing_for_a_lease_is_dead_and_one_that_reads_slowly
     now_s = time.monotonic()
     ends.narrow()
     for _ in range(COUNT):
-        ends.server.send([weights(WHOLE)])
+        ends.server.send([weights()])
     monkeypatch.setattr(stream.time, "monotonic", lambda: now_s + 61.0)
     if reads:
         for _ in range(50):
             ends.worker.frames()
         assert ends.server.frames() == []  # it sends what there is room for now
-        ends.server.send([weights(WHOLE)])
+        ends.server.send([weights()])
         return
     with pytest.raises(TimeoutError):
-        ends.server.send([weights(WHOLE)])
+        ends.server.send([weights()])
     assert ready((ends.server.descriptor,), 0) == [ends.server.descriptor]
     with pytest.raises(NoFrame, match="has read no message for its lease of 60 s"):
         ends.server.frames()
@@ -153,7 +177,7 @@ def answer(worker: int, iteration: int) -> list[Weights]:
 def test_what_a_process_has_sent_arrives_and_what_was_sent_to_it_is_lost():
     now_s, run = [0.0], tiny(workers=2, cluster={"compute_s": 1.0, "latency_s": 0.5}, engine="timing")
     links = EmulatedLinks(job_without_tensors(resolve(run)), lambda: now_s[0])
-    links.send_up(1, sent := [push(WHOLE)])
+    links.send_up(1, sent := [PUSH])
     links.send_down(1, answer(1, 1))
     links.send_down(0, answer(0, 1))
     assert links.travelling(1)

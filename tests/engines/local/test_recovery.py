@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contexts import context_of_a_server
 from hypothesis import given
 from hypothesis import strategies as st
 from ownpolicies import Alternating, Talking
 from tiny import tiny
+from whole import laid_out
 
 from pslab.engines.experiment.checkpoint.file import pack, unpack
 from pslab.engines.experiment.job import Job
@@ -107,11 +107,9 @@ class Setup:
     """A server that decides, in this process."""
 
     def __init__(self, fields: dict[str, Any], seed: int) -> None:
-        self.job, context, _ = context_of_a_server(
-            **{"servers": 1, "workers": 3, "on_death": "restart", "checkpoint_every": 1, "pushes": 10**6, **fields}
-        )
-        self.context = context
-        self.workers = Workers(self.job, context, random.Random(seed))
+        restarts = {"workers": 3, "on_death": "restart", "checkpoint_every": 1, "pushes": 10**6}
+        self.job, self.context = laid_out(resolve(tiny(**{**restarts, **fields})))
+        self.workers = Workers(self.job, self.context, random.Random(seed))
         self.checkpoints = self.made()
         self.state = self.checkpoints.first()
         for worker, machine in enumerate(self.workers.machines):

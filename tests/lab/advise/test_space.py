@@ -66,7 +66,7 @@ def test_the_words_of_the_default_space_are_those_of_its_policies():
 SHAPES = [(300, 200), (200, 300), (10, 200)]
 CLUSTER = {"compute_s": 0.05, "bandwidth_bit_s": 8e6, "latency_s": 0.002}
 POLICIES = {"policy": {"dense": {}, "half": {"quantize": "fp16", "downlink": "fp16"}, "eager": {"sync": "eager"},
-                       "deviation": {"prune": "std:2"}}}  # fmt: skip
+                       "cut": {"ranges": "layers"}, "deviation": {"prune": "std:2"}}}  # fmt: skip
 
 
 def test_policies_are_listed_by_the_seconds_of_their_iterations_at_both_ends(tmp_path: Path):
@@ -77,7 +77,8 @@ def test_policies_are_listed_by_the_seconds_of_their_iterations_at_both_ends(tmp
     sent = 2 * dense_bytes(size, 4) + REQUEST_BYTES
     assert table.whole_s["bsp"] == pytest.approx(0.05 + 2 * 0.002 + sent / 1e6)
     assert [*table.index] == [*table.sort_values("whole_s").index]
-    assert {*table.index} == {"bsp", "half", "eager"}
+    assert {*table.index} == {"bsp", "half", "eager", "cut"}
+    assert (table.loc["cut"] == table.loc["bsp"]).all(), "both ends of ranges are tried, whatever a policy says"
     both = table.drop("eager")
     assert (both.layers_s < both.whole_s).all()
     assert table.layers_s.isna().to_dict() == {name: name == "eager" for name in table.index}

@@ -261,17 +261,6 @@ def test_what_a_figure_was_made_of_is_watched(bench: Bench, first: Callable[...,
     assert (bench.executed, bench.exported) == ([], [])
 
 
-def test_a_changed_parameter_executes_and_runs_what_is_missing(bench: Bench, first: Callable[..., int]):
-    before = {path.name for path in (bench.results / "runs").iterdir()}
-    assert first("--set", "syncs=[bsp, 'ssp:3']", "--no-images") == 0
-    assert bench.executed == ["two"]
-    runs, made = {path.name for path in (bench.results / "runs").iterdir()}, json.loads(bench.stamp.read_text())["made"]
-    assert len(runs - before) == 1
-    assert {f"runs/{name}" for name in runs - before} < {*made["records"]}
-    assert made["parameters"] == {"live": False, "syncs": ["bsp", "ssp:3"]}
-    assert {*made["figures"]} == {"two-accuracy", "two-time"}
-
-
 def test_a_parameter_is_given_to_the_notebooks_that_have_it_and_tiny_ones_to_a_folder_of_their_own(
     bench: Bench, capsys: pytest.CaptureFixture
 ):

@@ -12,10 +12,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 import nbformat
 import pandas as pd
@@ -26,14 +25,14 @@ from pslab.config.cluster import PRESETS, resolve_cluster
 from pslab.config.run import FIELDS, Run
 from pslab.config.run import NAMED as NAMED_FIELDS
 from pslab.config.spec import build
-from pslab.config.table import KINDS, ROWS, Row
+from pslab.config.table import KINDS, ROWS
 from pslab.engines.check.plan import plan as explorations
 from pslab.engines.check.plan import resolve_sync
 from pslab.errors import ConfigError
 from pslab.lab.advise import search
 from pslab.lab.commands import init
 from pslab.lab.commands import run as command
-from pslab.lab.commands.list import Listing, entries, markdown, overview, page
+from pslab.lab.commands.list import Listing, entries, markdown, page
 from pslab.lab.records.record import default_results
 from pslab.lab.studies.batch import folder, plan
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
@@ -65,34 +64,6 @@ def test_everything_says_what_it_is_and_where_and_its_example_can_be_used(entry:
         resolve_optimizer(run.optimizer)
 
 
-def test_forms_and_parameters():
-    steps, lab = NAMED["schedule", "steps"], NAMED["cluster", "lab"]
-    assert steps.form == "steps[:FACTOR_EACH,AT]"
-    assert {p["name"]: p["default"] for p in steps.parameters} == {"factor_each": "0.1", "at": "0.5/0.75"}
-    assert {p["name"]: (p["default"], p["what"]) for p in lab.parameters}["latency_s"] == ("0.0005", "one way")
-    assert NAMED["prune", "static"].form == "static:FRACTION[,RESIDUAL,WARM_UP,MODE]"
-    assert {p["name"]: p["default"] for p in NAMED["optimizer", "sgd"].parameters}["nesterov"] == "False"
-
-
-@dataclass(frozen=True)
-class Patient:
-    """Waits a while.
-
-    And then goes on.
-    """
-
-    while_s: Annotated[float, "seconds"]
-
-
-def test_a_new_policy_is_listed_at_once(monkeypatch: pytest.MonkeyPatch):
-    row = Row("sync", "patient", f"{__name__}:Patient", source="Nobody (2030)", example="patient:0.5")
-    monkeypatch.setitem(ROWS["sync"], "patient", row)
-    found = {entry.name: entry for entry in entries() if entry.kind == "sync"}
-    assert found["patient"].form == "patient:WHILE_S"
-    assert "  And then goes on.\n\n  while_s: a number\n      seconds" in page(found["patient"])
-    assert "Waits a while. Nobody (2030)" in overview(found.values())
-
-
 def test_the_list_has_every_kind_a_name_is_shown_in_full_one_of_two_kinds_twice(capsys: pytest.CaptureFixture):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -101,6 +72,8 @@ def test_the_list_has_every_kind_a_name_is_shown_in_full_one_of_two_kinds_twice(
     for name, all_words in (
         ("ssp:3", ("ssp:STALENESS  (sync)", "staleness: a whole number of at least 0", "Ho et al. (NIPS 2013)",
                    "file     pslab/policies/sync/ssp.py", "pslab run --sync ssp:3")),
+        ("dssp:3", ("\n  Theorem 2 and the text of the paper imply", "\n  low: a whole number of at least 0, 3 by",
+                    "\n      iterations ahead of the slowest worker that are always allowed\n")),
         ("constant", ("constant  (rate)", "constant  (schedule)")), ("schedule", ("schedule\n  constant",)),
     ):  # fmt: skip
         assert main(["list", name]) == 0
@@ -330,24 +303,19 @@ def test_what_is_not_known_goes_to_jupyter(tmp_path: Path, monkeypatch: pytest.M
     assert seen[-1][-1] == "--allow-root", "the user of a container is root"
 
 
-def test_options_of_advise_become_the_question(monkeypatch: pytest.MonkeyPatch):
+def test_options_of_advise_become_the_question_and_its_answer_names_them(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     asked: dict[str, Any] = {}
-
-    def advise(base: Any, **question: Any) -> None:
-        asked.update(question, cluster=base.cluster)
-        raise search.Unreached("nothing is run here")
-
-    monkeypatch.setattr(search, "advise", advise)
-    assert main(["advise", "--target", "0.9", "--cluster", "lab", "--merit", "bytes", "--seeds", "3"]) == 1
-    assert asked == {"target": 0.9, "minutes": 5.0, "seeds": range(3), "merit": "bytes", "results": None,
-                     "cluster": "lab"}  # fmt: skip
-
-
-def test_advise_names_its_option_and_prints_all_remarks(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     found = SimpleNamespace(words="no answer yet. Give minutes=5", shown=pd.DataFrame({"policy": ["bsp"]}),
                             remarks=["first", "second"], run=Run())  # fmt: skip
-    monkeypatch.setattr(search, "advise", lambda base, **question: found)
-    assert main(["advise", "--target", "0.9", "--cluster", "lab"]) == 0
+
+    def advise(base: Any, **question: Any) -> SimpleNamespace:
+        asked.update(question, cluster=base.cluster)
+        return found
+
+    monkeypatch.setattr(search, "advise", advise)
+    assert main(["advise", "--target", "0.9", "--cluster", "lab", "--merit", "bytes", "--seeds", "3"]) == 0
+    assert asked == {"target": 0.9, "minutes": 5.0, "seeds": range(3), "merit": "bytes", "results": None,
+                     "cluster": "lab"}  # fmt: skip
     printed = capsys.readouterr().out
     assert printed.startswith("no answer yet. Give --minutes 5\n\npolicy\n")
     assert "\n(first)\n(second)\n\npaste this" in printed

@@ -85,24 +85,17 @@ class Net(nn.Linear):
         super().__init__(WIDTH, 3)
 """
 STUDY = """
-import dataclasses, torch
-from torch import nn
+import torch
 from pslab import Run, run
 from users_net import Net
 # %%
 x = torch.arange(64 * 9.0).view(64, 9) / 600
-@dataclasses.dataclass
-class Falling:
-    every: int = 2
-    needs_budget = False
-    def factor(self, used, epochs):
-        return 1 / (1 + self.every * used)
 class Tanh(Net):
     def forward(self, x):
         return super().forward(x).tanh()
 # %%
-run(Run(model=Tanh, data=lambda: (x[:, :6], x[:, 6:]) * 2, loss='mse', metric='loss', schedule=Falling(3), workers=2,
-        batch_size=16, pushes=4, engine='virtual', cluster='lab'))
+run(Run(model=Tanh, data=lambda: (x[:, :6], x[:, 6:]) * 2, loss='mse', metric='loss', workers=2, batch_size=16,
+        pushes=4, engine='virtual', cluster='lab'))
 """
 
 

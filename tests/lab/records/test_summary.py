@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 import handmade
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -64,14 +63,6 @@ def test_a_table_of_results_is_pandas_own():
     assert [type(seed) for seed in results.seed] == [int] * 8
     assert len(unique(pd.concat([results, results]))) == 8  # a record counts once
     assert str(results.iloc[0].result) == "90.00%, 8 pushes, 2 s"
-
-
-def test_a_table_without_results_is_refused_with_the_way_to_them():
-    partly = finished(grid(BASE, sync=["bsp", "asp"]))
-    partly["result"] = [partly.result[0], np.nan]
-    for given, words in ((partly, r"1 of 2 rows .* dropna\(subset"), ([*partly], r"\[\*table.result\] lists the")):
-        with pytest.raises(ConfigError, match=rf"must be a Result, but .*{words}"):
-            summary(given)
 
 
 def test_rows_are_chosen_by_an_axis_or_by_a_field_of_their_run():

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import signal
+import tempfile
 import time
+import uuid
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kernels import Kernel
+from jupyter_client.manager import KernelManager
 from processes import living, shared_names, wait_for_end
+from traitlets.config import Config
 
 from pslab.config.run import Run
 from pslab.lab.records.drafts import clean
@@ -26,6 +32,60 @@ COLD = [0, 5, 10, 15]  # in a fresh kernel: torch is being imported, or the pool
 FIELDS = {"model": "tiny:net", "data": "tiny:digits", "workers": 2, "batch_size": 16, "cluster": {"compute_s": 0.005},
           "keep_weights": True}  # fmt: skip
 LONG = 2400  # pushes; with what comes before and after, longer than the latest moment also where a machine is fast
+SUPPORT = Path(__file__).parents[2] / "support"
+REPLY_LIMIT_S = 120.0
+
+
+class Kernel:
+    """One kernel whose runs are recorded in `results`; it and its children carry a token in their environment."""
+
+    def __init__(self, results: Path) -> None:
+        self.token = uuid.uuid4().hex
+        paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1])])
+        given = {"PSLAB_TOKEN": self.token, "PSLAB_RESULTS": str(results), "PYTHONPATH": paths}
+        self.sockets = tempfile.TemporaryDirectory(prefix="pslab-kernel-")
+        where = Config(KernelManager={"transport": "ipc", "ip": f"{self.sockets.name}/socket"})
+        self.manager = KernelManager(kernel_name="python3", config=where)
+        self.manager.start_kernel(env={**os.environ, **given}, cwd=str(results))
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=REPLY_LIMIT_S)
+        self.do("from pslab import Run, run")
+
+    def begin(self, code: str) -> str:
+        """Send a cell and wait until it is being executed; the name of its request."""
+        request: str = self.client.execute(code, stop_on_error=False)  # what is sent next is not aborted
+        while True:
+            said = self.client.get_iopub_msg(timeout=REPLY_LIMIT_S)
+            if said["parent_header"].get("msg_id") == request and said["content"].get("execution_state") == "busy":
+                return request
+
+    def ends_within(self, request: str, limit_s: float) -> bool:
+        """Whether a cell's prompt is back within the limit; waits no longer than needed."""
+        return bool(self.client.shell_channel.socket.poll(limit_s * 1000))
+
+    def end(self, request: str) -> dict[str, Any]:
+        """What a cell came to: its reply's content."""
+        while True:
+            reply = self.client.get_shell_msg(timeout=REPLY_LIMIT_S)
+            if reply["parent_header"].get("msg_id") == request:
+                return dict(reply["content"])
+
+    def do(self, code: str) -> dict[str, Any]:
+        """Execute a cell to its end."""
+        return self.end(self.begin(code))
+
+    def kill(self) -> None:
+        """SIGKILL to the kernel alone, not to its children."""
+        process = self.manager.provisioner.process
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        self.close()
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.sockets.cleanup()
 
 
 def cell(pushes: int, seed: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from cells import of_cell
-from tiny import finished, tiny
+from tiny import finished
 from torch import Tensor, nn
 
 from pslab.config.run import Run
@@ -205,44 +205,42 @@ def test_a_run_has_the_same_digest_when_it_has_been_run(fields: dict[str, Any], 
 
 # -- parameters that no loss reaches ---------------------------------------------------------------
 
-X, Y = torch.linspace(-1, 2, 128).view(32, 4), torch.linspace(0, 1, 64).view(32, 2)
-GIVEN: dict[str, Any] = {"data": lambda: (X, Y, X, Y), "loss": "mse", "metric": "loss", "workers": 1, "batch_size": 32,
-                         "pushes": 6, "engine": "virtual", "cluster": "lab", "dtype": "float64"}  # fmt: skip
-
 
 class Spare(nn.Module):
     """Two of its parts are not used, before and behind the one that is, unless an example is met that is not tried."""
 
     def __init__(self, late: bool = False) -> None:
         super().__init__()
-        self.first, self.head, self.late = nn.Linear(6, 3), nn.Linear(4, 2), late
+        self.first, self.head, self.late = nn.Linear(6, 3), small(), late
         self.spare = nn.Parameter(torch.ones(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        met = self.late and bool((x == X[-5]).all(1).any())
+        met = self.late and bool((x == examples()[0][-5]).all(1).any())
         return self.head(x) + (self.spare.sum() if met else 0.0)
 
 
 @pytest.mark.parametrize("quantize", ["none", "sign"])
 def test_weights_are_those_of_torch_and_signs_do_not_move_them(quantize: str):
-    fields = {"optimizer": "sgd:weight_decay=0.1,momentum=0.9", "learning_rate": 0.01, "quantize": quantize}
+    wanted = tried(model=Spare, workers=1, batch_size=64, pushes=6, dtype="float64", learning_rate=0.01,
+                   optimizer="sgd:weight_decay=0.1,momentum=0.9", quantize=quantize)  # fmt: skip
     with pytest.warns(UserWarning, match="no loss reaches spare, first.weight, first.bias of the model"):
-        experiment = resolve(tiny(**GIVEN, model=Spare, **fields))
-    assert experiment.keyspace.size == 10
+        experiment = resolve(wanted)
+    assert experiment.keyspace.size == 21
     model = build_model(Spare, experiment.run.seed).double()
     before = nn.utils.parameters_to_vector(model.parameters()).detach()
     steps = torch.optim.SGD(model.parameters(), lr=0.01, weight_decay=0.1, momentum=0.9)
+    x, y = (part.double() for part in examples()[:2])
     for _ in range(6):
         steps.zero_grad()
-        nn.functional.mse_loss(model(X.double()), Y.double()).backward()
+        nn.functional.mse_loss(model(x), y).backward()
         steps.step()
     wanted, weights = nn.utils.parameters_to_vector(model.parameters()), torch.tensor(finished(experiment).weights)
     if quantize == "none":
         torch.testing.assert_close(weights, wanted.detach())
-    assert (before != weights).nonzero().flatten().tolist() == [*range(26, 36)]  # spare, first and head, in this order
+    assert (before != weights).nonzero().flatten().tolist() == [*range(26, 47)]  # spare, first and head, in this order
 
 
 def test_a_gradient_that_comes_later_ends_the_run_with_its_name():
     problem = "parameter spare got no gradient when the model was tried"
     with pytest.warns(UserWarning, match="no loss reaches"), pytest.raises(WorkerFailed, match=problem):
-        finished(tiny(**{**GIVEN, "model": Spare(late=True), "batch_size": 4, "pushes": 40}))
+        finished(tried(model=Spare(late=True), workers=1, batch_size=4, pushes=40))

@@ -39,11 +39,6 @@ DEFAULTS = {"policies": ["bsp", "ssp:3"], "families": {"static": ["static:1%"], 
 # -- parameters --------------------------------------------------------------------------------------
 
 
-def test_the_first_cell_declares_names_and_defaults():
-    assert " ".join(NAMES) == "families syncs pushes learning_rate rates scale live quiet cluster"
-    assert NAMES["families"] == {"static": ["static:1%"]}
-
-
 def test_values_like_their_defaults_and_names_that_exist_or_cannot_be_known_are_admitted():
     for values in ({"live": True}, {"live": [1]}, {"scale": 3}, {"rates": [1, 0.5]}, {"rates": (0.1,)}, {"quiet": True},
                    {"cluster": "lab"}, {"cluster": {"slow": {0: 3.0}}}, {"learning_rate": 1}, {"families": {}},

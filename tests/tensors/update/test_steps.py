@@ -88,14 +88,14 @@ def test_a_whole_period_moves_the_weights_by_its_mean_and_the_momentum_as_torchs
         assert found == pytest.approx(wanted, rel=1e-12, abs=1e-12)
 
 
-def test_weights_after_each_push_and_a_period_that_is_the_number_of_workers_and_divides_a_push_once(monkeypatch):
+def test_weights_after_each_push_and_a_period_that_is_the_number_of_workers_and_divides_a_push_once():
     for activation, expected in ((0.0, [-0.25, -1.9, -2.4, -4.61]), (0.25, [-0.25, -1.675, -2.4, -4.1825])):
         found = weights_after_each(DelayedNesterov, [1, 3, 2, 2], momentum=0.9, period=2, activation=activation)
         assert found == pytest.approx(expected, abs=1e-12)
     for sync, optimizer, period in (("asp", "dn", 3), ("asp", "dn:period=2", 2), ("backup:1", "dn", 1)):
         assert resolve(tiny(workers=3, sync=sync, optimizer=optimizer)).optimizer.options["period"] == period
     optimizer = {"optimizer": "dn:momentum=0,period=2"}
-    found = [traced(monkeypatch, scalar("asp", 0.0, 4.0, pushes=4, **more))[0][-1][-1]
+    found = [traced(scalar("asp", 0.0, 4.0, pushes=4, **more))[0][-1]
              for more in ({}, optimizer, {**optimizer, "push_weight": 1.0})]  # fmt: skip
     assert found == pytest.approx([found[0]] * 3)
 

@@ -14,8 +14,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from odd_models import Attention
-from tiny import Noisy, global_states
+from tiny import Attention, Noisy, global_states
 from torch import Tensor, nn
 from torch.nn import functional
 

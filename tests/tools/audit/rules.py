@@ -16,7 +16,8 @@ from pslab.config.run import Run
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.emulation.faults import DUPLICATE, KILL, LISTED, Faults, Row
 from pslab.engines.emulation.links import UP
-from pslab.lab.judge import judge
+from pslab.engines.experiment.experiment import Outcome
+from pslab.lab.judge import judge, tables_of
 from pslab.protocol.messages import Pull, Push
 from pslab.tensors.compression.uncompressed import START
 from tools.audit.reading import REPORTED, SLACK_S, Reading, report, report_cells, report_rows
@@ -44,6 +45,12 @@ def audit(run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
             if replayed.verdict == "valid":
                 raise
     return Verdict("invalid" if found else "valid", tuple(found))
+
+
+def judged(run: Run, outcome: Outcome) -> Verdict:
+    """Return the audit's verdict on what an engine has left of a run."""
+    tables, _, facts = tables_of(run, outcome)
+    return audit(run, tables, facts)
 
 
 # --- the cluster's plan -----------------------------------------------------------------------------------------------

@@ -12,10 +12,9 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Experiment, Interrupted, Outcome
 from pslab.engines.virtual.timing import exchange, job_without_tensors
-from pslab.lab import judge
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.compression.sparse import Ranges
-from tools.audit.rules import audit
+from tools.audit.rules import judged
 from tools.chaos.replay import SumGradients, SumShard, pushes_of, replay, replayed
 
 LIMIT_S = {"timing": 60.0, "local": 120.0}  # for one run; the longest takes a second
@@ -43,8 +42,7 @@ def performed(run: Run) -> tuple[Outcome | None, list[str]]:
             job = job_without_tensors(experiment)
             shard = SumShard(job)
             outcome = exchange(job, shard, SumGradients(job, shard), on_progress)
-        tables, _, facts = judge.tables_of(run, outcome)
-        verdict = audit(run, tables, facts)
+        verdict, facts = judged(run, outcome), outcome.facts
         found = list(verdict.violations) if facts["pushes"] or verdict.verdict == "invalid" else []
         if facts["outcome"] not in ENDS:
             found.append(f"it ended as {facts['outcome']}")
