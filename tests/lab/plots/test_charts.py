@@ -193,7 +193,7 @@ def test_show_names_rows_and_columns_and_says_what_must_not_be_hidden():
     facts = {"emulation_ok": lambda run: run.sync == "asp", "rewinds": lambda run: [{}] * (run.sync == "bsp")}
     ended = handmade.finished(grid(BASE, sync=["bsp", "asp"]), WAYS["none"], **facts)
     shown = show(summary(ended, by=["sync", "prune"], measures=["seconds"])).data
-    assert (*shown["machine fast enough"], *shown["recovered"]) == ("off", "on", "1", "0")
+    assert (*shown["machine fast enough"], *shown["recovered"]) == ("no", "yes", "1", "0")
     assert shown.index.names == ["synchronization policy", "pruning rule"]
 
 

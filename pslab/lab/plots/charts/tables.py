@@ -218,7 +218,7 @@ def shown(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
             words[column] = [_text(value) for value in table[column].tolist()]
     for column, title in (("diverged", "diverged"), ("emulation_ok", "machine fast enough")):
         if column in table and table[column].nunique() > 1:
-            words[title] = [plain(value) for value in table[column].tolist()]
+            words[title] = [_text(value) for value in table[column].tolist()]
     if "dilation" in table and table.dilation.max() > 1:
         words["time dilated"] = [f"×{plain(value)}" for value in table.dilation.tolist()]
     if "recovered" in table:
@@ -237,6 +237,8 @@ def _named(table: pd.DataFrame) -> pd.Index[Any]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return digits(value) if isinstance(value, float) else plain(value)
 
 
