@@ -98,7 +98,7 @@ def test_a_name_of_a_class_has_one_meaning():
 BUDGETS = {
     "pslab": 600, "config": 2300, "engines": 150, "engines/check": 1750, "engines/emulation": 950,
     "engines/experiment": 1800, "engines/local": 2450, "engines/processes": 1250, "engines/ray": 1050,
-    "engines/server": 1800, "engines/virtual": 1600, "engines/worker": 1850, "lab": 300, "lab/advise": 1750,
+    "engines/server": 1800, "engines/virtual": 1600, "engines/worker": 1850, "lab": 300, "lab/advise": 1800,
     "lab/commands": 1300, "lab/live": 900, "lab/plots": 4000, "lab/records": 2850, "lab/runs": 1950, "lab/studies":
     1200, "policies": 650, "policies/methods": 700, "policies/planning": 500, "policies/sync": 600, "protocol":
     1350, "tensors": 700, "tensors/compression": 2550, "tensors/datasets": 650, "tensors/partitioning": 750,

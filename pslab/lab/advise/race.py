@@ -325,16 +325,33 @@ class _Race:
         """Return the race's ending after `count` seeds, perhaps after further trials; "" if it continues."""
         if all(self._best(policy)[0] in self.unsafe for policy in self.grids):
             return "unsafe"
-        if (count < LEAST and (count < len(self.seeds) or len(self.grids) > 1)) or not self._named():
+        if count < LEAST and (count < len(self.seeds) or len(self.grids) > 1):
             return ""
-        once = [best for policy in self.grids if len(self.runs[(best := self._best(policy)[0])]) < TWO]
-        self._run(once, self.seeds[1:TWO], CAP)
+        for most in (TWO, LEAST) if count == len(self.seeds) else ():
+            few = self._seen_less_than(most)
+            if not self._named() and self._may_be_sure(few):
+                self._run(few, self.seeds[1:most], CAP)
+        if not self._named():
+            return ""
+        self._run(self._seen_less_than(TWO), self.seeds[1:TWO], CAP)
         for policy in self._named()[:1]:
             self._run(self._best(policy)[:1], self.seeds[:LASTING], WIDE_CAP)
         if len(self._chances()) == 1:
             return "alone"
         named = self._named()
         return "" if not named else "sure" if len(named) == 1 else "tie"
+
+    def _seen_less_than(self, runs: int) -> list[Arm]:
+        """Return the best arm of each policy whose best arm has fewer than `runs` runs."""
+        return [best for policy in self.grids if len(self.runs[(best := self._best(policy)[0])]) < runs]
+
+    def _may_be_sure(self, few: Collection[Arm]) -> bool:
+        """Whether more runs of these arms may leave the leader `sure`: each has a chance, because few runs show little.
+        Where runs miss the target, a leader would be advised that has not missed it yet."""
+        chances = self._chances()
+        doubt = sum(chances.get(arm.policy, 0.0) for arm in few)
+        missed = any(any(self._arrived(arm)) for arm in self.unsafe)
+        return not missed and max(chances.values(), default=0.0) + doubt >= self.sure
 
     def _named(self) -> list[str]:
         """Return the policies that are the best, or within a tie of it, with probability `sure`, the simplest first. If
