@@ -115,7 +115,7 @@ for imports in sys.argv[1:]:
     os.wait()
 """
 CLOSURES = {  # what a process imports, beside torch: lines of the package
-    "import pslab.engines.local.worker": 9_150, "import pslab.engines.local.server": 11_950,
+    "import pslab.engines.local.worker": 9_150, "import pslab.engines.local.server": 12_000,
     "import pslab.lab.runs.execution, pslab.engines.local.engine": 12_850,
 }  # fmt: skip
 

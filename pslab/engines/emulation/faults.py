@@ -7,8 +7,11 @@ on the engine.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from pslab.config.cluster import OF_FRAMES, Cluster, Fault
 from pslab.engines.experiment.wire import Frame
@@ -41,6 +44,8 @@ class Faults:
         self._frames = [(index, fault) for index, fault in numbered if fault.what in OF_FRAMES]
         self._stops = sorted(((i, f) for i, f in numbered if f.what == STOP), key=lambda pair: pair[1].at_s or 0.0)
         self._kills = [(index, fault) for index, fault in numbered if fault.what == KILL]
+        # by fault and worker: the generator of its kills, and those that are drawn
+        self._drawn: dict[tuple[int, int], tuple[np.random.Generator, list[float]]] = {}
         self._done: set[tuple[int, ...]] = set()  # faults that happen once, and have happened
         self.rows: list[Row] = []
 
@@ -114,11 +119,17 @@ class Faults:
                 continue
             at_s = math.inf if fault.at_s is None else fault.at_s
             if fault.per_hour is not None:
-                generator, at_s = numpy_generator(self._seed, "faults", number, worker), 0.0
-                while not at_s or at_s < since_s:
-                    at_s += generator.exponential(HOUR_S / fault.per_hour)
+                at_s = self._drawn_s(number, worker, HOUR_S / fault.per_hour, since_s)
             first_s = min(first_s, at_s if at_s >= since_s else math.inf)
         return first_s
+
+    def _drawn_s(self, number: int, worker: int, mean_s: float, since_s: float) -> float:
+        """Draw a worker's kills up to `since_s` and one more, unless they are drawn; return the first from then on."""
+        new = numpy_generator(self._seed, "faults", number, worker), list[float]()
+        generator, instants = self._drawn.setdefault((number, worker), new)
+        while not instants or instants[-1] < since_s:
+            instants.append((instants[-1] if instants else 0.0) + generator.exponential(mean_s))
+        return instants[bisect_left(instants, since_s)]
 
     def kills(self, worker: int, iteration: int) -> bool:
         """Draw whether a worker is killed before it pushes this iteration; a repeated call returns False."""

@@ -95,7 +95,7 @@ def test_killed_workers_are_replaced_after_the_lease_and_the_restart_and_not_wit
         assert not begun.between(killed_s, since_s, inclusive="neither").any()
         assert since_s > 600 or begun.between(since_s, since_s + 0.01).any()
     # no worker lives for a second
-    hopeless = finished(run.but(cluster={"compute_s": 1.0, "faults": [{"what": "kill", "per_hour": 3e6}]}))
+    hopeless = finished(run.but(cluster={"compute_s": 1.0, "faults": [{"what": "kill", "per_hour": 1e5}]}))
     assert (hopeless.facts["outcome"], len(hopeless.pushes), len(hopeless.facts["deaths"])) == ("died", 0, 2)
 
 
