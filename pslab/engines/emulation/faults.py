@@ -44,7 +44,7 @@ class Faults:
         self._frames = [(index, fault) for index, fault in numbered if fault.what in OF_FRAMES]
         self._stops = sorted(((i, f) for i, f in numbered if f.what == STOP), key=lambda pair: pair[1].at_s or 0.0)
         self._kills = [(index, fault) for index, fault in numbered if fault.what == KILL]
-        # by fault and worker: the generator of its kills, and those that are drawn
+        # by fault and worker: the generator of its kills, and the instants of the kills drawn so far
         self._drawn: dict[tuple[int, int], tuple[np.random.Generator, list[float]]] = {}
         self._done: set[tuple[int, ...]] = set()  # faults that happen once, and have happened
         self.rows: list[Row] = []
@@ -125,10 +125,12 @@ class Faults:
 
     def _drawn_s(self, number: int, worker: int, mean_s: float, since_s: float) -> float:
         """Draw a worker's kills up to `since_s` and one more, unless they are drawn; return the first from then on."""
-        new = numpy_generator(self._seed, "faults", number, worker), list[float]()
-        generator, instants = self._drawn.setdefault((number, worker), new)
-        while not instants or instants[-1] < since_s:
-            instants.append((instants[-1] if instants else 0.0) + generator.exponential(mean_s))
+        if (number, worker) not in self._drawn:
+            generator = numpy_generator(self._seed, "faults", number, worker)
+            self._drawn[number, worker] = generator, [generator.exponential(mean_s)]
+        generator, instants = self._drawn[number, worker]
+        while instants[-1] < since_s:
+            instants.append(instants[-1] + generator.exponential(mean_s))
         return instants[bisect_left(instants, since_s)]
 
     def kills(self, worker: int, iteration: int) -> bool:
