@@ -222,6 +222,12 @@ def check_model(
     return unreached
 
 
+def _probabilities(output: Any) -> bool:
+    # a loss derived from CrossEntropyLoss may take other outputs than scores [B, classes, ...]
+    scores = isinstance(output, Tensor) and output.ndim > 1
+    return scores and bool((output >= 0).all() and (abs(output.sum(1) - 1) < ROUNDING).all())
+
+
 def _check_mode(
     module: nn.Module, mode: str, x: Tensor, y: Tensor, objective: tuple[Loss, Metric | None], classes: int
 ) -> tuple[str, ...]:
@@ -245,7 +251,7 @@ def _check_mode(
             raise ConfigError("model", name, f"gives {shape or 'no tensor'} for inputs {where}: {must}{last}")
     value = try_loss(loss, output, y, _short(objective[0]))
     takes_logits = classes or isinstance(objective[0], nn.CrossEntropyLoss)
-    if takes_logits and mode == "training" and (output >= 0).all() and (abs(output.sum(1) - 1) < ROUNDING).all():
+    if takes_logits and mode == "training" and _probabilities(output):
         problem = f"the model {name} gives probabilities, and cross-entropy takes logits, as in torch"
         warnings.warn(f"{problem}: leave out the last softmax, or the model learns much more slowly", stacklevel=2)
     if mode == "evaluation":

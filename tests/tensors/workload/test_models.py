@@ -332,6 +332,22 @@ def test_probabilities_are_warned_about_where_logits_are_due():
             assert ["leave out the last softmax" in str(each.message) for each in given] == [True] * due, (last, loss)
 
 
+def test_a_loss_derived_from_cross_entropy_may_take_any_output():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.layer(x), self.layer(-x)
+
+    class OfBoth(nn.CrossEntropyLoss):
+        def forward(self, output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+            return super().forward(output[0] + output[1], target)
+
+    assert check_model(Twice(), torch.randn(2, 5), torch.tensor([0, 2]), OfBoth(), None) == ()
+
+
 def test_a_loss_that_remembers_its_calls_is_remarked_on():
     for loss, remark in ((Counting(True), "another value when it is called again"), (Counting(False), ""),
                          (nn.MSELoss(), "")):  # fmt: skip
