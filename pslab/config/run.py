@@ -27,7 +27,7 @@ from pslab.errors import ConfigError
 
 # Raise it when the same Run gives other results than before, so that old records are not reused. A new field does not
 # need that: it is part of every digest, so old records are not reused either, unless ASIDE names the field.
-SEMANTICS = 7
+SEMANTICS = 8
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "quantize", "rate", "ranges", "order", "optimizer",
          "schedule", "cluster")  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -21,6 +21,8 @@ from pslab.engines.worker.tensors import NO_BASIS, Basis, Producer
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.layer_costs import Uses
+
+T = TypeVar("T")
 
 
 class Layerwise:
@@ -56,11 +58,13 @@ class Layerwise:
             at.setdefault(uses.first.get(name, ""), set()).add(layer)
         # a tied parameter has one name, in whichever module it is used
         shared = {id(p): name for name, p in self._module.named_parameters()}
+        # weak: the random generators that a module refers to are the user's, and `needs` refers to the worker's
+        enter = weakref.WeakMethod(self._enter)
         for path, module in self._module.named_modules():
             layers_here = {self._layer[name] for p in module.parameters(recurse=False)
                    if (name := shared[id(p)]) in self._layer}  # fmt: skip
             if layers := sorted(layers_here | at.get(path, set())):
-                module.register_forward_pre_hook(functools.partial(self._enter, layers))
+                module.register_forward_pre_hook(functools.partial(_call, enter, layers))
 
     def forward_begins(self) -> None:
         """Start a forward pass. A backward pass inside it, such as by a local loss, completes no gradient."""
@@ -80,7 +84,7 @@ class Layerwise:
                 self._left[layer] = 0
                 self.ready(layer)
 
-    def _enter(self, layers: Sequence[int], *_: Any) -> None:
+    def _enter(self, layers: Sequence[int]) -> None:
         for layer in layers:
             if layer not in self._entered:
                 self._entered.add(layer)
@@ -92,10 +96,10 @@ class Layerwise:
             self.ready(layer)
 
 
-def _call(method: Callable[[], Callable[[int], None] | None], layer: int, _: torch.Tensor) -> None:
-    # a parameter's hook lives as long as the module, which may outlive the Layerwise
+def _call(method: Callable[[], Callable[[T], None] | None], given: T, *_: Any) -> None:
+    # a hook lives as long as the module, which may outlive the Layerwise
     if (bound := method()) is not None:
-        bound(layer)
+        bound(given)
 
 
 class LayeredComputing(Computing):
