@@ -27,7 +27,7 @@ from pslab.lab.records.frames import By, Given, columns_of, groups, results_in, 
 from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import evaluations
-from pslab.lab.records.units import DASH, UNITS, Unit, plain
+from pslab.lab.records.units import DASH, SPACE, UNITS, Unit, plain
 
 MIDDLE = 0.1  # share of a run's pushes that `iteration_s` leaves out at the start, and as many at the end
 Seeds = Sequence[tuple[int, float]]  # the value of each seed
@@ -404,7 +404,11 @@ def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
     if row.get("seeds", 1) == 1 or form(low) == form(high):
         return form(value)
     near = [] if unit.beside or all(float(number).is_integer() for number in (value, low, high)) else [value]
-    return f"{form(value, *near)} ({form(low, *near)} to {form(high, *near) if math.isfinite(high) else 'never'})"
+    median, *ends = (form(number, *near) if math.isfinite(number) else "never" for number in (value, low, high))
+    unit = median.partition(SPACE)[2]
+    if all(end.partition(SPACE)[2] in (unit, "") for end in ends):
+        ends = [end.partition(SPACE)[0] for end in ends]  # the median's unit is theirs
+    return f"{median} ({' to '.join(ends)})"
 
 
 def missing(row: Mapping[Any, Any], column: str) -> bool:

@@ -149,11 +149,13 @@ def test_one_instant_alone_gets_the_usual_length():
 
 @pytest.mark.parametrize(("row", "full", "brief"), [
     ({"seeds": 1, "seconds": 2.5}, "2.50 s", "2.50 s"),
-    ({"seeds": 3, "seconds": 2.0, "seconds_low": 1.5, "seconds_high": 150.2}, "2.00 s (1.50 s to 150.20 s)", "2 s"),
+    ({"seeds": 3, "seconds": 2.0, "seconds_low": 1.5, "seconds_high": 150.2}, "2.00 s (1.50 to 150.20)", "2 s"),
     ({"seeds": 3, "accuracy": 0.9712, "accuracy_low": 0.97, "accuracy_high": 0.98},
-     "97.12 % (97.00 % to 98.00 %)", "97.12 %"),
+     "97.12 % (97.00 to 98.00)", "97.12 %"),
     ({"seeds": 3, "bytes_to_goal": 1.5e6, "bytes_to_goal_low": 1.2e6, "bytes_to_goal_high": math.nan, "reached": 2},
-     "1.5 MB (1.2 MB to never)", "1.5 MB (2 of 3)"),
+     "1.5 MB (1.2 to never)", "1.5 MB (2 of 3)"),
+    ({"seeds": 3, "bytes_to_goal": 1.5e6, "bytes_to_goal_low": 900, "bytes_to_goal_high": 2e6, "reached": 3},
+     "1.5 MB (900 B to 2.0 MB)", "1.5 MB"),
     ({"seeds": 3, "pushes_to_goal": math.nan, "reached": 1}, "reached by 1 of 3 seeds", "reached by 1 of 3"),
     ({"seeds": 3, "pushes_to_goal": math.nan, "reached": 0}, "not reached", "not reached"),
     ({"seeds": 1, "waiting": math.nan}, "–", "–"), ({"seeds": 1, "waiting": 0.256}, "25.6 %", "25.6 %"),
