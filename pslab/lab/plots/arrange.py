@@ -68,8 +68,10 @@ def boxes(fig: go.Figure, colours: dict[str, str]) -> None:
 
 
 def sample(fig: go.Figure, name: str, mode: str = "markers", **style: Any) -> None:
-    """Add a name to the legend, with a line or a marker of this style."""
-    fig.add_trace(go.Scatter(x=[None], y=[None], mode=mode, name=name, **style))
+    """Add a name to the legend, with a line or a marker of this style. A click on it hides the traces of this name or
+    legend group."""
+    fig.update_traces(legendgroup=name, selector={"name": name})
+    fig.add_trace(go.Scatter(x=[None], y=[None], mode=mode, name=name, legendgroup=name, **style))
 
 
 def panels(

@@ -297,13 +297,12 @@ def _by_seed(
 ) -> Seeds:
     if not isinstance(measure, str):
         return [(result.run.seed, measure(result)) for result in group]
-    name = measure
-    if name in MEASURES and MEASURES[name].exchange and single(group[0].run, runs):
+    if measure in MEASURES and MEASURES[measure].exchange and single(group[0].run, runs):
         return []
-    chosen = sound(group) if name in METRICS else list(group)
-    if name in MEASURES and MEASURES[name].of_seconds:
+    chosen = sound(group) if measure in METRICS else list(group)
+    if measure in MEASURES and MEASURES[measure].of_seconds:
         chosen = [result for result in chosen if result.emulation_ok]
-    return [(result.run.seed, measured(result, name, goal)) for result in chosen]
+    return [(result.run.seed, measured(result, measure, goal)) for result in chosen]
 
 
 # -- for people ------------------------------------------------------------------------------------
@@ -396,17 +395,14 @@ def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
     some = row[MEASURES[column].counted] if missed else 0
     few = f"{some} of {row['seeds']}" if some else ""
     if not math.isfinite(value):
-        if few:
-            return f"reached by {few}" if brief else f"reached by {few} seeds"
-        return "not reached" if missed else DASH
+        return f"reached by {few}{'' if brief else ' seeds'}" if few else "not reached" if missed else DASH
     if brief:
         return f"{form(value)} ({few})" if few else form(value)
     if row.get("seeds", 1) == 1 or form(low) == form(high):
         return form(value)
     near = [] if unit.beside or all(float(number).is_integer() for number in (value, low, high)) else [value]
     median, *ends = (form(number, *near) if math.isfinite(number) else "never" for number in (value, low, high))
-    unit = median.partition(SPACE)[2]
-    if all(end.partition(SPACE)[2] in (unit, "") for end in ends):
+    if all(end.partition(SPACE)[2] in (median.partition(SPACE)[2], "") for end in ends):
         ends = [end.partition(SPACE)[0] for end in ends]  # the median's unit is theirs
     return f"{median} ({' to '.join(ends)})"
 

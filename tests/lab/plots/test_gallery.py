@@ -42,10 +42,21 @@ def test_a_figure_shows_what_was_approved_and_each_curve_is_told_apart(title: st
     for figure in figures.values():
         assert not drawn.alike(figure)
         assert max(Counter(drawn.legend(figure)).values(), default=1) == 1
+    assert not unanswered(figures["page"])
     go.Figure(json.loads(figures["page"].to_json()))  # validates every property
     for trace in figures["page"].data:
         if trace.name in COLOURS and trace.type == "scatter" and "lines" in (trace.mode or "") and not trace.fill:
             assert trace.line.color in (COLOURS[trace.name], BEHIND)
+
+
+def unanswered(figure: go.Figure) -> set[str]:
+    """The names in a legend that hide nothing if they are clicked; but those of shapes, arrows and parts of a trace."""
+    shows = [trace.x is not None and any(x is not None for x in trace.x) for trace in figure.data]
+    groups = {trace.legendgroup for trace, seen in zip(figure.data, shows, strict=True) if seen} - {None}
+    samples = [trace for trace, seen in zip(figure.data, shows, strict=True)
+               if trace.showlegend is not False and not seen and any(shows)]  # fmt: skip
+    known = ("releases", "saved", "paid", *(trace.name for trace in samples if trace.name.startswith("goal")))
+    return {trace.name for trace in samples if trace.legendgroup not in groups} - {*known}
 
 
 # -- a figure in words -----------------------------------------------------------------------------

@@ -66,7 +66,10 @@ def bars(
     size = TYPE if group is None else SMALL
     for column, (name, axis) in enumerate(zip(ys, x_axes, strict=True), start=1):
         for (rank, look), same in sorted(alike.items()):
-            fig.add_traces(_bars(same, name, looks[look], 0.94 * step, axis.low, size), rank, column)
+            traces = _bars(same, name, looks[look], 0.94 * step, axis.low, size)
+            if group:
+                traces = [trace.update(legendgroup=table.word(group, same[0][group])) for trace in traces]
+            fig.add_traces(traces, rank, column)
     for member in members if group else ():
         bars_ = [bar for bar in table.rows
                  if bar[str(group)] == member and any(math.isfinite(bar[name]) for name in ys)]  # fmt: skip

@@ -79,9 +79,9 @@ def time_budget(
         for phase, whom in sorted(pieces, key=lambda piece: (phases.index(piece[0]), piece[1])):
             if (part := pieces[phase, whom]).seconds.max() > LEAST * longest:
                 fig.add_trace(_bar(label, phase, whom, part, lanes_[row], room), row + 1, 1)
-    drawn = {trace.legendgroup for trace in fig.data}
+    drawn = {trace.legendgroup: trace.marker.color for trace in fig.data}
     fig.update_layout(barmode="stack")
-    boxes(fig, {WORDS.get(phase, phase): PHASES.get(phase, "#999999") for phase in phases if phase in drawn})
+    boxes(fig, {word: drawn[word] for phase in phases if (word := WORDS.get(phase, phase)) in drawn})
     numbered = room < math.inf and any((table.waits_for != NOBODY).any() for table in tables.values())
     lines = under(shown.results, shown.columns, *[NUMBERS] * numbered, notes=notes, spread="mean of")
     words = heading(title, ["where an iteration goes" if per_iteration else "where the time goes"],
@@ -113,11 +113,12 @@ def _shares(table: pd.DataFrame) -> str:
 
 
 def _bar(label: str, phase: str, whom: int, part: pd.DataFrame, lanes: Sequence[str], room: float) -> go.Bar:
-    doing = f"waits for worker {whom}" if whom != NOBODY else WORDS.get(phase, phase)
+    word = WORDS.get(phase, phase)
+    doing = f"waits for worker {whom}" if whom != NOBODY else word
     edge = {"color": PALE if phase == "gap" else GRID, "width": 0.4}
     return go.Bar(
         y=[lanes.index(lane) for lane in part.lane], x=part.seconds, name=doing, showlegend=False, width=0.86,
-        legendgroup=phase, orientation="h", marker={"color": PHASES.get(phase, "#999999"), "line": edge},
+        legendgroup=word, orientation="h", marker={"color": PHASES.get(phase, "#999999"), "line": edge},
         text=[str(whom) if whom != NOBODY and seconds > room else "" for seconds in part.seconds],
         textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
         textfont={"size": SMALL, "color": INK}, customdata=[f"{label}, {lane}" for lane in part.lane],

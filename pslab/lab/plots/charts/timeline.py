@@ -27,7 +27,7 @@ MARGIN = 64.0  # px left and right of the lanes together
 TITLE = "Who waits for whom, and how stale each push is"
 NUMBERS = ("a number in a computation is its iteration, in a circle the staleness of the push that is applied there: "
            "steps of the server since its worker pulled")  # fmt: skip
-CIRCLES = "a circle is a push that is applied there"
+CIRCLES, APPLIED = "a circle is a push that is applied there", "push applied"
 BAR, APART = 0.66, 0.02  # shares of a lane: a bar; the space between the parts of a bar
 BESIDE = 0.5  # from the middle of a lane to a circle with a number, as a share of the lane: it hides no bar's text
 SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # shares of a bar if pulls overlap
@@ -142,16 +142,16 @@ def timeline(
 def _name(fig: go.Figure, begin_s: float, end_s: float) -> None:
     """Add the names of drawn activities, barriers, releases and pushes to the legend."""
     least = 1e-6 * (end_s - begin_s)
-    drawn = {trace.legendgroup for trace in fig.data if trace.type != "bar" or max(trace.x) > least}
-    bars = dict.fromkeys([*WORDS, *(trace.legendgroup for trace in fig.data if trace.type == "bar")])
-    boxes(fig, {WORDS.get(name, name): PHASES.get(name, "#999999") for name in bars if name in drawn})
+    drawn = {trace.legendgroup: trace.marker.color for trace in fig.data if trace.type != "bar" or max(trace.x) > least}
+    bars = {trace.legendgroup for trace in fig.data if trace.type == "bar"}
+    boxes(fig, {word: drawn[word] for word in dict.fromkeys([*WORDS.values(), *drawn]) if word in bars & {*drawn}})
     if "barrier" in drawn:
         sample(fig, "barrier", "lines", line=BARRIER)
     if fig.layout.annotations[len({trace.yaxis for trace in fig.data if trace.yaxis}) or 1 :]:  # after the headings
         sample(fig, "releases", "lines+markers", line={"color": INK, "width": 0.9},
                marker={"symbol": "triangle-right", "color": INK})  # fmt: skip
-    if "staleness" in drawn:
-        sample(fig, "push applied", marker=Look(INK, marker="circle-open").mark())
+    if APPLIED in drawn:
+        sample(fig, APPLIED, marker=Look(INK, marker="circle-open").mark())
 
 
 def window(
@@ -206,12 +206,12 @@ def _on_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _bar(panel: _Panel, activity: str, part: pd.DataFrame) -> go.Bar:
-    colour = PHASES.get(activity, "#999999")
+    colour, word = PHASES.get(activity, "#999999"), WORDS.get(activity, activity)
     rows = [(_describes(row), f"{1000 * row.lasts_s:.3g}{SPACE}ms", f"{row.begin_s:.4f}", f"{row.end_s:.4f}")
             for row in intervals.records(part)]  # fmt: skip
     return go.Bar(
-        x=part.lasts_s, base=part.begin_s, y=part.y, width=part.width, orientation="h", legendgroup=activity,
-        name=WORDS.get(activity, activity), showlegend=False, marker={"color": colour, "line": {"width": 0}},
+        x=part.lasts_s, base=part.begin_s, y=part.y, width=part.width, orientation="h", legendgroup=word,
+        name=word, showlegend=False, marker={"color": colour, "line": {"width": 0}},
         text=[_text(panel, row) for row in intervals.records(part)], textposition="inside", insidetextanchor="middle",
         textangle=0, constraintext="none", textfont={"size": SMALL, "color": ink(colour)},
         customdata=rows, hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}, from %{customdata[2]} s to "
@@ -271,7 +271,7 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
             for p in intervals.records(table)]  # fmt: skip
     return [go.Scatter(
         x=table.seconds, y=table.worker + (BESIDE if panel.numbered else 0) * (1 if panel.overlapped else -1),
-        mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup="staleness",
+        mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup=APPLIED,
         cliponaxis=False,  # a circle at the edge is not cut off
         marker={"symbol": "circle", "size": 12.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px),
                 "color": "white", "opacity": 1, "line": {"color": INK, "width": 0.6}},
