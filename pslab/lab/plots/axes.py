@@ -70,6 +70,11 @@ def lanes(names: Iterable[str]) -> Axis:
     return shown._replace(low=shown.high, high=shown.low)
 
 
+def lane_px(lanes: Axis, least: float) -> float:
+    """Return the height of a lane in px: at least `least`, and enough for each line of the names."""
+    return max(least, *(13 * text.count("<br>") + 17 for _, text in lanes.ticks))
+
+
 def numbered(values: Iterable[float]) -> tuple[tuple[float, str], ...]:
     """Return a tick for each value."""
     return tuple((value, plain(value)) for value in sorted(values))

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from pslab.lab.plots.arrange import WIDTHS, boxes, finish, names, panels, sample, text_px
-from pslab.lab.plots.axes import Axis, categories, lanes
+from pslab.lab.plots.axes import Axis, categories, lane_px, lanes
 from pslab.lab.plots.charts.panels import in_rows
 from pslab.lab.plots.charts.prelude import Names, listed, shared_looks
 from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
@@ -78,8 +78,8 @@ def bars(
         elif bars_:
             boxes(fig, {table.word(str(group), member): looks[repr([member])].colour})
     words = heading(title, map(bare, ys.values()), columns=[*columns, *filter(None, (group, row))])
-    return finish(fig, words, [*table.caption, *notes], width, [len(texts) * (block + AROUND) + 4 for texts in labels],
-                  legend=group is not None)  # fmt: skip
+    heights = [len(axis.ticks) * lane_px(axis, block + AROUND) + 4 for axis in y_axes]
+    return finish(fig, words, [*table.caption, *notes], width, heights, legend=group is not None)
 
 
 def _ends(row: Mapping[Any, Any], name: str) -> tuple[float, float, float]:

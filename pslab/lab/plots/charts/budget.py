@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
 from pslab.lab.plots.arrange import WIDTHS, boxes, finish, names, panels
-from pslab.lab.plots.axes import axis, lanes
+from pslab.lab.plots.axes import axis, lane_px, lanes
 from pslab.lab.plots.charts import timeline
 from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.labels import heading, label_of, name, under
@@ -69,7 +69,7 @@ def time_budget(
     heads = [f"<b>{label}</b>" + (f"\u2003 {_shares(table)}" if across == WORKER else "")
              for label, table in tables.items()]  # fmt: skip
     y_axes = [lanes(names(texts, width)) for texts in lanes_]  # names without room are left out below
-    y_axes = [axis._replace(ticks=axis.ticks[:: math.ceil(13 / high)]) for axis in y_axes]
+    y_axes = [axis._replace(ticks=axis.ticks[:: math.ceil((lane_px(axis, 0) - 4) / high)]) for axis in y_axes]
     fig = panels([[x]] * len(tables), [[axis] for axis in y_axes], width, heads)
     room, phases = ROOM * x.high / WIDTHS[width] if high >= LEAST_NUMBERED else math.inf, [*PHASES]
     for row, (label, table) in enumerate(tables.items()):

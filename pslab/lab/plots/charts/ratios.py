@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.arrange import finish, names, panels, sample
-from pslab.lab.plots.axes import axis, lanes
+from pslab.lab.plots.axes import axis, lane_px, lanes
 from pslab.lab.plots.charts.prelude import Names, listed
 from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
 from pslab.lab.plots.labels import heading
@@ -83,7 +83,8 @@ def dots(
         f"{words} {cell(reference[measure], measure) if measure in reference else MISSED}"
         for measure, words in ys.items()) for head, reference in zip(heads, references, strict=True)]  # fmt: skip
     words = heading(title, ys.values(), columns=[*columns, *filter(None, [facet])])
-    return finish(fig, words, [*table.caption, *lines, *notes], width, [len(rows) * (11.0 * len(ys) + 8)])
+    height = len(rows) * lane_px(y_axis, 11.0 * len(ys) + 8)
+    return finish(fig, words, [*table.caption, *lines, *notes], width, [height])
 
 
 def _reference(part: Table, names: Sequence[str], standard: str, ys: Iterable[str]) -> dict[str, Mapping[str, Any]]:

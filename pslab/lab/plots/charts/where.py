@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
 from pslab.lab.plots.arrange import GAP, WIDTHS, boxes, finish, names, panels, text_px
-from pslab.lab.plots.axes import axis, categories, lanes
+from pslab.lab.plots.axes import axis, categories, lane_px, lanes
 from pslab.lab.plots.charts.bars import CELL
 from pslab.lab.plots.labels import bits, duration, heading
 from pslab.lab.plots.theme import GRID, MARK, OTHERS, PALE, SMALL, TYPE, Look, looks
@@ -60,7 +60,7 @@ def where(chart: Any, title: Any = None, *, notes: Iterable[str] = (), width: st
     texts = [[_text(row, facts) for row in line] for line in grid]
     size = TYPE if all(text_px(text) <= slot for line in texts for text in line) else SMALL
     high = max(CELL, max(text.count("<br>") + 1 for line in texts for text in line) * LINE + 8) * len(ys)
-    last = max(LANE, *(13 * text.count("<br>") + 17 for _, text in y_lanes.ticks)) * len(policies)
+    last = lane_px(y_lanes, LANE) * len(policies)
     far = axis([1.0, max(1.5, float(times.times.max()))], "", log=True, pad=0.05)
     behind = 1 / (1 - min(0.5, (text_px("≥10.0×") + 8) / room))  # makes room for the number behind the last dot
     far = far._replace(high=far.low * (far.high / far.low) ** behind)

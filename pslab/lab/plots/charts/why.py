@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from pslab.config.metric import ACCURACY
 from pslab.errors import ConfigError
 from pslab.lab.plots.arrange import WIDTHS, boxes, finish, names, panels, text_px
-from pslab.lab.plots.axes import Axis, lanes
+from pslab.lab.plots.axes import Axis, lane_px, lanes
 from pslab.lab.plots.charts.bars import AROUND, BAR
 from pslab.lab.plots.labels import heading
 from pslab.lab.plots.theme import PAID, PALE, SAVED, TYPE
@@ -76,7 +76,8 @@ def why(table: Any, title: Any = None, *, notes: Iterable[str] = (), width: str 
     rule = (f"a piece: the difference in an iteration of {workers}, times the first policy's iterations; "
             "iterations: the cost of the second policy's additional iterations, or what fewer ones save")  # fmt: skip
     lines = [*facts["caption"], f"{'; '.join(counts)}, {stale}", rule, *notes]
-    return finish(fig, heading(title, [facts["sentence"]]), lines, width, [len(bars) * (BAR + AROUND) + 4])
+    height = len(bars) * lane_px(y_axis, BAR + AROUND) + 4
+    return finish(fig, heading(title, [facts["sentence"]]), lines, width, [height])
 
 
 def _differences(table: pd.DataFrame) -> list[tuple[str, float]]:
