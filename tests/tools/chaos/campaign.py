@@ -63,8 +63,11 @@ def performed(run: Run) -> tuple[Outcome | None, list[str]]:
 
 
 def replayable(experiment: Experiment) -> bool:
-    """Return whether the pushes alone determine the weights: all gradients are pushed, no answer is compressed."""
-    traits = experiment.traits
+    """Return whether the pushes alone determine the weights: all gradients are pushed, no answer is compressed, and the
+    server keeps nothing for the rule."""
+    traits, made = experiment.traits, experiment.compression
+    if made is not None and (made.rule.combine is not None or made.rule.tells):
+        return False
     whole = len(experiment.parts) == 1 and not isinstance(experiment.prune, Ranges) and not traits.accumulates
     whole = whole and experiment.run.downlink == "none"
     return whole and not traits.eager and not (traits.whole and experiment.sends_frames)
