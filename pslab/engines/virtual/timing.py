@@ -124,7 +124,8 @@ class Sizes:
             return _even_bytes(changed, part.size, self._job.number_bytes)
         made, part = self._job.compression, self._job.parts[reply.pull.range]
         if made is not None and made.rule.tells:
-            return dense_bytes(part.size + made.served(reply.pull.range), self._job.number_bytes)
+            sizes = [count * self._job.number_bytes for count in (part.size, made.served(reply.pull.range))]
+            return length([[torch.empty(size, dtype=torch.uint8, device="meta") for size in sizes]])
         if self._job.run.pull != "range":
             return WHOLE
         pull, begin = reply.pull, part.slices[0].start

@@ -118,7 +118,8 @@ class Compression:
     def largest(self, index: int) -> int:
         """Return the largest possible length of a range's frame, in bytes."""
         answer = self.served(index) * self.rule.tells
-        pushed = sum(96 + 9 * max(at.size, 256) for at in self._at[index])
+        entry = max(9, self._dtype.itemsize + 4)  # a value and its position
+        pushed = sum(96 + entry * max(at.size, 256) for at in self._at[index])
         return max(pushed, dense_bytes(self._parts[index].size, 8) + 8 * answer)
 
     def sizes(self, index: int, number_bytes: int, **whose: Any) -> list[int]:
@@ -179,13 +180,13 @@ class Compression:
             wanted = len(piece.indices) if isinstance(piece, Sparse) else at.size
             if (values := piece.values if isinstance(piece, Sparse) else piece).numel() != wanted:
                 raise FrameError(f"a push has {values.numel()} values for {wanted} entries")
-        if all(isinstance(piece, torch.Tensor) for piece, _ in decoded):
+        if not self.rule.chooses and all(isinstance(piece, torch.Tensor) for piece, _ in decoded):
             return Entries(part.size, None, torch.cat([piece.reshape(-1) for piece, _ in decoded]).numpy())
         sparse = [piece if isinstance(piece, Sparse) else Sparse(torch.arange(at.size), piece) for piece, at in decoded]
         begins = [0, *accumulate(at.size for _, at in decoded)]
         indices = torch.cat([piece.indices + begin for piece, begin in zip(sparse, begins[:-1], strict=True)])
-        values = torch.cat([piece.values for piece in sparse]).numpy()
-        return Entries(part.size, None if len(values) == part.size else indices.numpy(), values)
+        # with positions even if all entries are there by chance: entries without them are added in another order
+        return Entries(part.size, indices.numpy(), torch.cat([piece.values for piece in sparse]).numpy())
 
     def _placed(
         self, index: int, vectors: Mapping[str, torch.Tensor], served: torch.Tensor, whose: Mapping[str, Any]

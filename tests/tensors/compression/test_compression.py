@@ -437,6 +437,15 @@ def test_matrices_are_read_as_their_papers_say(text: str):
                 np.testing.assert_allclose(state["residual"].numpy(), residual, atol=3e-5 * np.abs(v).max())
 
 
+@pytest.mark.parametrize("text", (*PRUNE, *MATRICES))
+def test_a_push_of_a_layer_of_prime_length_fits_its_room(text: str):
+    """Of such a layer a rule of chunks sends every entry with its position."""
+    keyspace = Keyspace.of(nn.Linear(643, 1, bias=False, dtype=torch.float64))
+    made = made_of(text, "none", whole(keyspace), keyspace)
+    gradient = torch.randn(643, dtype=torch.float64, generator=generator(1, "prime"))
+    written(made, 0, made.push(0, gradient, memories(made), **whose(0))[0])
+
+
 def test_a_column_that_depends_on_earlier_ones_becomes_zero():
     first, third = torch.randn(2, 9, dtype=torch.float64, generator=generator(1, "columns"))
     basis = orthonormal(torch.stack([first, -3 * first, third, first + third], 1))
