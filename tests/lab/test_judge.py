@@ -46,6 +46,14 @@ def without(row: int) -> Change:
     return lambda table: table.drop(index=table.index[row])
 
 
+PUSHED = ["kind", "worker", "range", "iteration"]
+
+
+def copies(table: pd.DataFrame, number: int) -> pd.Series:
+    """Which arrivals are those of this push; it may have come twice."""
+    return (table[PUSHED] == table[table.kind == "push"].iloc[number][PUSHED]).all(axis=1)
+
+
 CHANGES: dict[str, tuple[str, Change]] = {
     "a push is missing": ("pushes", without(3)),
     "the last push is missing": ("pushes", without(-1)),
@@ -55,7 +63,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "a step is missing": ("pushes", another(3, "version_applied", 1)),
     "a push is of another worker": ("pushes", another(3, "worker", 1)),
     "a push is applied before it arrives": ("pushes", another(3, "seconds", -1e3)),
-    "a push has not arrived": ("arrivals", lambda table: table.drop(index=table.index[table.kind == "push"][3])),
+    "a push has not arrived": ("arrivals", lambda table: table[~copies(table, 3)]),
     "a push arrives twice": ("arrivals", lambda table: pd.concat([table, table[table.kind == "push"][:1]])),
     "a push arrives before earlier ones": ("arrivals", lambda table: table.assign(
         seconds=table.seconds - 1e3 * (table.index == table.index[table.kind == "push"][3]))),
