@@ -54,6 +54,19 @@ def conduct(look: Callable[[dict[str, Any]], None] = quiet, **fields: Any) -> Ou
     return finished(tiny(**{"workers": 2, **fields}), look)
 
 
+def huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    assert output.dtype == target.dtype  # numbers come in the dtype of the run
+    return nn.functional.huber_loss(output, target, delta=0.3)
+
+
+def worst(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The largest error of each example."""
+    return (output - target).abs().flatten(1).amax(1)
+
+
+worst.lower_is_better = True  # type: ignore[attr-defined]
+
+
 class Attention(nn.Module):
     """Its output projection calls no hook; its rows are a sequence."""
 
