@@ -10,13 +10,14 @@ import pytest
 import torch
 from tiny import finished, tiny
 from tools.audit.rules import judged
+from tools.chaos.replay import pushes_of
 from torch import nn
 from whole import in_process
 
 from pslab.config.run import Run
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.experiment.wire import REQUEST_BYTES
-from pslab.engines.server.ledger import PULLED, PUSH_COLUMNS, PUSHED
+from pslab.engines.server.ledger import PULLED, PUSHED
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.engines.worker.range_schedule import SWEEP_COLUMNS
 from pslab.lab.runs.resolve import resolve
@@ -99,8 +100,8 @@ def test_every_message_is_as_long_as_was_predicted(fields):
         own = own if experiment.places is None else np.sort(experiment.places[own])
         return own[(own >= part.start) & (own < part.stop)] - part.start, part.stop - part.start
 
-    for push in pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS).itertuples():
-        worker, iteration, index = int(push.worker), int(push.iteration), int(push.range)
+    for push in pushes_of(outcome).itertuples():
+        worker, iteration, index = push.worker, push.iteration, push.range
         own, count = keys(worker, iteration, index)
         after, _ = keys(worker, iteration + 1, index)
         assert push.bytes_up == push_bytes(own, count) + 4 * len(own)  # float64
@@ -162,10 +163,6 @@ def ranged(size: object, **fields: object) -> Run:
     return tiny(**{"engine": "virtual", "prune": f"range:{size}", "pull": "range", **fields})
 
 
-def pushes_of(outcome: Outcome) -> pd.DataFrame:
-    return pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
-
-
 # --- what is applied --------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +209,7 @@ def test_each_gradient_is_applied_once_and_in_time(sync):
     expected, weight = np.zeros(5), 0.5 if sync == "bsp" else 1.0
     for _, own in pushes_of(outcome).groupby("worker"):
         last = np.array([0, 0, 0, 0, 0])
-        for iteration in sorted(own.iteration.astype(int)):
+        for iteration in sorted(own.iteration):
             keys = slice(2 * (iteration % 3), 2 * (iteration % 3) + 2)
             expected[keys] += weight * (iteration + 1 - last[keys])
             last[keys] = iteration + 1

@@ -67,6 +67,19 @@ def worst(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 worst.lower_is_better = True  # type: ignore[attr-defined]
 
 
+class Parts(nn.Module):
+    """Named modules and parameters, and a forward pass of them."""
+
+    def __init__(self, forward: Callable[[Any, torch.Tensor], torch.Tensor], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self._forward = forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._forward(self, x)
+
+
 class Attention(nn.Module):
     """Its output projection calls no hook; its rows are a sequence."""
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import huber, tiny, worst
+from tiny import Parts, huber, tiny, worst
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import update_bn
@@ -33,19 +33,6 @@ from pslab.tensors.workload.keyspace import KeyRange, Keyspace
 from pslab.tensors.workload.models import CNN, MLP, build_model, in_dtype
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.running_statistics import calibration_batches
-
-
-class Parts(nn.Module):
-    """Named modules and parameters, and a forward pass of them."""
-
-    def __init__(self, forward: Callable[[Any, Tensor], Tensor], **parts: nn.Module | nn.Parameter) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
-        self._forward = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._forward(self, x)
 
 
 def tied() -> nn.Module:
