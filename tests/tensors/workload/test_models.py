@@ -248,6 +248,7 @@ RELATIONS: list[tuple[str, Any, Any, Tensor]] = [
     ("weighted", nn.CrossEntropyLoss(weight=WEIGHTS), SCORES, LABELS),
     ("weighted", nn.CrossEntropyLoss(), SCORES, IGNORED),
     ("other", lambda output, target: squared(output, target).sqrt(), NUMBER, TARGETS),
+    ("other", lambda output, target: (-output.log().mean()).sqrt(), torch.full((2, 1), 0.99), TARGETS),
     ("other", contrastive, SCORES, LABELS), ("unknown", noisy, NUMBER, TARGETS),
     ("unknown", lambda output, target: output @ WEIGHTS, NUMBER, TARGETS),
 ]  # fmt: skip
