@@ -328,10 +328,7 @@ def timed(sync: str, slow: dict[int, float], seconds: float, **cluster: Any) -> 
 
 
 @pytest.mark.parametrize(("sync", "slow", "until_s", "ends", "cluster"), [
-    ("ssp:1", {0: 1, 1: 4}, 16, [[1, 2, 5, 9, 13], [4, 8, 12, 16]], {}),
     ("dssp:1,4", {0: 1, 1: 4}, 16, [[1, 2, 5, 9, 10, 11, 12], [4, 8, 12, 16]], {}),
-    ("dssp:1,4,grant=literal", {0: 1, 1: 4}, 16, [[1, 2, 5, *range(9, 17)], [4, 8, 12, 16]], {}),
-    ("elastic:1", {0: 2, 1: 3}, 15, [[2, 4, 6, 8, 11, 13, 15], [3, 6, 9, 12, 15]], {}),
     ("elastic:4", {0: 2, 1: 3}, 13, [[2, 4, 6, 8, 10, 12], [3, 6, 10, 13]], {"search_s": 0.125}),
     # at 5 one more of each is planned: worker 0 waits from 6 on, worker 1 is gone at 7
     ("elastic:1", {0: 2, 1: 2.5}, 13, [[2, 4, 6, 9, 11, 13], [2.5, 5]], {"leave": {1: 7.0}}),

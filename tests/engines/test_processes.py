@@ -14,7 +14,7 @@ import pytest
 import torch
 from ownpolicies import AlwaysHold
 from sabotage import Acts, died
-from tiny import Attention, Diverges, Raises, Swells, conduct, convolution, finished, net, tiny
+from tiny import Attention, Diverges, Raises, Swells, conduct, convolution, finished, huber, net, tiny, worst
 from tools.audit.rules import judged
 from tools.chaos.campaign import performed
 from tools.chaos.draw import drawn as chaos
@@ -64,18 +64,6 @@ def numbers() -> Dataset:
     return resolve_data(lambda: (x[:128], y[:128], x[128:], y[128:]))
 
 
-def huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    assert output.dtype == target.dtype  # numbers come in the dtype of the run
-    return nn.functional.huber_loss(output, target, delta=0.3)
-
-
-def worst_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return (output - target).abs().amax(1)
-
-
-worst_error.lower_is_better = True  # type: ignore[attr-defined]
-
-
 class Flow(IterableDataset):
     """A stream of examples."""
 
@@ -97,14 +85,15 @@ class Noise(nn.Module):
         return x + 0.1 * torch.rand(x.shape, generator=self.draw)
 
 
-REGRESSION = {"model": partial(nn.Linear, 3, 2), "data": numbers, "batch_size": 8, "loss": huber, "metric": worst_error}
+REGRESSION = {"model": partial(nn.Linear, 3, 2), "data": numbers, "batch_size": 8, "loss": huber, "metric": worst}
 GPT = {"model": "gpt:8,layers=1", "data": "text:128,32", "metric": "loss", "batch_size": 4, "learning_rate": 0.2}
 KEYED = {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "linear", "pull": "keys",
          "batch_size": 8, "learning_rate": 2.0, "dtype": "float64"}  # fmt: skip
 #: Runs whose step is a round: aggregates of pushes, steps behind a push, layers, losses, models and data of a user's.
 ROUNDS: list[dict[str, Any]] = [
-    {"prune": "powersgd:2", "ranges": "layers", "servers": 2}, {"ranges": "layers", "model": Attention}, KEYED,
-    REGRESSION, {"sync": "streaming:6,2,overlap=2,alpha=0.5"}, {**GPT, "prune": "range:300", "pull": "range"},
+    {"prune": "powersgd:2", "ranges": "layers", "servers": 2}, {"ranges": "layers", "model": Attention}, REGRESSION,
+    {**KEYED, "servers": 3, "partition": "two-step", "placement": "parsa"},
+    {"sync": "streaming:6,2,overlap=2,alpha=0.5"}, {**GPT, "prune": "range:300", "pull": "range"},
     {"prune": "sketch:cols=30", "servers": 2, "ranges": "layers:400", "pull": "changed"},
     {"rate": "adagrad", "ranges": "layers", "cluster": LINKS, "model": lambda: nn.Sequential(Noise(), net())},
     {"optimizer": "adam", "cluster": "lab"},
@@ -119,8 +108,8 @@ ROUNDS: list[dict[str, Any]] = [
     {"sync": "decoupled:6,2,overlap=2,quorum=2", "workers": 2},  # a round, though the policy does not say so
     {"ranges": "layers", "model": convolution, "cluster": LINKS}, {"servers": 4, "cluster": LINKS, "workers": 2},
     {"ranges": "layers", "prune": "static:10%", "pull": "changed", "cluster": LINKS},
-    {**REGRESSION, "loss": nn.SmoothL1Loss(), "ranges": "layers"}, {**KEYED, "servers": 2, "partition": "two-step"},
-    {**KEYED, "servers": 3, "partition": "two-step", "placement": "parsa"},
+    {**REGRESSION, "loss": nn.SmoothL1Loss(), "ranges": "layers"}, KEYED,
+    {**KEYED, "servers": 2, "partition": "two-step"},
     {"model": lambda: nn.Linear(3, 1), "data": lambda: (Flow(), Flow()), "loss": "mse", "metric": "loss"},
     *({**GPT, "prune": row.example or row.name} for row in ROWS["prune"].values() if row.name != "range"),
 ]  # fmt: skip

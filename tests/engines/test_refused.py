@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -10,24 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from ownpolicies import ByLoss
+from ownpolicies import ByLoss, Doubled
+from refusals import check_refused
 from tiny import net, tiny
 from torch import nn
 
-from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.orders import Ready
 from pslab.policies.partition import Cut
-from pslab.policies.rates import Applied, Split
+from pslab.policies.rates import Split
 from pslab.protocol.requests import Request, View
 from pslab.tensors.workload.models import Linear
-
-
-class Doubled:
-    """A rate of the user's: a factor and no more."""
-
-    def scale(self, step: Applied) -> float:
-        return 2.0 / step.workers
 
 
 class Unknown(Doubled):
@@ -105,11 +97,6 @@ class Whole(Linear):
         return super().forward(x)
 
 
-def worst_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return (output - target).abs().amax(1)
-
-
-worst_error.lower_is_better = True  # type: ignore[attr-defined]
 FINE = 2.0**24 + 1  # which float32 rounds
 UNKNOWN = r"known lengths of messages: use (none, static, dgc, .*, with pull='whole'|static, a code)"
 
@@ -265,7 +252,7 @@ TABLE: Rows = [
     # models, losses and metrics of a user's
     *(({kind: value}, words, kind) for kind, mine in (("loss", "mse"), ("metric", "loss")) for value, words in (
         (f"{mine}:3", f"{mine} takes no parameters"), ("torch.nn:MSELoss", "is a class"))),
-    ({"loss": "mse", "metric": f"{__name__}:worst_error"}, "lower is better.*write '.*:worst_error:lower'", "metric"),
+    ({"loss": "mse", "metric": "tiny:worst"}, "lower is better.*write 'tiny:worst:lower'", "metric"),
     ({"model": lambda: torch.jit.script(net())}, r"module 3 \(RecursiveScriptModule\) cannot be sent", "model"),
     ({"model": lambda: torch.jit.trace(net(), torch.zeros(2, 1, 7, 7))}, "cannot be sent to a worker's", "model"),
     *(({"model": beside(kind, 1j, dtype=torch.complex64)}, f"{kind} more is complex", "model")
@@ -276,19 +263,9 @@ TABLE: Rows = [
 ]  # fmt: skip
 
 
-def problem(fields: dict[str, Any], words: str, field: str) -> str:
-    """How a run is not refused as it should be."""
-    try:
-        resolve(tiny(**fields))
-    except ConfigError as error:
-        right = error.field.partition("[")[0] == field and re.search(words, str(error), re.DOTALL)
-        return "" if right else f"{fields}: {error}; expected {field}, {words}"
-    return f"{fields}: not refused"
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_no_engine_can_run_is_refused_by_name():
-    assert list(filter(None, (problem(*row) for row in TABLE))) == []
+    check_refused((field, lambda fields=fields: resolve(tiny(**fields)), words) for fields, words, field in TABLE)
 
 
 def test_allowed_combinations_are_not_refused():

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 from whole import in_process
 
+from pslab.config.cluster import APPLY_FACTORS
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.engines.emulation.compute_times import ComputeTimes
@@ -401,14 +402,15 @@ def test_nobody_waits_once_the_steps_after_a_push_take_longer_than_its_transfer(
 
 def test_every_step_takes_a_draw_of_the_cluster_and_its_own_optimizer_step():
     cluster = {"compute_s": 0.02, "compute_sigma": 0.3, "apply_s": 0.003}
-    run = tiny(**{**SENT, "cluster": cluster, "inner": "sgd"})
+    run = tiny(**{**SENT, "cluster": cluster, "inner": "sgd:momentum=0.9"})
     phases = tables(run)["phases"]
     times = ComputeTimes(resolve(run).cluster, run.seed, 1)
     drawn_s = [times.draw() for _ in range(44)]
     own = phases[(phases.worker == 1) & (phases.phase == "compute") & (phases.iteration < 11)]
     spent_s = (own.end_s - own.begin_s).groupby(own.iteration).sum()
     assert [*own.groupby("iteration").size()] == [2] * 11  # until its push, and after it
-    np.testing.assert_allclose(spent_s, np.add.reduceat(drawn_s, range(0, 44, 4)) + 4 * 0.003, rtol=1e-9)
+    step_s = 0.003 * APPLY_FACTORS["sgd"][0]
+    np.testing.assert_allclose(spent_s, np.add.reduceat(drawn_s, range(0, 44, 4)) + 4 * step_s, rtol=1e-9)
 
 
 def test_a_merge_waits_for_a_quorum_and_a_late_push_is_part_of_the_next():

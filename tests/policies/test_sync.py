@@ -205,29 +205,6 @@ class Driven:
         return decisions
 
 
-def ahead() -> Driven:
-    """Worker 0 has pushed four iterations, the last at 4 s, a second each; worker 1 two, the last at 3 s, 3 s each."""
-    driven = Driven(DSSP(1, 2), 2)
-    for worker, now in ((1, 0.0), (0, 1.0), (0, 2.0), (1, 3.0), (0, 3.0), (0, 4.0)):
-        iteration = driven.next[worker]
-        assert driven.push(worker, now) == (Apply(worker, iteration),)
-        if iteration < 3:
-            assert driven.ask(worker, now) == (Start(worker, iteration + 1),)
-    return driven
-
-
-def test_a_grant_is_used_up_by_credit_and_not_by_a_request_that_comes_again():
-    driven = ahead()
-    assert driven.ask(0, 4.0) == (Searched(6), Start(0, 4))  # 2 iterations end at 6, when the slow worker's does
-    assert [driven.ask(0, 4.0)[-1] for _ in range(2)] == [Start(0, 4)] * 2
-    driven.push(0, 5.0)
-    assert driven.ask(0, 5.0) == (Start(0, 5),)  # the rest of the grant
-    driven.push(0, 6.0)
-    assert driven.ask(0, 6.0) == (Searched(6),)  # the slow worker ends now: it waits
-    assert [driven.push(1, now) for now in (6.0, 8.0)] == [(Apply(1, 2),), (Apply(1, 3),)]
-    assert driven.push(1, 10.0) == (Apply(1, 4), Start(0, 6))
-
-
 def test_only_the_fastest_worker_is_granted_iterations():
     driven = Driven(DSSP(0, 2, cap=False), 3)
     for iteration in range(2):
@@ -240,22 +217,6 @@ def test_only_the_fastest_worker_is_granted_iterations():
     assert driven.ask(1, 2.1) == (Searched(6), Start(1, 3))  # as far ahead as worker 0
     driven.push(1, 2.2)
     assert driven.ask(0, 2.2) == ()
-
-
-def test_no_forecast_while_the_interval_of_a_slowest_worker_is_unknown():
-    driven = ahead()
-    driven.join(2, 2)
-    driven.push(1, 4.0)
-    assert driven.ask(0, 4.0) == ()  # the low bound is that of worker 2, which has not even asked
-    assert driven.ask(2, 4.5) == (Start(2, 2),)
-    assert driven.push(2, 5.0) == (Apply(2, 2), Start(0, 4))
-    driven.push(1, 5.5)
-    driven.push(0, 6.0)
-    assert driven.ask(0, 6.0) == ()  # worker 2 has pushed once: its speed is unknown
-    assert driven.ask(2, 6.0) == (Start(2, 3),)
-    assert driven.push(2, 6.5) == (Apply(2, 3), Start(0, 5))
-    driven.push(0, 6.75)
-    assert driven.ask(0, 6.75)[0] == Searched(6)
 
 
 @pytest.mark.parametrize(("fields", "interval_s"), [

@@ -1,4 +1,4 @@
-"""A small random MNIST as idx files."""
+"""Small data sets on disk: a random MNIST as idx files, and pictures in folders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -30,3 +31,18 @@ def write(folder: Path, *, packed: bool = True) -> None:
                 (folder / "raw" / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
             else:
                 (folder / "raw" / name).write_bytes(idx(array))
+
+
+COLOURS = {"ants": (200, 40, 0), "bees": (0, 40, 200)}
+
+
+def draw_pictures(folder: Path) -> None:
+    """Write eight images a class to train and four to test, of several sizes; the left half is a class's colour."""
+    for part, count in (("train", 8), ("test", 4)):
+        for label, colour in COLOURS.items():
+            (folder / part / label).mkdir(parents=True)
+            for at in range(count):
+                image = np.zeros((12 + at, 20, 3), np.uint8)
+                image[:, :10] = colour
+                image[0, 0] = at
+                Image.fromarray(image).save(folder / part / label / f"{at}.png")

@@ -131,6 +131,13 @@ class Talking(BSP):
         return state, state.send((event, clocks))
 
 
+class Doubled:
+    """A rate: a factor and no more."""
+
+    def scale(self, applied: Any) -> float:
+        return 2.0 / applied.workers
+
+
 class Alternating:
     """A rate that counts the steps: it is not what it was."""
 

@@ -54,6 +54,32 @@ def conduct(look: Callable[[dict[str, Any]], None] = quiet, **fields: Any) -> Ou
     return finished(tiny(**{"workers": 2, **fields}), look)
 
 
+def huber(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    assert output.dtype == target.dtype  # numbers come in the dtype of the run
+    return nn.functional.huber_loss(output, target, delta=0.3)
+
+
+def worst(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The largest error of each example."""
+    return (output - target).abs().flatten(1).amax(1)
+
+
+worst.lower_is_better = True  # type: ignore[attr-defined]
+
+
+class Parts(nn.Module):
+    """Named modules and parameters, and a forward pass of them."""
+
+    def __init__(self, forward: Callable[[Any, torch.Tensor], torch.Tensor], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self._forward = forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._forward(self, x)
+
+
 class Attention(nn.Module):
     """Its output projection calls no hook; its rows are a sequence."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import pickle
 import random
+import shutil
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from pslab.engines.experiment.checkpoint.checkpointing import PERIOD_S, SHARE, Checkpointing
+from pslab.engines.experiment.checkpoint.checkpointing import PERIOD_S, Checkpointing
 from pslab.engines.experiment.checkpoint.file import FACTS, MAGIC, pack, unpack
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.errors import CheckpointError
@@ -180,6 +182,7 @@ def test_what_has_no_end_or_does_not_fit_is_passed_over_before_it_is_read(tmp_pa
 
 
 STATE: Any = {"n": 7}, {"w": torch.ones(3)}
+SHARE = 0.02  # of a run's time, as documented
 
 
 def keeper(folder: Path, every: int | None = None) -> tuple[Checkpointing, Any, list[str]]:
@@ -230,6 +233,17 @@ def test_a_state_that_its_reader_refuses_is_passed_over_for_the_one_before(tmp_p
     assert ["checkpoint 2 was passed over" in said[0], "goes on after 1 pushes" in said[1]] == [True, True]
     assert [each["pushes"] for each in again.facts()["resumed"]] == [1]
     assert (again.due(1), again.due(2)) == (False, True)
+
+
+def test_a_checkpoint_leaves_room_for_the_record(tmp_path, monkeypatch):
+    place = CheckpointStore(tmp_path)
+    write(place, 1)
+    (path,) = tmp_path.glob("0*")
+    for missing in (0, 1):
+        free = 2 * path.stat().st_size - missing
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        with pytest.raises(OSError, match="delete files") if missing else contextlib.nullcontext():
+            write(place, 2)
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_them_and_not_the_run(tmp_path):

@@ -128,7 +128,7 @@ def test_the_pages_of_a_place_are_given_back_and_its_neighbours_stay():
     shared.give_back(page - 1, 3 * page)  # of four pages, in part of two
     assert sum(len(piece) for _, piece in shared.written(0, 8 * page)) == 6 * page
     assert bytes(shared.bytes(0, 8 * page)) == b"x" * page + bytes(2 * page) + b"x" * 5 * page
-    shared.give_back(5 * page, 10)  # less than a page
+    shared.give_back(5 * page + 1, 10)  # less than a page
     assert shared.bytes(5 * page, 1)[0] == ord("x")
     shared.give_back()
     assert list(shared.written(0, 8 * page)) == []

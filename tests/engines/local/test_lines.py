@@ -41,8 +41,8 @@ PUSH, PULL = Push(1, 0, 3, 2, PushInfo(WHOLE, 7, 0.5, 0.1)), Pull(1, 0, 3, 2, Wa
 FRAMES: list[Frame] = [[PUSH, PULL], [Stop(1), Blocked(1, 0)], [Stop(1)]]
 
 
-def weights(iteration: int = 3) -> Weights:
-    return Weights(1, 0, iteration, 2, Answer(WHOLE, 0, *[0.0] * 5))
+def weights(iteration: int = 3, worker: int = 1) -> Weights:
+    return Weights(worker, 0, iteration, 2, Answer(WHOLE, 0, *[0.0] * 5))
 
 
 def heard(stream: Stream, count: int = 1) -> list[Frame]:
@@ -170,20 +170,16 @@ def test_a_peer_that_reads_nothing_for_a_lease_is_dead_and_one_that_reads_slowly
 # --- emulated links ---------------------------------------------------------------------------------------------------
 
 
-def answer(worker: int, iteration: int) -> list[Weights]:
-    return [Weights(worker, 0, iteration, 1, Answer(WHOLE, -1, 0.0, 0.0, 0.0, 0.0, 0.0))]
-
-
 def test_what_a_process_has_sent_arrives_and_what_was_sent_to_it_is_lost():
     now_s, run = [0.0], tiny(workers=2, cluster={"compute_s": 1.0, "latency_s": 0.5}, engine="timing")
     links = EmulatedLinks(job_without_tensors(resolve(run)), lambda: now_s[0])
     links.send_up(1, sent := [PUSH])
-    links.send_down(1, answer(1, 1))
-    links.send_down(0, answer(0, 1))
+    links.send_down(1, [weights(1)])
+    links.send_down(0, [weights(1, worker=0)])
     assert links.travelling(1)
     assert not links.sent_all(1)
     links.renew(1)
-    links.send_down(1, answer(1, 2))
+    links.send_down(1, [weights(2)])
     now_s[0] = 1.0
     assert [(worker, frame[0].iteration) for worker, frame in links.collect()] == [(0, 1), (1, 2)]
     assert links.take() == (1, sent)

@@ -126,7 +126,7 @@ def test_an_interrupt_keeps_completed_pushes_and_evaluates_the_last_weights():
     with pytest.raises(Interrupted) as raised:
         execute(resolve(mine(pushes=100_000, eval_every=50)), interrupt)
     outcome = raised.value.outcome
-    assert outcome is not None
+    assert (outcome is not None, str(raised.value)) == (True, "interrupted")
     assert 0 < outcome.facts["pushes"] == outcome.accuracy[-1][0] < 100_000
 
 

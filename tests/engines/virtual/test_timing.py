@@ -137,8 +137,20 @@ def test_a_presets_costs_are_those_of_the_runs_own_weights():
 
 
 TWINS = ("resnet18", "resnet50", "vgg16", "resnet101", "resnet152", "vgg19")
-#: Weights, as their authors' own implementations count them.
-TOTALS = {"inception-v3": 23_834_568, "bert-large": 335_141_888, "gpt2": 124_439_808, "llama-7b": 6_738_415_616}
+
+
+def operations(width: int, depth: int, tokens: int, matrix: int, words: int) -> float:
+    """Return a transformer's operations; `matrix` counts the weights behind attention (Narayanan et al., SC 2021)."""
+    return depth * tokens * (8 * width**2 + 4 * tokens * width + 2 * matrix) + 2 * tokens * width * words
+
+
+#: Weights, as their authors' own implementations count them, and operations; torchvision counts those of Inception.
+TOTALS = {
+    "inception-v3": (23_834_568, 2 * 5.713e9),
+    "bert-large": (335_141_888, operations(1024, 24, 512, 8 * 1024**2, 0) + 2 * 1024**2),
+    "gpt2": (124_439_808, operations(768, 12, 1024, 8 * 768**2, 50257)),
+    "llama-7b": (6_738_415_616, operations(4096, 32, 2048, 3 * 4096 * 11008, 32000)),
+}
 SHAPES = [(64, 49), (64,), (10, 64), (10,)]
 DENSE = {"compute_s": 0.02, "bandwidth_bit_s": 8e6}
 
@@ -158,8 +170,11 @@ def test_a_model_by_sizes_has_the_layers_and_the_shares_of_its_module(name: str)
     assert np.array(ours.layer_shares) == pytest.approx(merged, rel=2e-3)
 
 
-def test_other_models_have_as_many_weights_as_published():
-    assert {name: Keyspace.of(ModelSizes(name)()).size for name in PUBLISHED.keys() - set(TWINS)} == TOTALS
+def test_other_models_have_as_many_weights_and_operations_as_published():
+    assert TOTALS.keys() == PUBLISHED.keys() - set(TWINS)
+    for name, (weights, flops) in TOTALS.items():
+        module = ModelSizes(name)()
+        assert (Keyspace.of(module).size, sum(module.flops)) == (weights, pytest.approx(flops, rel=1e-4)), name
 
 
 @pytest.mark.parametrize(("prune", "quantize", "within"), [

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tiny import Parts
 from torch import nn
 
 from pslab.engines.worker.layered import Layerwise
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import CNN, MLP
-
-
-class Parts(nn.Module):
-    """Named modules, and a forward pass of them, which may differ from call to call."""
-
-    def __init__(self, forward: Callable[..., torch.Tensor], **parts: nn.Module) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
-        self.pass_of, self.calls = forward, 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return self.pass_of(self, x)
 
 
 def four() -> nn.Module:
@@ -54,7 +41,8 @@ def own_loss(module: Any, x: torch.Tensor) -> torch.Tensor:
 
 def moody() -> nn.Module:
     """Goes another way in every second pass."""
-    return Parts(lambda m, x: m.one(x) if m.calls % 2 else m.other(x), one=four(), other=four())
+    turns = itertools.cycle(("one", "other"))
+    return Parts(lambda m, x: getattr(m, next(turns))(x), one=four(), other=four())
 
 
 def events(module: nn.Module, x: torch.Tensor, passes: int = 1) -> list[str]:

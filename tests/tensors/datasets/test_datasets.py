@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from idx_files import digits, idx, write
-from PIL import Image
+from idx_files import COLOURS, digits, draw_pictures, idx, write
 from refusals import check_refused
 from torch import nn
 from torch.nn import functional
@@ -135,20 +134,9 @@ def test_broken_files_are_refused_and_one_that_unpacks_to_too_much_takes_no_memo
         tracemalloc.stop()
 
 
-COLOURS = {"ants": (200, 40, 0), "bees": (0, 40, 200)}
-
-
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Eight images a class to train and four to test, of several sizes; the left half is a class's colour."""
-    for part, count in (("train", 8), ("test", 4)):
-        for label, colour in COLOURS.items():
-            (tmp_path / part / label).mkdir(parents=True)
-            for at in range(count):
-                image = np.zeros((12 + at, 20, 3), np.uint8)
-                image[:, :10] = colour
-                image[0, 0] = at
-                Image.fromarray(image).save(tmp_path / part / label / f"{at}.png")
+    draw_pictures(tmp_path)
     return tmp_path
 
 

@@ -1,7 +1,7 @@
 """A user's objects against plain torch: models of every structure, with losses, metrics and data of every form.
 
 A new kind of object is a row: its model and inputs, a loss, a metric or a form of data. The oracle trains on the same
-first weights with torch.optim, one worker after another.
+first weights with torch.optim, one worker after another, and evaluates all test examples at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -17,33 +18,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny
+from tiny import Parts, huber, tiny, worst
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import update_bn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from whole import in_process
 
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
-from pslab.tensors.workload.data import Batches, resolve_data
+from pslab.tensors.workload.data import Batches, Dataset, resolve_data
 from pslab.tensors.workload.keyspace import KeyRange, Keyspace
 from pslab.tensors.workload.models import CNN, MLP, build_model, in_dtype
 from pslab.tensors.workload.module_copies import copied
 from pslab.tensors.workload.running_statistics import calibration_batches
-
-
-class Parts(nn.Module):
-    """Named modules and parameters, and a forward pass of them."""
-
-    def __init__(self, forward: Callable[[Any, Tensor], Tensor], **parts: nn.Module | nn.Parameter) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
-        self._forward = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._forward(self, x)
 
 
 def tied() -> nn.Module:
@@ -92,6 +81,57 @@ class Hooked(nn.Module):
         return self.last(torch.tanh(self.first(x) * self.first.weight.gain))
 
 
+class Doubled(torch.autograd.Function):
+    """Twice the input, whose gradient is clipped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return (2 * gradient).clamp(-0.1, 0.1)
+
+
+class Adversarial(nn.Module):
+    """Takes a backward pass for the gradient of its inputs, and leaves the gradients of its weights, or zeroes them."""
+
+    def __init__(self, zero: bool) -> None:
+        super().__init__()
+        self.layer, self.zero = nn.Linear(6, 3), zero
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            x = x.clone().requires_grad_()
+            self.layer(x).pow(2).mean().backward()
+            x = (x + 0.1 * x.grad.sign()).detach()  # type: ignore[union-attr]
+            if self.zero:
+                self.zero_grad()
+        return self.layer(x)
+
+
+class Merging(nn.Module):
+    """Adds its factors into a frozen weight in evaluation mode, and takes them out in training mode, as LoRA does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.merged = nn.Parameter(torch.ones(2, 4), requires_grad=False), False
+        self.a, self.b = nn.Parameter(torch.linspace(-1, 1, 4).view(1, 4)), nn.Parameter(torch.zeros(2, 1))
+
+    def train(self, mode: bool = True) -> Merging:
+        if mode == self.merged:
+            self.weight.data += (-1 if mode else 1) * self.b.data @ self.a.data
+        self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.t() + (0 if self.merged else x @ self.a.t() @ self.b.t())
+
+
+def sigmoid(module: Any, x: Tensor) -> Tensor:
+    return checkpoint(torch.sigmoid, module.layer(x), use_reentrant=False)
+
+
 def normal(*shape: int) -> Callable[[int], Tensor]:
     return lambda count: torch.randn(count, *shape)
 
@@ -119,7 +159,14 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], list[t
                          [("0", 6), ("1", 2)]),
     "hooks": (Hooked, normal(4), [("first", 3), ("last", 2)]),
 }  # fmt: skip
-each_model = pytest.mark.parametrize("name", MODELS)
+#: Models that are compared in whole runs alone, with their inputs: their passes have gradients or modes of their own.
+PASSES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
+    "own function": (lambda: Parts(lambda m, x: Doubled.apply(m.layer(x)), layer=nn.Linear(6, 3)), normal(6)),
+    "checkpointed": (lambda: Parts(sigmoid, layer=nn.Linear(6, 3)), normal(6)),
+    "zero_grad in forward": (lambda: Adversarial(True), normal(6)),
+    "backward in forward": (lambda: Adversarial(False), normal(6)),
+    "merged in evaluation": (Merging, normal(4)),
+}
 
 
 def made(name: str) -> tuple[nn.Module, Tensor]:
@@ -143,7 +190,7 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in trainable(module)])
 
 
-@each_model
+@pytest.mark.parametrize("name", MODELS)
 def test_a_shell_that_was_sent_computes_what_the_module_computes_in_flat_vectors(name: str):
     module, x = made(name)
     keyspace, reference = Keyspace.of(module), copied(module)
@@ -216,51 +263,81 @@ def test_a_key_is_a_neuron_with_its_weights_and_bias_keyspaces_and_shells_are_sm
         assert (copy_of.first.weight.gain, copy_of.last.bias.gain) == (3.0, 2.0)
 
 
-def huber(output: Tensor, target: Tensor) -> Tensor:
-    assert output.dtype == target.dtype  # numbers come in the dtype of the run
-    return functional.huber_loss(output, target, delta=0.3)
-
-
 def rmse(output: Tensor, target: Tensor) -> Tensor:
     return functional.mse_loss(output, target).sqrt()
-
-
-def worst(output: Tensor, target: Tensor) -> Tensor:
-    return (output - target).abs().flatten(1).amax(1)
 
 
 def several(output: Tensor, target: Tensor) -> dict[str, Any]:
     return {"error": rmse(output, target), "worst": worst(output, target), "bias": (output - target).mean()}
 
 
-rmse.lower_is_better = worst.lower_is_better = several.lower_is_better = True  # type: ignore[attr-defined]
+def right(output: Tensor, target: Tensor, ignored: int = -100) -> Tensor:
+    return (output.argmax(1) == target)[target != ignored].double().mean()
+
+
+class Mean:
+    """The mean error over all outputs so far, as metrics have it that are reset for each evaluation."""
+
+    total = count = 0.0
+
+    def __call__(self, output: Tensor, target: Tensor) -> float:
+        self.total, self.count = self.total + float((output - target).abs().mean(1).sum()), self.count + len(target)
+        return self.total / self.count
+
+
+class InTraining(nn.Module):
+    """A loss that is larger in training."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return functional.mse_loss(output, target) * (2 if self.training else 1)
+
+
+rmse.lower_is_better = several.lower_is_better = True  # type: ignore[attr-defined]
 LOSSES: list[tuple[Any, Any]] = [("mse", functional.mse_loss), (huber, huber), (nn.SmoothL1Loss(), nn.SmoothL1Loss()),
                                  ("l1", functional.l1_loss)]  # fmt: skip
+
+
+def readable(batch: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    return default_collate([(x, y) for x, y in batch if not y.isnan().any()])
+
+
+def partly_read(x: Tensor, y: Tensor, test_x: Tensor, test_y: Tensor) -> tuple[TensorDataset, DataLoader]:
+    """Test examples of which every second one cannot be read."""
+    lost = torch.stack([test_y, torch.full_like(test_y, torch.nan)], 1).flatten(0, 1)
+    return TensorDataset(x, y), DataLoader(TensorDataset(test_x.repeat_interleave(2, 0), lost), collate_fn=readable)
+
+
 FORMS: list[Callable[..., Any]] = [
     lambda *tensors: tensors,
     lambda x, y, *test: (TensorDataset(x, y), TensorDataset(*test)),
     lambda x, y, *test: (DataLoader(TensorDataset(x, y), batch_size=7, shuffle=True), DataLoader(TensorDataset(*test))),
+    partly_read,
 ]
 
 
 def plainly(run: Any, data: tuple[Tensor, ...], loss: Any) -> nn.Module:
-    """Train in torch alone: the mean of the workers' losses, each of a pass and a batch of its own."""
+    """Train in torch alone: the mean of the workers' gradients, each of a pass and a batch of its own."""
     dtype = getattr(torch, run.dtype)
     module = in_dtype(build_model(run.model, run.seed), dtype)
     x, y = (part.to(dtype) if part.is_floating_point() else part for part in data[:2])
     optimizer = torch.optim.SGD(trainable(module), lr=run.learning_rate)
     batches = [Batches(len(y), run.workers, worker, run.batch_size, run.seed) for worker in range(run.workers)]
     for step in range(run.pushes // run.workers):
-        optimizer.zero_grad()
-        rows = [torch.from_numpy(own.at(step)) for own in batches]
-        (sum(loss(module(x[own]), y[own]) for own in rows) / run.workers).backward()
-        for parameter in trainable(module):  # torch's SGD takes sparse gradients, but not together with dense ones
-            parameter.grad = parameter.grad.to_dense()
+        gradients = []
+        for own in batches:
+            module.zero_grad()  # a backward pass in forward adds to the gradient
+            rows = torch.from_numpy(own.at(step))
+            loss(module(x[rows]), y[rows]).backward()
+            # torch's SGD takes sparse gradients, but not together with dense ones
+            gradients.append([parameter.grad.to_dense() for parameter in trainable(module)])
+        for parameter, *each in zip(trainable(module), *gradients, strict=True):
+            parameter.grad = sum(each) / run.workers
         optimizer.step()
     return module
 
 
-def check_run(model: Any, data: tuple[Tensor, ...], form: Any, losses: tuple[Any, Any], metric: Any, **fields: Any):
+def check_run(model: Any, data: tuple[Tensor, ...], form: Any, losses: tuple[Any, Any], metric: Any,
+              plain_metric: Any = None, **fields: Any) -> None:  # fmt: skip
     """Compare weights and the last evaluation of a run in virtual time with those of plain torch."""
     run = tiny(model=model, data=lambda: form(*data), loss=losses[0], metric=metric, workers=2, batch_size=4, pushes=12,
                learning_rate=0.01, engine="virtual", cluster="lab", **fields)  # fmt: skip
@@ -272,45 +349,77 @@ def check_run(model: Any, data: tuple[Tensor, ...], form: Any, losses: tuple[Any
     if any(isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)) for part in module.modules()):
         dataset = resolve_data(lambda: form(*data))
         update_bn([each.to(dtype) for each in calibration_batches(dataset, run.seed)], module)
+    plain_metric = plain_metric or (metric if callable(metric) else losses[1])
+    for each in (module, losses[1], plain_metric):
+        if isinstance(each, nn.Module):
+            each.eval()
     with torch.no_grad():
-        output = module.eval()(x)
-        values = metric(output, y) if callable(metric) else losses[1](output, y)
+        output = module(x)
+        values = plain_metric(output, y)
         values = list(values.values()) if isinstance(values, dict) else [values]
-        wanted = [float(each.double().mean()) for each in (values[0], losses[1](output, y), *values[1:])]
+        values = [torch.as_tensor(each) for each in (values[0], losses[1](output, y), *values[1:])]
+    wanted = [float(each.double().mean()) for each in values]
     assert outcome.accuracy[-1][2:].tolist() == pytest.approx(wanted, rel=1e-5)
 
 
-@each_model
+@pytest.mark.parametrize("name", [*MODELS, *PASSES])
 def test_a_run_is_plain_torch_on_the_same_weights(name: str):
     torch.manual_seed(1)
-    number, (factory, inputs, _) = [*MODELS].index(name), MODELS[name]
+    number, (factory, inputs, *_) = [*MODELS, *PASSES].index(name), {**MODELS, **PASSES}[name]
     train, test = inputs(40), inputs(13)
     with torch.no_grad():
-        targets = [torch.randn_like(factory()(x)) for x in (train, test)]
+        targets = [torch.randn_like(factory().eval()(x)) for x in (train, test)]
     for round_, dtype in enumerate(("float64", "float32")):
         pick = number + round_
-        check_run(factory, (train, targets[0], test, targets[1]), FORMS[pick % 3], LOSSES[pick % 4],
+        check_run(factory, (train, targets[0], test, targets[1]), FORMS[pick // 2 % 4], LOSSES[pick % 4],
                   ["loss", rmse, worst, several][(pick + pick // 4) % 4], dtype=dtype)  # fmt: skip
 
 
+def test_an_evaluation_is_that_of_fresh_objects():
+    data = [torch.randn(*shape) for shape in ((40, 4), (40, 2), (13, 4), (13, 2))]
+    loss = InTraining()
+    for losses, metric in ((LOSSES[0], Mean()), ((loss, loss), "loss"), (LOSSES[0], InTraining())):
+        check_run(nn.Linear(4, 2), (*data,), FORMS[0], losses, metric, eval_every=4)
+
+
+def test_no_single_example_is_left_for_a_last_batch():
+    """Of such a batch torch normalizes nothing, and squeezes too much."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    model = Parts(lambda m, x: m.net(x).squeeze(), net=net)
+    for train, test in ((257, 1001), (513, 3)):
+        data = torch.randn(train, 4), torch.randn(train), torch.randn(test, 4), torch.randn(test)
+        check_run(model, data, FORMS[0], LOSSES[0], "loss", dtype="float64")
+
+
+def bytes_of(x: Tensor, y: Tensor, test_x: Tensor, test_y: Tensor) -> Dataset:
+    return Dataset("bytes", x.byte(), y, test_x.byte(), test_y, mean=None, std=1.0, classes=256)
+
+
+SCORES: list[tuple[Any, Any, tuple[int, ...]]] = [
+    ("cross_entropy", functional.cross_entropy, ()), ("cross_entropy", functional.cross_entropy, (5,)),
+    *((loss, loss, ()) for loss in (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 25.0])), nn.CrossEntropyLoss(),
+                                    nn.CrossEntropyLoss(ignore_index=255))),
+]  # fmt: skip
+
+
 def test_scores_of_classes_are_trained_and_evaluated_as_torch_does():
+    """Of data that are read during the run too few are tried to see how the loss weighs them: one batch tests them."""
     torch.manual_seed(2)
-    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 25.0]))
-    ignoring = nn.CrossEntropyLoss(ignore_index=2)
-
-    def right(output: Tensor, target: Tensor) -> Tensor:
-        return (output.argmax(1) == target).double().reshape(len(target), -1).mean(1)
-
-    for loss, scores in ((functional.cross_entropy, ()), (functional.cross_entropy, (5,)), (weighted, ()),
-                         (ignoring, ())):  # fmt: skip
-        data = [torch.randn(40, 4), torch.randint(3, (40, *scores)), torch.randn(1500, 4),
-                torch.randint(3, (1500, *scores)).sort(0).values]  # fmt: skip
-        model = nn.Sequential(nn.Linear(4, 3 * (scores or (1,))[0]), nn.Unflatten(1, (3, *scores)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            check_run(model, (*data,), FORMS[0], (loss if loss is not functional.cross_entropy else "cross_entropy",
-                                                  loss), "loss" if loss is ignoring else right)  # fmt: skip
-    run = tiny(model=model, data=lambda: data, loss=weighted, batch_size=4, engine="virtual", cluster="lab")
+    for number, (name, loss, scores) in enumerate(SCORES):
+        ignored = getattr(loss, "ignore_index", -100)
+        for form, tested in zip(FORMS, (1500, 600, 600) if number == 4 else (1500,), strict=False):
+            data = [torch.randn(40, 4), torch.randint(3, (40, *scores)), torch.randn(tested, 4),
+                    torch.randint(3, (tested, *scores)).sort(0).values]  # fmt: skip
+            if number > 2:
+                data[1][::7] = data[3][::7] = ignored
+            model = nn.Sequential(nn.Linear(4, 3 * (scores or (1,))[0]), nn.Unflatten(1, (3, *scores)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                check_run(model, (*data,), form, (name, loss), "accuracy", partial(right, ignored=ignored))
+    words = [torch.randint(256, (count, 9)) for count in (40, 40, 13, 13)]
+    check_run("gpt:8,layers=1", (*words,), bytes_of, SCORES[0][:2], "accuracy", right)
+    data = torch.randn(40, 4), torch.randint(3, (40,))
+    run = tiny(model=model, data=lambda: data * 2, loss=SCORES[2][0], batch_size=4, engine="virtual", cluster="lab")
     with pytest.warns(UserWarning, match="several workers compute another mean than one process, as in torch's DDP"):
         resolve(run)
 
