@@ -67,15 +67,22 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
-def mutants(file: Path) -> Iterator[Mutant]:
-    """Yield every mutant of a file."""
+def mutants(file: Path) -> Iterator[Callable[[], Mutant]]:
+    """Yield a function for each mutant of a file: it takes long to write one, and few are drawn."""
     tree = ast.parse(file.read_text())
 
     def words(parent: ast.AST, node: ast.AST) -> str:
         shown = node if isinstance(node, ast.stmt) else parent  # an operator alone says little
         return ast.unparse(ast.fix_missing_locations(shown)).splitlines()[0][:100]
 
-    def visit(parent: ast.AST, line: int) -> Iterator[Mutant]:
+    def changed(parent: ast.AST, node: ast.AST, new: ast.AST, put: Callable[[ast.AST], None], line: int) -> Mutant:
+        before = words(parent, node)
+        put(new)
+        text, after = ast.unparse(ast.fix_missing_locations(tree)), words(parent, new)
+        put(node)
+        return Mutant(file, line, f"{before} -> {after}", text)
+
+    def visit(parent: ast.AST, line: int) -> Iterator[Callable[[], Mutant]]:
         for field, value in ast.iter_fields(parent):
             if field in ("annotation", "returns", "decorator_list"):
                 continue
@@ -85,12 +92,8 @@ def mutants(file: Path) -> Iterator[Mutant]:
                 listed = isinstance(value, list)
                 put: Callable[[ast.AST], None] = (partial(value.__setitem__, index) if listed
                                                   else partial(setattr, parent, field))  # fmt: skip
-                here, before = getattr(node, "lineno", line), words(parent, node)
-                for new in replacements(node):
-                    put(new)
-                    text = ast.unparse(ast.fix_missing_locations(tree))
-                    yield Mutant(file, here, f"{before} -> {words(parent, new)}", text)
-                    put(node)
+                here = getattr(node, "lineno", line)
+                yield from (partial(changed, parent, node, new, put, here) for new in replacements(node))
                 yield from visit(node, here)
 
     yield from visit(tree, 1)
@@ -117,7 +120,7 @@ def main() -> None:
     asked = parser.parse_args()
     code = ROOT / asked.code
     every = [each for file in (sorted(code.rglob("*.py")) if code.is_dir() else [code]) for each in mutants(file)]
-    drawn = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
+    drawn = [made() for made in random.Random(asked.seed).sample(every, min(asked.count, len(every)))]
     with tempfile.TemporaryDirectory() as folder:
         place, counts = Path(folder), Counter[str]()
         for each in ROOT.iterdir():

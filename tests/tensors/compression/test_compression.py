@@ -437,7 +437,7 @@ def test_matrices_are_read_as_their_papers_say(text: str):
                 np.testing.assert_allclose(state["residual"].numpy(), residual, atol=3e-5 * np.abs(v).max())
 
 
-@pytest.mark.parametrize("text", (*PRUNE, *MATRICES))
+@pytest.mark.parametrize("text", [*PRUNE, *MATRICES])
 def test_a_push_of_a_layer_of_prime_length_fits_its_room(text: str):
     """Of such a layer a rule of chunks sends every entry with its position."""
     keyspace = Keyspace.of(nn.Linear(643, 1, bias=False, dtype=torch.float64))
