@@ -238,11 +238,13 @@ def _objective(
         return None
     from pslab.tensors.workload.example_check import EXAMPLES, check_objective  # named ones are not tried
 
-    y = dataset.train_y
-    count = min(EXAMPLES, len(y))
-    rows: Any = slice(count // 16)  # the examples of a stream have to be read
-    if isinstance(y, torch.Tensor):
-        rows = (y.argsort() if y.ndim == 1 else torch.arange(len(y)))[torch.linspace(0, len(y) - 1, count).long()]
+    y: Any = dataset.train_y
+    here = isinstance(y, torch.Tensor)
+    count = min(EXAMPLES if here else EXAMPLES // 16, len(y))  # others have to be read, those of a stream in order
+    rows: Any = slice(count)
+    if here or not y.source.sequential:
+        order = y.argsort() if here and y.ndim == 1 else torch.arange(len(y))
+        rows = order[torch.linspace(0, len(y) - 1, count).long()]
         rows = rows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
     target = targets(y[rows], getattr(torch, run.dtype))
     return check_objective(module, sample, target, len(dataset.test_y), loss if loss_given else None,
