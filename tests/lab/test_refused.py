@@ -3,7 +3,6 @@ grids, tables, studies, and commands. One table of (call, words) for each."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import handmade
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
 import torch
 import yaml
@@ -22,11 +20,6 @@ from pslab.__main__ import main
 from pslab.config.run import FIELDS, Run
 from pslab.engines.processes import pool
 from pslab.errors import ConfigError
-from pslab.lab.advise.map import advise_map
-from pslab.lab.advise.race import around, race
-from pslab.lab.advise.search import advise
-from pslab.lab.advise.space import candidates
-from pslab.lab.advise.why import why
 from pslab.lab.records.frames import groups, where
 from pslab.lab.records.merit import merit_of
 from pslab.lab.records.results import tidy
@@ -36,7 +29,6 @@ from pslab.lab.runs.grid import grid, tuned
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run, sweep
 from pslab.lab.studies.claims import claim
-from pslab.lab.studies.figures import save
 from pslab.lab.studies.observe import observe
 from pslab.lab.studies.parameters import check, check_named, declared, parameters
 from pslab.tensors.device import DEVICES, Device
@@ -199,71 +191,6 @@ def sums_of(**changed: Any) -> Call:
                               "repeats": 1, **changed})  # fmt: skip
 
 
-ADVISED = tiny(cluster={"compute_s": 0.01, "bandwidth_bit_s": 1e6}, pushes=40)
-AXES: dict[str, Any] = {"bandwidth_bit_s": [1e6], "latency_s": [0.0]}
-
-
-def asked(target: Any = 0.5, run: Run = ADVISED, **more: Any) -> Call:
-    return lambda: advise(run, target=target, **{"space": {"sync": ["bsp", "asp"]}, "progress": False, **more})
-
-
-def mapped(target: Any = 0.9, axes: dict[str, Any] = AXES, **fields: Any) -> Call:
-    return lambda: advise_map(ADVISED.but(**fields), target=target, **axes)
-
-
-def raced(default: str = "bsp", rates: tuple[float, ...] = around(1.0), **more: Any) -> Call:
-    return lambda: race({"asp": rates, "bsp": rates}, default, lambda trials: dict.fromkeys(trials, math.inf),
-                        **{"simplicity": {"asp": (1,), "bsp": (0,)}, **more})  # fmt: skip
-
-
-def spaces(space: Any, run: Run = ADVISED) -> Call:
-    return lambda: candidates(run, space)
-
-
-def learned(most: float = 0.95, **fields: Any) -> Any:
-    return handmade.curve(None, BASE.but(**{"sync": "asp", **fields}), [0.1, 0.2, 0.3, most, most])
-
-
-def explained(winner: list[Any], goal: float = 0.9) -> Call:
-    return lambda: why([learned(sync="bsp")], winner, goal)
-
-
-#: A field, a call and words of its error.
-ASKED: list[tuple[str, Call, str]] = [
-    *(("space", spaces(space), words) for space, words in (
-        ({"learning_rate": [1, 2]}, "argument learning_rates= instead"), ({"seed": [1, 2]}, "seeds= instead"),
-        ({"model": [1, 2]}, "set it in the base"), ({"pushes": [1, 2]}, "set it in the base"),
-        (grid(ADVISED.but(model="mlp:4"), sync=["bsp", "asp"]), "its model differs from the base's"))),
-    ("snyc", spaces({"snyc": ["bsp"]}), "did you mean 'sync'"),
-    ("sync", spaces({"sync": ["bsp", "spp:3"]}), "did you mean 'ssp'"),
-    ("batch_size", spaces({"sync": ["bsp", "asp"]}, ADVISED.but(batch_size=4096)), "need 16384 examples"),
-    ("merit", asked(merit="byte"), "did you mean 'bytes'"),
-    *(("target", asked(target), words) for target, words in (
-        (math.nan, "must be a number above 0"), (0, "above 0"), (1.2, "above 0"), (80, "80.% is 0.8"),
-        ("80%", "a number above 0"))),
-    ("minutes", asked(minutes=0), "must be above 0"), ("seeds", asked(seeds=[]), "at least one seed"),
-    ("space", asked(space=["bsp", "ssp:3"]), "must be axes, such as"),
-    ("model", asked(run=ADVISED.but(model=[(30, 20), (10, 30)])), r"has only shapes.*throughput\(run\)"),
-    ("cluster", mapped(cluster="free"), "a map varies a modelled cluster"),
-    ("pushes", mapped(pushes=None, seconds=1.0), "a map needs a budget"),
-    ("workers", mapped(axes={}, workers=1), "the default axis spread needs two or more"),
-    ("axes", mapped(axes={"bandwidth_bit_s": [1e6]}), "a map has two axes"),
-    ("bandwith_bit_s", mapped(axes={"bandwith_bit_s": [1e6], "latency_s": [0.0]}), "did you mean 'bandwidth_bit_s'"),
-    ("bandwidth_bit_s", mapped(axes={**AXES, "bandwidth_bit_s": 1e6}), "must be a list of values"),
-    ("seed", mapped(axes={"seed": {"a": {"latency_s": 0.0}}, "latency_s": [0.0]}), "is a field of Run"),
-    ("target_accuracy", mapped(target=1.5), ""),
-    ("default", raced("bps"), "did you mean 'bsp'"),
-    ("grids", raced(rates=()), "at least one policy to at least one learning rate"),
-    ("seeds", raced(seeds=[]), "one or more different seeds"), ("seeds", raced(seeds=[1, 1]), "one or more different"),
-    ("tie", raced(tie=0.0), "must be a share above 0"), ("sure", raced(sure=1.0), "below 1"),
-    ("target", raced(), "an easier target, or more pushes"),
-    ("winner", explained([]), "shares no seed with the default"),
-    ("winner", explained([learned(seed=3)]), r"shares no seed with the default, which has \[0\]"),
-    ("goal", explained([learned(0.4)]), "ASP, dense does not hold the goal with seed 0"),
-    ("goal", explained([learned(0.4)], 90), "90.% is 0.9"),
-    ("goal", explained([handmade.curve(None, BASE, [0.95] * 5)]), "before its first push"),
-]  # fmt: skip
-
 #: A call, and words of its error.
 REFUSED: list[tuple[Call, str]] = [
     *((lambda given=given: sweep(given), words) for given, words in (
@@ -330,10 +257,6 @@ REFUSED: list[tuple[Call, str]] = [
     (sums_of(rules="static:1%"), "must be a list"), (sums_of(rules=[]), "must be a list"),
     (sums_of(rules=[1]), "must be a list"), (sums_of(repeats=0), "repeats"),
     (sums_of(run=tiny(workers=2)), "one worker"),
-    *((call, f"^{field}=.*{words}") for field, call, words in ASKED),
-    *((lambda name=name: save(name, go.Figure()), words) for name, words in (
-        *((name, "must have only small letters") for name in ("", "../time", "Time", "a b")),
-        ("time", "call parameters.*in a script"))),
     (lambda: resolve(tiny(data="CIFAR10")), "unknown name 'cifar10'; did you mean 'torchvision:CIFAR10'"),
     (lambda: resolve(Run(model="mlp:5000000")), r"50,003,985,000,010 weights.* GiB are free here: use a smaller model"),
     *((lambda fields=fields: resolve(tiny(checkpoint_every=20, **fields)), words) for fields, words in (

@@ -1,6 +1,6 @@
-"""race: its rules, how it ends, how sure it is, and how often its decided answers are right.
+"""race: rules of every race, drawn from known laws, how races end, and how often decided answers are right.
 
-No run is executed: times are drawn from known laws, so that the best policy is known, or they were recorded.
+No run is executed: times are drawn, and the best policy is known. test_recorded_races has real times.
 """
 
 from __future__ import annotations
@@ -9,16 +9,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import held_times
-import numpy as np
 import pytest
-from held_times import ARMS, CLUSTERS, EVERY, FRESH, POLICIES, PUSHES, run_of, table
 from laws import LAWS, SEEDS, DrawnRace
 from laws import played as played_by_law
 
-from pslab.lab.advise.confidence import DRAWS, compared
 from pslab.lab.advise.race import CAP, DECIDED, LASTING, LOUD, RaceAnswer, Trial, around, race, rounded_up
-from pslab.lab.advise.space import simplicity
 from pslab.tensors.random_streams import numpy_generator
 
 Times = Callable[[Trial], float]
@@ -195,96 +190,3 @@ def test_what_was_capped_is_a_lower_bound_of_three_digits():
     assert [rounded_up(x) for x in (0.12345, 0.3, 1234.5, 150, 0.0009999, math.inf)] == [
         0.124, 0.3, 1240, 150, 0.001, math.inf]  # fmt: skip
     assert rounded_up(1.5 * 0.1) == rounded_up(0.15) == 0.15, "last bits do not matter"
-
-
-# -- how sure it is ------------------------------------------------------------------------------
-
-NEAR = 4 * 0.5 / math.sqrt(DRAWS)  # four standard errors of a share among the draws
-
-
-def of(times: Any, bounds: Any = None, tie: float = 0.0) -> tuple[list[float], float]:
-    """The arms' chances and the noise."""
-    needs = np.array(times)
-    chances, noise = compared(needs, np.zeros(needs.shape, bool) if bounds is None else np.array(bounds), tie)
-    return chances.tolist(), noise
-
-
-def test_a_seed_adds_the_same_to_every_arm_and_changes_nothing():
-    times = np.array([[1.0, 1.1, 1.3], [1.1, 1.15, 1.5], [1.3, 1.2, 1.4]])
-    chances, noise = of(times * [1.0, 20.0, 0.3])
-    assert noise == pytest.approx(of(times)[1])
-    assert chances == pytest.approx(of(times)[0], abs=2 / DRAWS)
-
-
-def test_more_seeds_make_it_surer_and_an_arm_with_fewer_or_with_more_noise_is_less_certain():
-    times = np.array([[1.0, 1.2, 0.9], [1.1, 1.15, 1.1]])
-    chances = [of(np.tile(times, often))[0][0] for often in (1, 2, 4)]
-    assert 0.5 < chances[0] < chances[1] < chances[2] < 1
-    times = np.array([[1.0, 1.2, 0.9, 1.1], [1.1, 1.35, 1.0, 1.25], [1.1, 1.4, 0.95, 1.2]])
-    few = times.copy()
-    few[1, 1:] = math.nan
-    assert of(few)[0][1] > of(times)[0][1]
-    gaps = np.array([[0.0] * 6, [0.1, 0.11, 0.09, 0.1, 0.12, 0.08], [0.8, -0.6, 0.7, -0.5, 0.6, -0.4],
-                     [0.2, 0.21, 0.19, 0.2, 0.22, 0.18]])  # fmt: skip
-    chances = of(np.exp(gaps))[0]
-    assert chances[2] > 1.5 * chances[1], "its mean may be anywhere"
-
-
-def test_equal_arms_share_the_chance_of_being_best_and_all_of_a_tie():
-    times = [[1.0, 2.0, 1.5]] * 3 + [[9.0, 17.0, 14.5]]
-    assert of(times)[0] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0], abs=0.1)
-    assert of(times, tie=1.0)[0] == pytest.approx([1, 1, 1, 0], abs=NEAR)
-
-
-def test_a_lower_bound_a_single_arm_and_arms_without_a_common_seed_say_nothing_of_the_noise():
-    times = [[1.0, 1.2, 0.9, 1.0], [1.1, 1.0, 1.2, 1.1], [1.5, 1.5, 1.5, 1.5]]
-    assert of(times, [[False] * 4, [False] * 4, [True] * 4])[1] > of(times)[1]
-    assert of([[1.0, 2.0]]) == ([1], pytest.approx(math.nan, nan_ok=True))
-    assert np.isnan([*(parted := of([[1.0, math.nan], [math.nan, 2.0]]))[0], parted[1]]).all()
-
-
-# -- on recorded times -----------------------------------------------------------------------------
-
-RATES = {policy: [rate for name, rate in ARMS if name == policy] for policy in POLICIES}
-
-
-def row(cluster: str, policy: str, rate: float, seed: int) -> tuple[float, float]:
-    """When a run holds the target, and ends. A rate that is not in the table takes as long as the nearest, in vain."""
-    near = min(RATES[policy], key=lambda other: abs(math.log(other / rate)))
-    held_s, ended_s = table()[cluster, policy, near, seed]
-    return held_s if near == rate else math.inf, ended_s
-
-
-def gradients(cluster: str, trial: Trial) -> float:
-    """That a run computes until it is known that it holds the target, or is beyond its cap: two evaluations later."""
-    held_s, ended_s = row(cluster, *trial.arm, trial.seed)
-    return min(PUSHES * min(held_s, trial.cap) / ended_s + 2 * EVERY, PUSHES)
-
-
-def recorded(cluster: str) -> tuple[RaceAnswer, float]:
-    """A race around the default's best rate of the first seed, and the share of an exhaustive search's gradients."""
-    pilot = [Trial("bsp", rate, 0) for rate in RATES["bsp"]]
-    centre = min(pilot, key=lambda trial: row(cluster, *trial.arm, 0)[0]).learning_rate
-    pace = {policy: np.median([row(cluster, policy, rate, 0)[1] for rate in RATES[policy]]) for policy in POLICIES}
-    simple = {policy: simplicity(run_of("lab", policy, 0.1, 0)) for policy in POLICIES}
-    answer, batches = played(lambda trial: row(cluster, *trial.arm, trial.seed)[0],
-                             sorted(POLICIES, key=pace.__getitem__), grid=around(centre), simplicity=simple,
-                             seeds=range(6))  # fmt: skip
-    spent = sum(gradients(cluster, trial) for trial in {*pilot, *(each for batch in batches for each in batch)})
-    return answer, spent / sum(gradients(cluster, Trial(*arm, seed)) for arm in ARMS for seed in range(6))
-
-
-def regret(cluster: str, answer: RaceAnswer) -> float:
-    """By how much the advised policy takes longer than the best one, each at its best rate: means over all seeds."""
-    logs = {arm: np.mean([math.log(table()[cluster, *arm, seed][0]) for seed in (*held_times.SEEDS, *FRESH)
-                          if (cluster, *arm, seed) in table()]) for arm in ARMS}  # fmt: skip
-    best = {policy: min(logs[policy, rate] for rate in RATES[policy]) for policy in POLICIES}
-    return math.exp(best[answer.policy] - min(best.values())) - 1
-
-
-def test_the_policy_that_a_race_chooses_is_the_best_or_as_good_and_takes_few_gradients():
-    races = {cluster: recorded(cluster) for cluster in CLUSTERS}
-    regrets = [regret(cluster, answer) for cluster, (answer, _) in races.items()]
-    assert np.mean(regrets) <= 0.03
-    assert max(regrets) <= 0.07
-    assert max(share for _, share in races.values()) <= 0.22

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -9,6 +10,7 @@ import handmade
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import check_refused
 from tiny import tiny
 
 from pslab.config.run import Run
@@ -21,7 +23,13 @@ from pslab.lab.runs.run import sweep
 
 BASE = Run(pushes=8, workers=2, engine="virtual", cluster="lab")
 GOAL = 0.9
+LEARNS, NEVER = [0.1, 0.5, 0.8, 0.9, 0.95], [0.1, 0.2, 0.3, 0.3, 0.4]
 POLICIES = ["bsp", "asp", "local:2"]
+
+
+def curve(accuracy: list[float], until_s: float = 4.0, **fields: Any) -> Result:
+    """A run whose five evaluations are evenly spaced in time."""
+    return handmade.curve(None, BASE.but(**fields), accuracy, np.linspace(0.0, until_s, len(accuracy)).tolist())
 
 
 def spent(run: Run, pulling_s: float, waiting_s: float, pushes: int, gap_s: float = 0.0) -> Result:
@@ -78,9 +86,20 @@ def test_what_no_phase_covers_is_the_rest_and_only_common_seeds_count():
     assert table.difference.sum() == pytest.approx(7.5 - 24.0)
 
 
-def frugal(until_s: float, up: int, down: int, **fields: Any) -> Result:
+def test_what_cannot_be_explained_is_refused():
+    winners = [
+        ("winner", [], "shares no seed with the default"),
+        ("winner", [curve(LEARNS, seed=3)], r"shares no seed with the default, which has \[0\]"),
+        ("goal", [curve(NEVER, sync="asp")], "ASP, dense does not hold the goal with seed 0"),
+        ("goal", [curve([0.95] * 5, sync="asp")], "before its first push"),
+    ]
+    check_refused([(field, partial(why, [curve(LEARNS)], winner, GOAL), words) for field, winner, words in winners])
+    check_refused([("goal", partial(why, [curve(LEARNS)], [curve(NEVER, sync="asp")], 90), "90 % is 0.9")])
+
+
+def frugal(step: float, up: int, down: int, **fields: Any) -> Result:
     """A run that holds the goal, with so many bytes each way a push."""
-    result = handmade.curve(None, BASE.but(**fields), [0.1, 0.5, 0.8, 0.9, 0.95], np.linspace(0.0, until_s, 5).tolist())
+    result = curve(LEARNS, step, **fields)
     return handmade.changed(result, pushes=result.pushes.assign(bytes_up=up, bytes_down=down))
 
 

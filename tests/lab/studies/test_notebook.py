@@ -150,3 +150,13 @@ def test_a_notebook_shows_a_figure_whose_pictures_are_written_without_a_browser_
         "accuracy", "declined", "later")}  # fmt: skip
     assert kinds == {"accuracy": {".json", ".html", ".png", ".svg", ".pdf", ".txt"}, "declined": {".json", ".html"},
                      "later": {".json", ".html"}}  # fmt: skip
+
+
+def test_names_that_are_none_for_a_file_are_refused(figures: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("", "../time", "Time", "a b"):
+        with pytest.raises(ConfigError, match="must have only small letters"):
+            save(name, go.Figure())
+    monkeypatch.setattr(module, "_current", "")
+    with pytest.raises(ConfigError, match=r"call parameters.*in a script"):
+        save("time", go.Figure())
+    assert not figures.exists()
