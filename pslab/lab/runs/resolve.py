@@ -240,7 +240,7 @@ def _objective(
 
     y: Any = dataset.train_y
     here = isinstance(y, torch.Tensor)
-    count = min(EXAMPLES if here else EXAMPLES // 16, len(y))  # others have to be read, those of a stream in order
+    count = min(EXAMPLES if here else EXAMPLES // 16, len(y))  # other examples are read, a stream's from its start
     rows: Any = slice(count)
     if here or not y.source.sequential:
         order = y.argsort() if here and y.ndim == 1 else torch.arange(len(y))

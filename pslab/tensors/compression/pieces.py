@@ -180,7 +180,7 @@ class Compression:
             wanted = len(piece.indices) if isinstance(piece, Sparse) else at.size
             if (values := piece.values if isinstance(piece, Sparse) else piece).numel() != wanted:
                 raise FrameError(f"a push has {values.numel()} values for {wanted} entries")
-        if not self.rule.chooses and all(isinstance(piece, torch.Tensor) for piece, _ in decoded):
+        if all(isinstance(piece, torch.Tensor) for piece, _ in decoded):
             return Entries(part.size, None, torch.cat([piece.reshape(-1) for piece, _ in decoded]).numpy())
         sparse = [piece if isinstance(piece, Sparse) else Sparse(torch.arange(at.size), piece) for piece, at in decoded]
         begins = [0, *accumulate(at.size for _, at in decoded)]

@@ -178,6 +178,10 @@ class Ranges(Chosen):
             ]
         )
 
+    def decompress(self, parts: Parts, at: At) -> Any:
+        made = super().decompress(parts, at)
+        return made.values if len(made.indices) == at.size else made  # one range of all keys is plain training
+
 
 def ranges_in(size: int, keys: int) -> int:
     """Return the number of ranges in a sweep over all keys, with `size` keys in a range."""
