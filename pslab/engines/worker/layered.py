@@ -58,7 +58,7 @@ class Layerwise:
             at.setdefault(uses.first.get(name, ""), set()).add(layer)
         # a tied parameter has one name, in whichever module it is used
         shared = {id(p): name for name, p in self._module.named_parameters()}
-        # weak: the random generators that a module refers to are the user's, and `needs` refers to the worker's
+        # weak, because `needs` refers to the worker: a search for the model's random generators must not reach its own
         enter = weakref.WeakMethod(self._enter)
         for path, module in self._module.named_modules():
             layers_here = {self._layer[name] for p in module.parameters(recurse=False)
