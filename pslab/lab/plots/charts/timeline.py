@@ -142,9 +142,9 @@ def timeline(
 def _name(fig: go.Figure, begin_s: float, end_s: float) -> None:
     """Add the names of drawn activities, barriers, releases and pushes to the legend."""
     least = 1e-6 * (end_s - begin_s)
-    drawn = {trace.legendgroup: trace.marker.color for trace in fig.data if trace.type != "bar" or max(trace.x) > least}
-    bars = {trace.legendgroup for trace in fig.data if trace.type == "bar"}
-    boxes(fig, {word: drawn[word] for word in dict.fromkeys([*WORDS.values(), *drawn]) if word in bars & {*drawn}})
+    drawn = {trace.legendgroup for trace in fig.data if trace.type != "bar"}
+    bars = {trace.legendgroup: trace.marker.color for trace in fig.data if trace.type == "bar" and max(trace.x) > least}
+    boxes(fig, {word: bars[word] for word in dict.fromkeys([*WORDS.values(), *bars]) if word in bars})
     if "barrier" in drawn:
         sample(fig, "barrier", "lines", line=BARRIER)
     if fig.layout.annotations[len({trace.yaxis for trace in fig.data if trace.yaxis}) or 1 :]:  # after the headings
