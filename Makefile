@@ -3,6 +3,8 @@ BIN := .venv/bin
 JUPYTERS_OWN := $(addprefix metadata.language_info.,codemirror_mode file_extension mimetype nbconvert_exporter \
 	pygments_lexer version) cell.metadata.editable cell.metadata.slideshow
 
+export PYTHONDONTWRITEBYTECODE :=  # where it is set, each process compiles pslab anew as it starts
+
 .PHONY: figures figures-all quick test test-all lab git-filter docs site clean
 
 figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis, in results/

@@ -56,7 +56,8 @@ def differences(nodes: Nodes, fields: dict[str, Any]) -> list[str]:
     return [f"{what} of {fields}" for what, pair in pairs.items() if not np.array_equal(*pair)]
 
 
-def test_rounds_leave_the_bits_of_virtual_time(nodes: Nodes):
+def test_a_run_is_that_of_virtual_time_or_of_its_recorded_order_and_ends_as_it_is_to(nodes: Nodes):
+    """One test, because each process of pytest that runs a test of Ray starts a cluster of its own."""
     pruned: dict[str, Any] = {"prune": "static:5%", "pull": "changed"}
     drawn: list[dict[str, Any]] = [
         {"optimizer": "adam"}, pruned, {"quantize": "int8", "downlink": "int8", "sync": "local:2"},
@@ -64,15 +65,10 @@ def test_rounds_leave_the_bits_of_virtual_time(nodes: Nodes):
         {"model": "linear", "data": "functions", "pull": "keys"}, {"servers": 2, "eval_every": 4, **pruned},
     ]  # fmt: skip
     assert [each for fields in drawn for each in differences(nodes, fields)] == []
-
-
-def test_without_rounds_the_recorded_order_explains_the_run(nodes: Nodes):
+    # without rounds
     for fields in ({"sync": "ssp:1"}, {"sync": "eager"}, {"sync": "backup:1"}, {"sync": "adiloco:2"},
                    {"sync": "asp", "servers": 2}):  # fmt: skip
         assert checked(on(nodes, **fields)).facts["outcome"] == "budget"
-
-
-def test_a_run_ends_as_it_is_to(nodes: Nodes):
     assert checked(on(nodes, model=Diverges)).facts["outcome"] == "diverged"
     assert checked(on(nodes, pushes=None, seconds=0.5, eval_every=None)).facts["outcome"] == "seconds"
     target = on(nodes, pushes=10**6, eval_every=4, target_accuracy=0.3)

@@ -75,7 +75,7 @@ class ServerDriver:
 
     def end(self, outcome: str, now: float) -> None:
         """End the run with this outcome, after the stores have carried out all orders."""
-        # the outcome first: from here on `_laid` sends no weights, and each order that is done moves `ended_s`
+        # the outcome first: from here on `_laid` sends no weights, and each step and reply that is done moves `ended_s`
         self.outcome, self.ended_s = outcome, now
         for store in self._stores:
             self._finish(store)
@@ -390,10 +390,11 @@ class ServerDriver:
         to_come, pushes, latest_s = self._copies.pop(index)
         latest_s = max(latest_s, done_s)
         if to_come == 1:
-            self._ledger.kept(index, pushes, latest_s, len(self._stores) - 1)
+            # the copy of the last weights trains nothing: it does not make a run longer
+            at_s = min(latest_s, self.ended_s) if self.outcome else latest_s
+            self._ledger.kept(index, pushes, at_s, len(self._stores) - 1)
         else:
             self._copies[index] = to_come - 1, pushes, latest_s
-        self._ended_at(done_s)
 
     def _ended_at(self, done_s: float) -> None:
         """Set the end of an ended run to the instant at which its last order was done."""

@@ -106,8 +106,16 @@ class Map:
         words = "is the soonest everywhere" if first < SOONEST else words
         if last == self.best_everywhere:
             return f"{last} {words}"
-        most = f"takes up to {_times(worst[last])} it" if math.isfinite(worst[last]) else "does not arrive everywhere"
+        most = f"takes up to {_times(worst[last])} it" if math.isfinite(worst[last]) else self._stopped(last)
         return f"{self.best_everywhere} {words}; {last} {most}"
+
+    def _stopped(self, policy: str) -> str:
+        """Return how much later than the soonest a policy is at least where its runs were stopped, in words."""
+        soonest = self.table.groupby(self.table.attrs["axes"], sort=False).seconds.transform("min")
+        rows = self.table.assign(times=self.table.low / soonest)[self.table.policy == policy]
+        if (rows.how == LEFT).any():
+            return "was not run in every cell"
+        return f"takes more than {_times(rows.times[rows.how == CAPPED].max())} it"
 
 
 def _times(value: float) -> str:

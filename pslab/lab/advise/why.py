@@ -81,7 +81,7 @@ def why(default: Given, winner: Given, goal: float, merit: Merit = SECONDS) -> p
     pairs = [tuple(_until(side[seed], goal, merit) for side in sides) for seed in seeds]
     tables = [_pieces(*pair) for pair in pairs]
     mean = pd.concat(tables).groupby(level=[0, 1]).sum() / len(tables)
-    names = sorted(mean.index, key=lambda key: (PIECES.index(key[0] if key[0] in PIECES else REST), key))
+    names = sorted(mean.index, key=lambda key: (PIECES.index(key[0]), key))
     table = mean.loc[names].rename_axis(["piece", "waits_for"]).reset_index()
     table.loc[table.piece == ITERATIONS, ["default", "winner"]] = math.nan
     runs = [side[seeds[0]].run for side in sides]

@@ -161,8 +161,6 @@ def waiting(result: Result, begin_s: float = -np.inf, end_s: float = np.inf) -> 
 
 
 def _waiting(table: pd.DataFrame, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
-    if not len(table):
-        return 0.0
     workers, waits = table.worker.to_numpy(int), (table.phase == "wait").to_numpy()
     begins, ends = (table[name].to_numpy(float).clip(begin_s, end_s) for name in ("begin_s", "end_s"))
     spent = np.bincount(workers, (ends - begins) * waits)

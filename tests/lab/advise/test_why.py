@@ -32,12 +32,16 @@ def curve(accuracy: list[float], until_s: float = 4.0, **fields: Any) -> Result:
     return handmade.curve(None, BASE.but(**fields), accuracy, np.linspace(0.0, until_s, len(accuracy)).tolist())
 
 
-def spent(run: Run, pulling_s: float, waiting_s: float, pushes: int, gap_s: float = 0.0) -> Result:
-    """Iterations of one worker: a second of computing, then a pull, then a wait for worker 1, and a gap; one evaluation
-    each, and the goal is held at the last but one."""
-    pulled = 1.0 + pulling_s
+def spent(run: Run, pulling_s: float, waiting_s: float, pushes: int, gap_s: float = 0.0, by: Any = (1,)) -> Result:
+    """Iterations of one worker: a second of computing, then a pull, then equal waits for workers `by`, and a gap; one
+    evaluation each, and the goal is held at the last but one."""
+    pulled, each_s = 1.0 + pulling_s, waiting_s / len(by)
     whole = pulled + waiting_s + gap_s
-    phases = (("compute", 0.0, 1.0, -1), ("pull", 1.0, pulled, -1), ("wait", pulled, pulled + waiting_s, 1))
+    phases = (
+        ("compute", 0.0, 1.0, -1),
+        ("pull", 1.0, pulled, -1),
+        *(("wait", pulled + n * each_s, pulled + (n + 1) * each_s, worker) for n, worker in enumerate(by)),
+    )
     rows = [(0, n, phase, n * whole + begin, n * whole + end, by) for n in range(pushes + 1)
             for phase, begin, end, by in phases]  # fmt: skip
     applied = [(n + 1, 0, n, 0, n + 1, n % 2, (n + 1) * whole) for n in range(pushes + 1)]
@@ -54,8 +58,11 @@ def test_each_piece_is_the_difference_of_an_iteration_times_the_default_iteratio
     assert seconds == pytest.approx({("pull", -1): -10.0, ("wait", 1): -8.0, (ITERATIONS, -1): 1.5})
     assert table.attrs["default_need"] == pytest.approx(24.0)
     assert table.attrs["winner_need"] == pytest.approx(7.5)
+    assert [*table] == ["piece", "waits_for", "words", "default", "winner", "difference"]
     (waiting,) = table[table.piece == "wait"].itertuples()
     assert (waiting.default, waiting.winner) == pytest.approx((8.0, 0.0))
+    coded = why([spent(BASE, 3.0, 2.0, 4)], [spent(BASE.but(quantize="int8"), 0.5, 0.0, 5)], GOAL).attrs
+    assert (coded["default"], coded["winner"]) == ("BSP, dense, not quantized", "BSP, dense, int8")
 
 
 def test_pieces_of_real_runs_sum_to_the_difference(tmp_path):
@@ -129,3 +136,14 @@ def test_of_bytes_the_pieces_are_what_is_pushed_and_pulled_and_sum_to_the_differ
 def test_a_sentence_has_the_largest_savings_and_prices(default: tuple, winner: tuple, words: str):
     table = why([spent(BASE, *default)], [spent(BASE, *winner)], GOAL)
     assert table.attrs["sentence"].replace("\u00a0", " ") == words
+
+
+@pytest.mark.parametrize(("by", "words"), [
+    ((1, 2), "8.0 s less waiting for others"),
+    ((2, 1, 2), "5.3 s less waiting for worker 2, 2.7 s less waiting for worker 1"),
+    ((2, 2, 2, 2, 1, 3, 4), (
+        "4.6 s less waiting for worker 2, 1.1 s less waiting for worker 1, 1.1 s less waiting for worker 3")),
+])  # fmt: skip
+def test_waits_are_for_others_unless_most_are_for_one_worker(by: tuple, words: str):
+    table = why([spent(BASE, 3.0, 2.0, 4, by=by)], [spent(BASE, 3.0, 0.0, 4)], GOAL)
+    assert table.attrs["sentence"].replace("\u00a0", " ") == f"8.0 s sooner: {words}"
