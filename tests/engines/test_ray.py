@@ -57,24 +57,26 @@ def differences(nodes: Nodes, fields: dict[str, Any]) -> list[str]:
 
 
 def test_a_run_is_that_of_virtual_time_or_of_its_recorded_order_and_ends_as_it_is_to(nodes: Nodes):
-    """One test, because each process of pytest that runs a test of Ray starts a cluster of its own."""
+    """One test, because each process of pytest that runs a test of Ray starts a cluster of its own. Runs with equally
+    many processes come one after another, because they share their actors."""
     pruned: dict[str, Any] = {"prune": "static:5%", "pull": "changed"}
     drawn: list[dict[str, Any]] = [
         {"optimizer": "adam"}, pruned, {"quantize": "int8", "downlink": "int8", "sync": "local:2"},
         {"sync": "admm:2,rho=0.5"}, {"sync": "streaming:4,2,overlap=1"},
-        {"model": "linear", "data": "functions", "pull": "keys"}, {"servers": 2, "eval_every": 4, **pruned},
+        {"model": "linear", "data": "functions", "pull": "keys"},
     ]  # fmt: skip
     assert [each for fields in drawn for each in differences(nodes, fields)] == []
-    # without rounds
-    for fields in ({"sync": "ssp:1"}, {"sync": "eager"}, {"sync": "backup:1"}, {"sync": "adiloco:2"},
-                   {"sync": "asp", "servers": 2}):  # fmt: skip
-        assert checked(on(nodes, **fields)).facts["outcome"] == "budget"
-    assert checked(on(nodes, model=Diverges)).facts["outcome"] == "diverged"
-    assert checked(on(nodes, pushes=None, seconds=0.5, eval_every=None)).facts["outcome"] == "seconds"
-    target = on(nodes, pushes=10**6, eval_every=4, target_accuracy=0.3)
-    assert checked(target).facts["outcome"] == "target"
+    ends: list[tuple[str, dict[str, Any]]] = [
+        *(("budget", {"sync": sync}) for sync in ("ssp:1", "eager", "backup:1", "adiloco:2")),
+        ("diverged", {"model": Diverges}), ("seconds", {"pushes": None, "seconds": 0.5, "eval_every": None}),
+        ("target", {"pushes": 10**6, "eval_every": 4, "target_accuracy": 0.3}),
+        ("budget", {"sync": "asp", "servers": 2}),
+    ]  # fmt: skip
+    for outcome, fields in ends:
+        assert checked(on(nodes, **fields)).facts["outcome"] == outcome
+    assert differences(nodes, {"servers": 2, "eval_every": 4, **pruned}) == []
     with pytest.raises(WorkerFailed, match="the model broke here"):
-        finished(on(nodes, model=Raises))
+        finished(on(nodes, servers=2, model=Raises))
     with pytest.raises(StartFailed, match="3 processes need 300 CPUs, and the Ray cluster has 16"):
         finished(on(nodes, ray={"address": nodes.address, "cpus": 100.0}))
 
