@@ -19,6 +19,7 @@ import pytest
 
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import pool
+from pslab.engines.processes.channel import limit_waits
 from pslab.engines.processes.watch import PREPARING
 from pslab.errors import StartFailed, WorkerDied, WorkerFailed
 
@@ -134,7 +135,9 @@ LONG_S = 60.0
 def own_pool(monkeypatch):
     """A pool of one worker and a server, on whose pipes nothing is waited for."""
     found = pool.Pool(1, lambda: None)
-    monkeypatch.setattr(pool, "PIPE_LIMIT_S", 0.01)
+    monkeypatch.setattr(pool, "PIPE_LIMIT_S", 0.01)  # for what is said; pipes have their limit since they were made
+    for pipe in found.pipes.values():
+        limit_waits(pipe, pool.PIPE_LIMIT_S)
     yield found
     found.close(kill=True)
 
