@@ -66,7 +66,7 @@ def test_more_faults_reach_more_states_and_an_exploration_is_unfinished_at_its_l
 
 @pytest.mark.parametrize(("sync", "states"), [
     (BSP(), 3330), *(pytest.param(sync, count, marks=pytest.mark.slow)
-                     for sync, count in ((DSSP(1, 1), 1335), (SSP(1), 3626), (ASP(), 3626))),
+                     for sync, count in ((DSSP(1, 1), 2637), (SSP(1), 7203), (ASP(), 7203))),
 ], ids=repr)  # fmt: skip
 def test_states_with_ranges_at_two_servers_are_counted(sync: Any, states: int):
     """More than with one, whose weights are read before a push is taken: an order waits at its server, however long."""
