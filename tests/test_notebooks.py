@@ -128,4 +128,5 @@ def test_every_entry_of_the_batch_is_executed_with_few_pushes(tmp_path: Path):
         for path in entry.figures:
             figure = pio.read_json(path.with_name(f"{path.name}.json"))
             assert drawn.alike(figure) == [], path.name
-            assert figure.layout.meta["inches"] in INCHES.values(), path.name
+            # a figure that a notebook draws by plotly.express alone has no size on paper
+            assert figure.layout.meta is None or figure.layout.meta["inches"] in INCHES.values(), path.name
