@@ -13,7 +13,7 @@ import tempfile
 import time
 import types
 from collections.abc import Iterator
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 PRELOADED = "pslab.engines.processes.preload"
@@ -83,6 +83,7 @@ def own_folders() -> list[str]:
 def spawning() -> Iterator[None]:
     """Hide the main module and block interrupts while children start: they inherit the block, so that an interrupt of
     the process group does not end them before they ignore interrupts."""
+    resource_tracker.ensure_running()  # before the block: where it starts, it ends a block of interrupts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with without_main():
