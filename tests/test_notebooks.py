@@ -21,6 +21,7 @@ from pslab.lab.studies.parameters import CELL, of_notebook
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+OWN = {"95_published_clusters-dense", "95_published_clusters-map"}  # figures by plotly.express alone: of no set size
 
 
 def cells(path: Path) -> list[Any]:
@@ -128,5 +129,5 @@ def test_every_entry_of_the_batch_is_executed_with_few_pushes(tmp_path: Path):
         for path in entry.figures:
             figure = pio.read_json(path.with_name(f"{path.name}.json"))
             assert drawn.alike(figure) == [], path.name
-            # a figure that a notebook draws by plotly.express alone has no size on paper
-            assert figure.layout.meta is None or figure.layout.meta["inches"] in INCHES.values(), path.name
+            if path.name not in OWN:
+                assert figure.layout.meta["inches"] in INCHES.values(), path.name

@@ -70,6 +70,7 @@ class Map:
         soonest), how (not run, if some policy was not).
     regret: a row for each policy, a column for each cell: the policy's time / the soonest policy's time. The policy
         with the smallest maximum is the first row.
+    least: as `regret`, from `low`: the least that is known where runs were stopped.
     best_everywhere: the policy with the smallest maximum of regret.
     results: all runs, with their cell and policy.
     """
@@ -77,6 +78,7 @@ class Map:
     table: pd.DataFrame
     winner: pd.DataFrame
     regret: pd.DataFrame
+    least: pd.DataFrame
     best_everywhere: str
     results: pd.DataFrame
 
@@ -92,7 +94,7 @@ class Map:
         regret, least = (share.pivot(index="policy", columns=axes, values="times") for share in shares)
         names = list(facts["policies"])
         order = sorted(names, key=lambda name: (regret.loc[name].max(), least.loc[name].max(), names.index(name)))
-        return cls(table, pd.DataFrame(winners), regret.loc[order], order[0], results)
+        return cls(table, pd.DataFrame(winners), regret.loc[order], least.loc[order], order[0], results)
 
     def __repr__(self) -> str:
         return f"{self.words}\n{self.regret.round(2)}"
@@ -106,16 +108,13 @@ class Map:
         words = "is the soonest everywhere" if first < SOONEST else words
         if last == self.best_everywhere:
             return f"{last} {words}"
-        most = f"takes up to {_times(worst[last])} it" if math.isfinite(worst[last]) else self._stopped(last)
+        if math.isfinite(worst[last]):
+            most = f"takes up to {_times(worst[last])} it"
+        elif self.least.loc[last].isna().any():
+            most = "was not run in every cell"
+        else:
+            most = f"takes more than {_times(self.least.loc[last].max())} it"
         return f"{self.best_everywhere} {words}; {last} {most}"
-
-    def _stopped(self, policy: str) -> str:
-        """Return how much later than the soonest a policy is at least where its runs were stopped, in words."""
-        soonest = self.table.groupby(self.table.attrs["axes"], sort=False).seconds.transform("min")
-        rows = self.table.assign(times=self.table.low / soonest)[self.table.policy == policy]
-        if (rows.how == LEFT).any():
-            return "was not run in every cell"
-        return f"takes more than {_times(rows.times[rows.how == CAPPED].max())} it"
 
 
 def _times(value: float) -> str:
