@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,10 +35,11 @@ ANCHORS = {*product((4e6, 2e9), (1.0, 5.0)), (1e8, 3.0)}
 
 
 class Imagined:
-    """Runs that take what `taken` says; it is held after 30 of 40 pushes, with the highest rate alone."""
+    """Runs that take what `taken` says; it is held after 30 of 40 pushes, with a cluster's best rate alone."""
 
     def __init__(self) -> None:
-        self.learns, self.runs = 0.2, list[Run]()
+        self.best_rate: Callable[[float], float] = lambda bandwidth_bit_s: 0.2
+        self.runs = list[Run]()
 
     def __call__(self, runs: Any, **how: Any) -> list[Result]:
         self.runs += runs
@@ -48,7 +51,8 @@ class Imagined:
         push_s = whole_s * SLOWER**each.seed / 40
         pushes = min(each.pushes or 0, int((each.seconds or math.inf) / push_s) if each.seconds else 10**9)
         at = np.linspace(0, pushes, 9)
-        accuracy = np.interp(at, [0, 30, 40], [0.1, 0.9, 0.95] if each.learning_rate == self.learns else [0.1] * 3)
+        learns = each.learning_rate == self.best_rate(cluster["bandwidth_bit_s"])
+        accuracy = np.interp(at, [0, 30, 40], [0.1, 0.9, 0.95] if learns else [0.1] * 3)
         return handmade.curve(None, each.but(pushes=max(1, pushes)), accuracy.tolist(), (push_s * at).tolist())
 
 
@@ -94,12 +98,29 @@ def test_every_cell_is_computed_with_every_seed_unless_it_takes_too_long(imagine
         assert any(each.seconds == pytest.approx(maps.CAP * seconds, rel=0.1) for seconds in times)
 
 
+def test_a_cell_takes_the_best_rate_of_the_nearest_anchor_that_arrives(imagined: Imagined):
+    """With a fast network a lower rate is the best; on the slowest no rate arrives."""
+    imagined.best_rate = lambda bandwidth_bit_s: {4e6: 7.0, 2e9: 0.1}.get(bandwidth_bit_s, 0.2)
+    surveyed(seeds=(0,))
+    tried: dict[Any, set[float]] = defaultdict(set)
+    for each in imagined.runs:
+        cluster: Any = each.cluster
+        if (each.sync, each.prune) == POLICIES[1]:  # which is soon enough not to be stopped
+            tried[cluster["bandwidth_bit_s"], cluster["slow"].get(0, 1.0)].add(each.learning_rate)
+    assert len(tried) == 25
+    for (bandwidth, spread), rates in tried.items():
+        column, row = FAR["bandwidth_bit_s"].index(bandwidth), [*FAR["spread"]].index(spread)
+        to_centre, to_corners = math.hypot(column - 2, row - 2), math.hypot(4 - column, min(row, 4 - row))
+        if (bandwidth, spread) not in ANCHORS:
+            assert rates == {0.2 if to_centre < to_corners else 0.1}, (bandwidth, spread)
+
+
 def test_time_that_is_up_leaves_cells_empty_and_a_goal_that_no_policy_holds_is_refused(imagined: Imagined):
     found = surveyed(minutes=1e-9)
     assert found.table.attrs["caption"][-1] == "time was up before 20 of 25 cells were computed"
     assert (found.winner.how == LEFT).sum() == 20
     assert not found.winner[found.winner.how == LEFT].policy.any()
-    imagined.learns = 7.0
+    imagined.best_rate = lambda bandwidth_bit_s: 7.0
     with pytest.raises(ConfigError, match=r"no policy holds it within 40 pushes; the best evaluation is 10\.00%"):
         surveyed()
 

@@ -19,8 +19,9 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, RunsInterrupted
 from pslab.lab.advise import search
 from pslab.lab.advise.advice import Advice
+from pslab.lab.advise.race import CAP
 from pslab.lab.advise.search import Unreached, advise
-from pslab.lab.records.summary import held, measured
+from pslab.lab.records.summary import held, iteration_s, measured
 
 SLOW_NET: dict[str, Any] = {"compute_s": 0.01, "compute_sigma": 0.1, "bandwidth_bit_s": 1e6}
 SPACE = {"sync": ["bsp", "asp"], "prune": ["none", "static:5%"]}
@@ -86,8 +87,9 @@ def test_an_interrupt_leaves_the_best_answer_so_far_and_the_next_one_goes_on(
     assert advise(base(), results=tmp_path, **ASKED).table.equals(advice.table)
 
 
-def test_time_that_is_used_up_ends_it_undecided_and_pastes_the_default(tmp_path):
+def test_time_that_is_used_up_ends_it_undecided_and_pastes_the_default(tmp_path, capsys: pytest.CaptureFixture):
     found = advise(base(), results=tmp_path, **{**ASKED, "minutes": 1e-6})
+    assert "trying" not in capsys.readouterr().err, "no progress was asked for"
     assert not found.decided
     assert re.match("no answer yet: .* sufficed for 1 of 4 policies, the default: bsp, .* Give minutes=5", found.words)
     assert found.run == base(learning_rate=found.answer.learning_rate)
@@ -138,10 +140,17 @@ def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(merit: 
     raced = [run for run in asked if run.prune != "none" and run.eval_every != run.pushes]
     assert any(run.seconds is not None for run in raced) == (merit == "seconds")
     assert (len({run.pushes for run in raced}) > 1) == (merit == "gradients")
+    usual = [run for run in asked if (run.sync, run.prune) == ("bsp", "none") and run.eval_every != run.pushes]
+    if merit != "gradients":  # the default needs no room to be slower than itself
+        assert usual[-1].pushes < min(run.pushes for run in raced)
     (result,), best = found.winner, found.answer.standing(found.answer.policy)
     need = measured(result, found.merit.measure, 0.5)
     assert best.needs == {0: pytest.approx(need)}
     assert all(min(each.arrived, default=math.inf) >= need for each in found.answer.standings)
+    if merit == "seconds":  # two evaluations after its cap a run is known to have missed the target
+        caps_s = [each.run.seconds - 2 * each.run.eval_every / each.run.workers * iteration_s(each)
+                  for each in found.results.result if each.run.seconds]  # fmt: skip
+        assert min(caps_s) == pytest.approx(CAP * need, rel=0.01)
     assert f"after {found.merit.text(need)}" in found.words
     assert found.table[found.merit.measure][best.policy] == pytest.approx(need)
     assert found.why.attrs["merit"] == merit
