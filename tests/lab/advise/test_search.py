@@ -156,6 +156,20 @@ def test_policies_are_compared_by_a_merit_and_runs_end_by_it_if_they_can(merit: 
     assert found.why.attrs["merit"] == merit
 
 
+def test_a_sure_winner_is_advised_with_the_first_ranges_and_order_that_are_sooner_by_more_than_a_tie(tmp_path: Path):
+    """Messages of two layers leave in the same order whichever is asked for, so that all three ways are equal."""
+    asked = {**ASKED, "space": {"sync": ["bsp", "asp"]}, "learning_rates": [0.8]}
+    cluster = {"compute_s": 0.05, "slow": {0: 4}, "bandwidth_bit_s": 1e9}
+    for tie, ranges in ((0.05, "layers"), (0.3, "whole")):
+        found = advise(base(cluster=cluster), results=tmp_path, tie=tie, **asked)
+        assert found.decided
+        assert found.answer.policy == "asp"
+        tried = {(each.run.ranges, each.run.order) for each in found.results.result}
+        assert tried == {("whole", "fifo"), ("layers", "fifo"), ("layers", "front"), ("layers", "needed")}
+        assert (found.run.ranges, found.run.order) == (ranges, "fifo")
+        assert ("ranges layers" in found.words) == (ranges == "layers")
+
+
 @pytest.mark.slow
 def test_rates_of_an_optimizer_of_the_workers_are_looked_for_around_what_it_takes_by_itself(place: Path):
     asked = {**ONE, "target": 0.3, "space": {"sync": ["bsp", "local:2", "diloco:2"]}}
