@@ -47,7 +47,8 @@ def run_of(name: int | str) -> Run:
 
 
 @pytest.mark.parametrize("words", ["--seed 1 --runs 40", *(pytest.param(words, marks=pytest.mark.slow) for words in (
-    "--seed 2 --runs 10000", "--seed 3 --runs 200 --engine local"))])  # fmt: skip
+    *(f"--seed 2 --first {first} --runs 1000" for first in range(0, 10_000, 1000)),
+    "--seed 3 --runs 200 --engine local"))])  # fmt: skip
 def test_a_campaign_holds(words: str, capsys: pytest.CaptureFixture[str]):
     assert " 0 violations" in printed(capsys, words)
 
