@@ -79,6 +79,9 @@ def test_the_list_has_every_kind_a_name_is_shown_in_full_one_of_two_kinds_twice(
         assert main(["list", name]) == 0
         out = capsys.readouterr().out
         assert all(words in out for words in all_words)
+    assert main(["list", "spp:3"]) == 2
+    said = "pslab list: unknown name 'spp:3'; did you mean 'ssp'? 'pslab list' shows all"
+    assert capsys.readouterr().err.strip() == said
 
 
 def test_the_documentation_lists_every_name_as_the_table_has_it():
