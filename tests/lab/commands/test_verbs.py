@@ -128,6 +128,8 @@ def test_the_table_has_a_row_for_each_exploration(capsys):
         ("ssp:1", "2", "1", "2", "none", "301", "clean"), ("ssp:1", "1", "1", "2", "none", "17", "clean"),
         ("asp", "2", "1", "2", "none", "321", "clean"), ("asp", "1", "1", "2", "none", "17", "clean")}  # fmt: skip
     assert total[:3] == ["656", "states", "in"]
+    assert main("check bsp --workers 2 --ranges 2 --iterations 1 --faults rejoin --processes 1 --layered".split()) == 0
+    assert "44,010" in capsys.readouterr().out, "without --layered 38,826 states"
 
 
 def test_a_broken_rule_is_shown_with_its_shortest_path_and_json_holds_every_exploration(tmp_path, capsys):

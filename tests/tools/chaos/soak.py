@@ -61,10 +61,12 @@ def slope(samples: list[Sample], *processes: int) -> float:
 def words(samples: list[Sample]) -> str:
     """Return the figures in a few lines."""
     last, every, own = samples[-1], [each.descriptors for each in samples], [each.own for each in samples]
+    half = own[len(own) // 2 :]
     return (f"memory: {sum(last.memory.values()) / MIB:.0f} MiB in {len(last.memory)} processes; those that were never "
             f"replaced {slope(samples):+.2f} MiB in 10 minutes (the parent {slope(samples, os.getpid()):+.2f})\n"
             f"descriptors: {min(every)} to {max(every)} in all processes, {every[-1]} at the end, "
-            f"{min(own)} to {max(own)} in the parent\nsamples: {len(samples)}")  # fmt: skip
+            f"{min(own)} to {max(own)} in the parent, at least {min(half)} in the second half\n"
+            f"samples: {len(samples)}")  # fmt: skip
 
 
 def resident_bytes(process: int) -> int:
