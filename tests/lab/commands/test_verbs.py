@@ -128,7 +128,8 @@ def test_the_table_has_a_row_for_each_exploration(capsys):
         ("ssp:1", "2", "1", "2", "none", "301", "clean"), ("ssp:1", "1", "1", "2", "none", "17", "clean"),
         ("asp", "2", "1", "2", "none", "321", "clean"), ("asp", "1", "1", "2", "none", "17", "clean")}  # fmt: skip
     assert total[:3] == ["656", "states", "in"]
-    assert main("check bsp --workers 2 --ranges 2 --iterations 1 --faults rejoin --processes 1 --layered".split()) == 0
+    small = ["--workers", "2", "--ranges", "2", "--iterations", "1", "--faults", "rejoin", "--processes", "1"]
+    assert main(["check", "bsp", *small, "--layered"]) == 0
     assert "44,010" in capsys.readouterr().out, "without --layered 38,826 states"
 
 
